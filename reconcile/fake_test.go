@@ -545,6 +545,16 @@ func (m *memFiles) Sync(name string) error {
 	return nil
 }
 
+func (m *memFiles) Remove(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.step(); err != nil {
+		return err
+	}
+	delete(m.files, name)
+	return nil
+}
+
 func (m *memFiles) Rename(from, to string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

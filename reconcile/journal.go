@@ -31,6 +31,8 @@ type Files interface {
 	Sync(name string) error
 	// Rename replaces to by from, atomically, and makes that durable.
 	Rename(from, to string) error
+	// Remove deletes a file and makes that durable; there may be none.
+	Remove(name string) error
 }
 
 // RecordsHint is the hint for state that cannot be written.
@@ -192,8 +194,8 @@ func cloneFacts(f cluster.Facts) cluster.Facts {
 	return f
 }
 
-// Fresh reports whether nothing was ever written: the agent has never worked
-// on this cluster, or its state is deleted.
+// Fresh reports whether nothing was ever written: the agent has never begun an action
+// for this cluster, or its state is deleted.
 func (j *Journal) Fresh() bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -227,6 +229,43 @@ func (j *Journal) Update(change func(*cluster.Facts)) error {
 	}
 	j.fresh = false
 	return nil
+}
+
+// Hold changes the facts of a journal that was never written in memory only: a cluster of
+// which nothing is made needs no file. Keep writes them.
+func (j *Journal) Hold(change func(*cluster.Facts)) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.facts = cloneFacts(j.facts)
+	change(&j.facts)
+}
+
+// Keep makes the facts durable that are held; where the journal was written before,
+// they are.
+func (j *Journal) Keep() error {
+	if !j.Fresh() {
+		return nil
+	}
+	return j.Update(func(*cluster.Facts) {})
+}
+
+// Discard removes the journal's file where it has nothing that matters for a cluster of
+// which nothing is left: no intent, and no keys that a machine was given. It reports
+// whether there is no file any more.
+func (j *Journal) Discard() (bool, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.fresh {
+		return true, nil
+	}
+	if j.facts.Lost || len(j.facts.Intents) > 0 || j.facts.Fingerprint != "" {
+		return false, nil
+	}
+	if err := j.files.Remove(j.name); err != nil {
+		return false, fmt.Errorf("remove journal %s: %w", j.name, text.Plain(err))
+	}
+	j.fresh = true
+	return true, nil
 }
 
 // write makes the facts durable: temporary file, sync, rename.

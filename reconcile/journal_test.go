@@ -196,3 +196,49 @@ func FuzzDecodeRecord(f *testing.F) {
 		}
 	})
 }
+
+// TestJournalOfNothing: what is learned of a cluster of which nothing is made leaves no file
+// until it is kept; a file is discarded when nothing in it matters without the cluster.
+func TestJournalOfNothing(t *testing.T) {
+	files := newMemFiles()
+	open := func() *Journal {
+		t.Helper()
+		j, err := OpenJournal(files, "dev", "id")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return j
+	}
+	j := open()
+	j.Hold(func(f *cluster.Facts) { f.Applied, f.Lost = rev(1), false })
+	if f := j.Facts(); f.Applied != rev(1) || f.Lost || !j.Fresh() || len(files.files) > 0 {
+		t.Fatalf("%+v, fresh %v, files %v", f, j.Fresh(), files.files)
+	}
+	for range 2 {
+		if err := j.Keep(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if f := open().Facts(); f.Applied != rev(1) || f.Lost || j.Fresh() {
+		t.Errorf("kept: %+v", f)
+	}
+	for what, change := range map[string]func(*cluster.Facts){
+		"suspended": func(f *cluster.Facts) { f.Intend(cluster.Intent{Kind: cluster.IntendSuspend}) },
+		"built":     func(f *cluster.Facts) { f.Fingerprint = "f" },
+		"lost":      func(f *cluster.Facts) { f.Lost = true },
+	} {
+		before := j.Facts()
+		if err := j.Update(change); err != nil {
+			t.Fatal(err)
+		}
+		if gone, err := j.Discard(); gone || err != nil || open().Fresh() {
+			t.Errorf("%s: discarded %v, %v", what, gone, err)
+		}
+		if err := j.Update(func(f *cluster.Facts) { *f = before }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if gone, err := j.Discard(); !gone || err != nil || !open().Fresh() {
+		t.Errorf("nothing in it: discarded %v, %v", gone, err)
+	}
+}

@@ -15,8 +15,9 @@ import (
 // ended.
 
 // learnFacts writes down what the world showed and must not be forgotten. It runs
-// before anything is planned, so that no VM of ours ever exists without a
-// journal that knows the cluster.
+// before anything is planned. Of a cluster of which nothing was made that is held in memory
+// until the first action begins, so that no VM of ours ever exists without a journal that
+// knows the cluster, and a folder that never leads to an action leaves no file.
 func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	before := r.c.Journal.Facts()
 	after := cloneFacts(before)
@@ -81,7 +82,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if !r.c.Journal.Fresh() && sameFacts(before, after) {
 		return nil
 	}
-	err := r.c.Journal.Update(func(f *cluster.Facts) {
+	learn := func(f *cluster.Facts) {
 		f.Lost, f.Applied, f.Guarded = after.Lost, after.Applied, after.Guarded
 		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady} {
 			if in, ok := after.Intent(kind); ok {
@@ -108,8 +109,10 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		if f.Drop(cluster.IntendConfig); runs {
 			f.Intend(config)
 		}
-	})
-	if err != nil {
+	}
+	if r.c.Journal.Fresh() && nothingOfOurs(*o) && !after.Lost && len(after.Intents) == 0 {
+		r.c.Journal.Hold(learn) // until the first action, which the pass has it kept for
+	} else if err := r.c.Journal.Update(learn); err != nil {
 		return err
 	}
 	o.Facts = r.c.Journal.Facts()

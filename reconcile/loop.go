@@ -46,7 +46,12 @@ func (r *Reconciler) Run(ctx context.Context) {
 			return
 		}
 		if r.memo.ended && r.c.EndRemoved {
+			discarded, err := r.c.Journal.Discard()
+			if err != nil {
+				r.log.Warn("cannot remove the journal of a cluster of which nothing is left", logging.Err, err, logging.Hint, RecordsHint(err))
+			}
 			r.log.Info("the cluster is no longer in the repository, and nothing of it is left; it is forgotten")
+			r.c.OnForgotten(discarded)
 			return
 		}
 		now := time.Now()

@@ -54,7 +54,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 	o.ImageCached = r.c.Images.Cached(d, o.Facts)
 	stop := r.findRefusal()
 	r.view.Store(&view{desired: d, observed: o, stop: stop, inForce: inForce})
-	r.memo.ended = r.seesRemoved() && nothingOfOurs(o) && plan.SeesAllVMs(o) && len(running) == 0 && !o.Facts.BootstrapSent() && !o.Facts.Destroying()
+	r.memo.ended = r.seesRemoved() && len(running) == 0 && r.seesNothingLeft(d, o)
 	p := plan.Make(d, o, r.c.Policy())
 	switch {
 	case stop == nil || o.Facts.Destroying():
@@ -78,6 +78,11 @@ func (r *Reconciler) pass(ctx context.Context) {
 	}
 	if err == nil {
 		err = r.learnReady(o, &p)
+	}
+	if len(p.Actions) > 0 {
+		if unkept := r.c.Journal.Keep(); unkept != nil {
+			p.Actions, p.Blocked, err = nil, append(p.Blocked, journalBlock(r.c.Cluster, unkept)), cmp.Or(err, unkept)
+		}
 	}
 	r.logUnwritable(err)
 	var started []string
@@ -178,6 +183,20 @@ func journalBlock(name string, err error) cluster.Block {
 // in the repository.
 func (r *Reconciler) seesRemoved() bool {
 	return r.memo.removed && r.memo.fetchErr == nil && !r.memo.fetched.IsZero()
+}
+
+// seesNothingLeft reports whether nothing of the cluster is left. Where no action was ever
+// begun for it, a VM that cannot be seen is not its own: that none in its pool has its mark
+// is enough, and not even that is asked of pools that the policy refuses.
+func (r *Reconciler) seesNothingLeft(d cluster.Desired, o cluster.Observed) bool {
+	switch {
+	case !nothingOfOurs(o):
+		return false
+	case !r.c.Journal.Fresh():
+		return plan.SeesAllVMs(o) && !o.Facts.BootstrapSent() && !o.Facts.Destroying()
+	}
+	pool := r.c.Policy().Pool
+	return o.Orphans.Known || pool != "" && !slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return n.Pool == pool })
 }
 
 // readSource takes what the source found last. A source that does not answer leaves

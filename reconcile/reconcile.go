@@ -55,6 +55,9 @@ type Config struct {
 	// of it; they must not block.
 	OnPass   func(took time.Duration)
 	OnAction func(cluster.Outcome)
+	// OnForgotten is called when Run ends because of EndRemoved, with whether no journal
+	// is left either.
+	OnForgotten func(whole bool)
 	// OnCommand is called when an administrator has given a command, before a pass can know of
 	// it; it must not block.
 	OnCommand func(what string)
@@ -133,6 +136,9 @@ func New(c Config) (*Reconciler, error) {
 	}
 	if c.OnAction == nil {
 		c.OnAction = func(cluster.Outcome) {}
+	}
+	if c.OnForgotten == nil {
+		c.OnForgotten = func(bool) {}
 	}
 	if c.OnCommand == nil {
 		c.OnCommand = func(string) {}

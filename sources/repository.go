@@ -290,6 +290,9 @@ func (r *Repository) at(t Tree) (*state, error) {
 		return nil, fmt.Errorf("list the clusters of %s: %w", t.Revision.Short(), files.failed)
 	}
 	r.choose(&fresh)
+	if len(fresh.folders) > 0 {
+		maps.DeleteFunc(fresh.used, func(name string, _ cluster.Usage) bool { return !slices.Contains(fresh.folders, name) })
+	}
 	if t.Content == "" {
 		return &fresh, nil
 	}

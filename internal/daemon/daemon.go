@@ -195,6 +195,7 @@ func (d *Daemon) startAgent(ctx context.Context, missing missingFunc) (err error
 	c.Pulse, c.Runs = &d.pulse, eventlog.NewRuns(&d.files, d.settings.KeepRuns, d.log)
 	c.Earlier = d.c.Events.Clocks
 	c.OnStatus, c.OnPass, c.OnAction, c.OnNotified, c.OnUnreachable = d.setStatus, d.monitor.Pass, d.monitor.Action, d.monitor.notified, d.setUnreachable
+	c.OnForgotten = d.forgetStatus
 	a, err := agent.New(c)
 	if err != nil {
 		return errors.Join(err, c.Store.Close())
@@ -218,6 +219,14 @@ func (d *Daemon) setStatus(s cluster.Status) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.states[s.Cluster] = s
+}
+
+// forgetStatus drops how a cluster stood that is not managed any more.
+func (d *Daemon) forgetStatus(name string) {
+	d.monitor.Forget(name)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.states, name)
 }
 
 // setAgent sets the agent that the socket serves; nil: none.

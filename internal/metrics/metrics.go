@@ -97,6 +97,15 @@ func (m *Metrics) Action(name string, o cluster.Outcome) {
 	m.actions.WithLabelValues(name, string(o.Action), string(o.Result)).Inc()
 }
 
+// Forget drops the series of a cluster that is not managed any more.
+func (m *Metrics) Forget(name string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.seen, name)
+	m.passes.DeletePartialMatch(prometheus.Labels{"cluster": name})
+	m.actions.DeletePartialMatch(prometheus.Labels{"cluster": name})
+}
+
 // Reload takes whether the config's files could be loaded.
 func (m *Metrics) Reload(ok bool, now time.Time) {
 	m.mu.Lock()

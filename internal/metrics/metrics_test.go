@@ -199,3 +199,16 @@ func TestEveryWordIsANumber(t *testing.T) {
 		t.Errorf("found %d words only", found)
 	}
 }
+
+// TestForgottenCluster: a cluster that is not managed any more leaves no series.
+func TestForgottenCluster(t *testing.T) {
+	m := whole()
+	m.Forget("dev")
+	text, err := m.Text()
+	check(t, err)
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, `cluster="dev"`) && !strings.Contains(line, "certificate") {
+			t.Errorf("left: %s", line)
+		}
+	}
+}

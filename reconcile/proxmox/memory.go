@@ -66,14 +66,8 @@ type memory struct {
 	facts map[int]facts // by VMID
 	// touched counts the changes we made to a VM: what was read before one is
 	// not remembered after it.
-	touched map[int]int
-	// credit is how many audits a cluster has saved up.
-	credit map[string]float64
-	// looked is when a cluster was looked at last.
-	looked map[string]time.Time
-	// outdated is until when what was read of a cluster is not shown: several may look at
-	// once, and whoever reads it again first serves none of the others.
-	outdated map[string]time.Time
+	touched  map[int]int
+	clusters map[string]attention // by ID
 	// changes are the last changes of VMs that were not ours.
 	changes map[int]change
 	// untagged are VMs of ours that Proxmox VE refuses to tag.
@@ -86,8 +80,16 @@ type memory struct {
 	quorum   cluster.Seen[bool]
 }
 
+// attention is how a cluster is looked at.
+type attention struct {
+	credit float64   // how many audits it has saved up
+	looked time.Time // the last time
+	// outdated: what was read before is not shown, for several may look at once.
+	outdated time.Time
+}
+
 func newMemory() memory {
-	return memory{facts: map[int]facts{}, touched: map[int]int{}, credit: map[string]float64{}, looked: map[string]time.Time{}, outdated: map[string]time.Time{}, untagged: map[int]bool{}, changes: map[int]change{}}
+	return memory{facts: map[int]facts{}, touched: map[int]int{}, clusters: map[string]attention{}, untagged: map[int]bool{}, changes: map[int]change{}}
 }
 
 // recall returns what is remembered of a VM.
@@ -128,14 +130,7 @@ func (c *Client) forget(vmid int) {
 func (c *Client) missing(listed map[int]row) []int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	var out []int
-	for vmid := range c.memory.facts {
-		if _, ok := listed[vmid]; !ok {
-			out = append(out, vmid)
-		}
-	}
-	slices.Sort(out)
-	return out
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(c.memory.facts)), func(vmid int) bool { _, ok := listed[vmid]; return ok })
 }
 
 // prune forgets the VMs a complete listing does not have.
@@ -150,7 +145,9 @@ func (c *Client) prune(listed map[int]row) {
 func (c *Client) Forget(clusterID string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.memory.outdated[clusterID] = time.Now()
+	of := c.memory.clusters[clusterID]
+	of.outdated = time.Now()
+	c.memory.clusters[clusterID] = of
 }
 
 // A cluster of so many VMs is seen whole within one interval: configs that are older than
@@ -167,24 +164,25 @@ const (
 // goes on there are passes every second, which are no reason to read more.
 func (c *Client) due(clusterID string, known map[int]time.Time, now time.Time) []int {
 	c.mu.Lock()
-	elapsed := staleAfter
-	if last, ok := c.memory.looked[clusterID]; ok {
-		elapsed = min(max(now.Sub(last), 0), staleAfter)
-	}
-	c.memory.looked[clusterID] = now
+	of := c.memory.clusters[clusterID]
+	elapsed := min(max(now.Sub(of.looked), 0), staleAfter)
 	stale, outdated := 0, 0
 	for _, read := range known {
 		if now.Sub(read) >= staleAfter {
 			stale++
 		}
-		if read.Before(c.memory.outdated[clusterID]) {
+		if read.Before(of.outdated) {
 			outdated++
 		}
 	}
 	most := max(float64(len(known))/float64(c.auditEvery), float64(min(len(known), alwaysAudited)))
-	credit := min(c.memory.credit[clusterID]+most*elapsed.Seconds()/staleAfter.Seconds(), most+1)
+	credit := min(of.credit+most*elapsed.Seconds()/staleAfter.Seconds(), most+1)
 	n := min(int(credit), stale)
-	c.memory.credit[clusterID] = credit - float64(n)
+	of.credit, of.looked = credit-float64(n), now
+	c.memory.clusters[clusterID] = of
+	maps.DeleteFunc(c.memory.clusters, func(_ string, of attention) bool {
+		return now.Sub(of.looked) > time.Hour && now.Sub(of.outdated) > time.Hour
+	})
 	n = max(n, outdated)
 	c.mu.Unlock()
 	order := slices.SortedFunc(maps.Keys(known), func(a, b int) int {

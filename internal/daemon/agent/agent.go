@@ -150,11 +150,26 @@ func (a *Agent) manage(name string) {
 // repository is fetched again: it may have the cluster back already.
 func (a *Agent) forget(m *managedCluster) {
 	a.mu.Lock()
+	a.dropTraces(m.name, m.whole)
 	delete(a.managed, m.name)
 	a.mu.Unlock()
 	a.c.Pulse.Beat()
 	a.follower.Request()
 }
+
+// dropTraces drops what is remembered of a cluster beside its status, so that folders that
+// come and go add up to nothing. whole: its history, too, for it has no journal. a.mu is
+// held, so that it is not managed again before.
+func (a *Agent) dropTraces(name string, whole bool) {
+	a.consoles.forget(name)
+	a.notifier.Forget(name)
+	a.c.Runs.Forget(name, whole)
+	a.c.OnUnreachable(forgeOf(name), nil)
+	a.c.OnForgotten(name)
+}
+
+// forgeOf is who is reported not to be reached when commit statuses of a cluster cannot be sent.
+func forgeOf(name string) string { return "forge: " + name }
 
 // refusedCluster is a cluster that cannot be managed.
 type refusedCluster struct {

@@ -61,6 +61,9 @@ type Config struct {
 	OnStatus func(cluster.Status)
 	OnPass   func(name string, took time.Duration)
 	OnAction func(name string, o cluster.Outcome)
+	// OnForgotten is called with the name of a cluster that is not managed any more,
+	// because it has left the repository and nothing of it is left.
+	OnForgotten func(name string)
 	// OnNotified is called with how each attempt to notify a target ended.
 	OnNotified func(target string, err error)
 	// OnUnreachable is called with somebody outside to whom it could not be reported
@@ -93,6 +96,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.OnAction == nil {
 		c.OnAction = func(string, cluster.Outcome) {}
+	}
+	if c.OnForgotten == nil {
+		c.OnForgotten = func(string) {}
 	}
 	if c.OnNotified == nil {
 		c.OnNotified = func(string, error) {}

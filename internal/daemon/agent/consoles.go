@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -82,6 +83,13 @@ func (c *consoles) watch(s cluster.Status, now time.Time) {
 		c.cancel[key] = cancel
 		c.wg.Go(func() { c.listen(ctx, key, n) })
 	}
+}
+
+// forget drops what was read of a cluster that is not managed any more.
+func (c *consoles) forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	maps.DeleteFunc(c.nodes, func(key consoleKey, _ *listened) bool { return key.cluster == name })
 }
 
 // listen reads one console for a while.

@@ -88,6 +88,7 @@ func (a *Agent) stillRefused(names []string, known bool) []string {
 		}
 		if _, err := a.c.Files.Read(reconcile.JournalName(name)); known && errors.Is(err, fs.ErrNotExist) {
 			delete(a.refused, name)
+			a.dropTraces(name, true)
 			a.c.Log.Info("a cluster that could not be managed is no longer in the repository, and has no journal; it is forgotten", logging.Cluster, name)
 			a.c.Pulse.Beat()
 			continue

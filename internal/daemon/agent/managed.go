@@ -32,6 +32,7 @@ type managedCluster struct {
 	render  *renderer
 	commits *reporting.Commits
 	filter  reporting.Filter
+	whole   bool // it was forgotten with its journal
 
 	compared comparison
 }
@@ -63,7 +64,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 	// What has goroutines comes after what can fail.
 	m.fleet = talos.New(talos.Config{Dial: a.c.Dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, Fixed: machineconfig.Fixed, MayDisconnect: machineconfig.MayDisconnect, OnChange: look})
 	if a.forge != nil {
-		m.commits = reporting.NewCommits(a.forge, func(err error) { a.c.OnUnreachable("forge: "+name, err) }, log)
+		m.commits = reporting.NewCommits(a.forge, func(err error) { a.c.OnUnreachable(forgeOf(name), err) }, log)
 	}
 	m.Reconciler, err = reconcile.New(reconcile.Config{
 		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.c.Policy,
@@ -79,10 +80,14 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 			a.c.Runs.AddAction(name, o)
 			a.c.OnAction(name, o)
 		},
-		OnCommand: func(what string) { a.c.Runs.AddCommand(name, what) },
+		OnForgotten: func(whole bool) { m.whole = whole },
+		OnCommand:   func(what string) { a.c.Runs.AddCommand(name, what) },
 	})
 	if err != nil {
 		return nil, err
+	}
+	if journal.Fresh() {
+		a.c.Runs.Hold(name)
 	}
 	return m, nil
 }

@@ -3,6 +3,7 @@ package daemontest
 import (
 	"errors"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -28,6 +29,13 @@ func (d *Disk) journals() (names []string) {
 		}
 	}
 	return names
+}
+
+// Names are the files that the disk has, sorted.
+func (d *Disk) Names() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return slices.Sorted(maps.Keys(d.files))
 }
 
 // simFiles is one agent's view of the disk; it ends with the agent.
@@ -84,6 +92,10 @@ func (f *simFiles) Write(name string, data []byte) error {
 
 func (f *simFiles) Sync(name string) error {
 	return f.step(func() { f.disk.files[name] = f.unsaved[name] })
+}
+
+func (f *simFiles) Remove(name string) error {
+	return f.step(func() { delete(f.disk.files, name) })
 }
 
 func (f *simFiles) Rename(from, to string) error {

@@ -227,3 +227,42 @@ func TestRunsSurviveARestart(t *testing.T) {
 		t.Errorf("%+v; said %s", r, &said)
 	}
 }
+
+// TestRunsOfNothing: a cluster that leads to no action and no command leaves no file, one that
+// does has all its runs in it, and a cluster that is forgotten whole loses it.
+func TestRunsOfNothing(t *testing.T) {
+	dir := t.TempDir()
+	log := slog.New(slog.DiscardHandler)
+	runs := NewRuns(state.Dir{Path: dir}, 10, log)
+	nothing := func() ([]cluster.Step, bool) { return nil, true }
+	status := func(name string, c cluster.Condition, rev int) {
+		runs.AddStatus(cluster.Status{Cluster: name, Condition: c, Revision: cluster.Revision(fmt.Sprintf("main@sha1:%040d", rev)), Message: "m"}, time.Now(), nothing)
+	}
+	files := func() (names []string) {
+		entries, err := os.ReadDir(dir)
+		must(err)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		return names
+	}
+	for _, name := range []string{"ghost", "dev"} {
+		runs.Hold(name)
+		status(name, cluster.Stalled, 1)
+		status(name, cluster.Stalled, 2)
+	}
+	if got := files(); len(got) > 0 {
+		t.Errorf("files %v", got)
+	}
+	want := len(runs.List("dev"))
+	runs.AddAction("dev", cluster.Outcome{Action: "create vm", Result: cluster.Done})
+	runs.Forget("ghost", true)
+	runs.Forget("dev", false)
+	if got := files(); !slices.Equal(got, []string{"history-dev.jsonl"}) || len(runs.List("ghost")) > 0 || want == 0 || len(runs.List("dev")) < want {
+		t.Errorf("files %v; %d runs of dev, there were %d", got, len(runs.List("dev")), want)
+	}
+	runs.Forget("dev", true)
+	if got := files(); len(got) > 0 {
+		t.Errorf("files %v", got)
+	}
+}

@@ -22,6 +22,8 @@ type Files interface {
 	Append(name string, data []byte) error
 	// Rename replaces to by from, atomically.
 	Rename(from, to string) error
+	// Remove deletes a file; there may be none.
+	Remove(name string) error
 }
 
 // maxFile bounds a file.

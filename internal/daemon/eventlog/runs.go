@@ -27,6 +27,7 @@ type Runs struct {
 type book struct {
 	*history.Book
 	file *lines
+	held bool // nothing is written yet
 }
 
 // NewRuns keeps so many runs of each cluster, without files in memory only.
@@ -43,7 +44,7 @@ func (rs *Runs) openBook(name string) *book {
 	var old []cluster.Run
 	if rs.files != nil {
 		log := rs.log.With(logging.Cluster, name)
-		text, err := b.file.open(rs.files, "history-"+name+".jsonl", log)
+		text, err := b.file.open(rs.files, historyFile(name), log)
 		if err != nil {
 			log.Warn("the history cannot be read; it begins empty", logging.Err, err)
 		}
@@ -59,6 +60,9 @@ func (rs *Runs) openBook(name string) *book {
 
 // write keeps the runs that have changed.
 func (b *book) write(changed []cluster.Run) {
+	if b.held {
+		return
+	}
 	for _, r := range changed {
 		appendLine(b.file, r, func() []cluster.Run {
 			all := b.Runs()
@@ -66,6 +70,26 @@ func (b *book) write(changed []cluster.Run) {
 			return all
 		})
 	}
+}
+
+// Hold keeps the runs of a cluster without a history in memory until its first action or
+// command: a folder that leads to neither leaves no file.
+func (rs *Runs) Hold(name string) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	b := rs.openBook(name)
+	b.held = len(b.Runs()) == 0
+}
+
+// release writes down what was held.
+func (b *book) release() {
+	if !b.held {
+		return
+	}
+	b.held = false
+	all := b.Runs()
+	slices.Reverse(all)
+	b.write(all)
 }
 
 // AddStatus takes a status. plan is asked when a run begins with it.
@@ -81,6 +105,7 @@ func (rs *Runs) AddAction(name string, o cluster.Outcome) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	b := rs.openBook(name)
+	b.release()
 	b.write(b.Did(o))
 }
 
@@ -88,7 +113,9 @@ func (rs *Runs) AddAction(name string, o cluster.Outcome) {
 func (rs *Runs) AddCommand(name, what string) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
-	rs.openBook(name).Request(what)
+	b := rs.openBook(name)
+	b.release()
+	b.Request(what)
 }
 
 // Usual is how long an action of each kind took at most in a cluster.
@@ -105,13 +132,42 @@ func (rs *Runs) List(name string) []cluster.Run {
 	return rs.openBook(name).Runs()
 }
 
+// Forget drops the book of a cluster that is not managed any more. Its file is read again
+// when the cluster comes back; whole has it removed, too.
+func (rs *Runs) Forget(name string, whole bool) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	b := rs.books[name]
+	delete(rs.books, name)
+	if !whole {
+		if b != nil {
+			b.writeOpen()
+		}
+		return
+	}
+	if rs.files == nil {
+		return
+	}
+	if err := rs.files.Remove(historyFile(name)); err != nil {
+		rs.log.Warn("cannot remove the history of a cluster of which nothing is left", logging.Cluster, name, logging.Err, err)
+	}
+}
+
 // Close writes down the runs that go on, with what they have come to.
 func (rs *Runs) Close() {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	for _, b := range rs.books {
-		if all := b.Runs(); len(all) > 0 && all[0].Ended.IsZero() {
-			b.write(all[:1])
-		}
+		b.writeOpen()
 	}
 }
+
+// writeOpen writes down the run that goes on, with what it has come to.
+func (b *book) writeOpen() {
+	if all := b.Runs(); len(all) > 0 && all[0].Ended.IsZero() {
+		b.write(all[:1])
+	}
+}
+
+// historyFile is the name of the file that holds the history of a cluster.
+func historyFile(name string) string { return "history-" + name + ".jsonl" }

@@ -50,6 +50,7 @@ type slot[T any] struct {
 	sent      *T        // what the place has; nil: unknown
 	dropped   bool      // busy was dropped meanwhile: it is not tried again
 	forgotten bool      // busy was forgotten meanwhile: the same is news
+	removed   bool      // the subject was removed while busy was sent
 	notBefore time.Time // nothing is sent before
 	pace      *rate.Limiter
 }
@@ -140,11 +141,26 @@ func (o *Outbox[T]) Drop(subject string, forget bool) {
 	}
 }
 
+// Remove drops all that is known of a subject that there is no more.
+func (o *Outbox[T]) Remove(subject string) {
+	o.Drop(subject, true)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s := o.slots[subject]; s.busy != nil {
+		s.removed = true
+		return
+	}
+	delete(o.slots, subject)
+}
+
 // Sent returns what the place has about a subject; nil: unknown.
 func (o *Outbox[T]) Sent(subject string) *T {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.slot(subject).sent
+	if s := o.slots[subject]; s != nil {
+		return s.sent
+	}
+	return nil
 }
 
 // pickNext takes the value that has waited longest, or reports how long none is due.
@@ -192,7 +208,7 @@ func (o *Outbox[T]) run() {
 		if closed && err != nil {
 			return
 		}
-		o.endAttempt(s, value, err)
+		o.endAttempt(subject, s, value, err)
 		if o.c.OnAttempt != nil {
 			o.c.OnAttempt(subject, value, err)
 		}
@@ -216,11 +232,15 @@ func (o *Outbox[T]) run() {
 }
 
 // endAttempt takes how an attempt ended.
-func (o *Outbox[T]) endAttempt(s *slot[T], value T, err error) {
+func (o *Outbox[T]) endAttempt(subject string, s *slot[T], value T, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	dropped, forgotten := s.dropped, s.forgotten
-	s.busy, s.dropped, s.forgotten = nil, false, false
+	dropped, forgotten, removed := s.dropped, s.forgotten, s.removed
+	s.busy, s.dropped, s.forgotten, s.removed = nil, false, false, false
+	if removed && s.next == nil { // nor was anything put since
+		delete(o.slots, subject)
+		return
+	}
 	if err != nil {
 		s.sent = nil // it may have arrived all the same
 		if s.next == nil && !dropped {

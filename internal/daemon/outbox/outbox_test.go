@@ -223,3 +223,42 @@ func TestOutboxKnowsWhatArrivedAsItClosed(t *testing.T) {
 		}
 	})
 }
+
+// TestOutboxRemoves: nothing is kept of a subject that there is no more, also when it was
+// removed while a value about it was sent; what is put afterwards is news.
+func TestOutboxRemoves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(0, 5, time.Hour, nil)
+		defer p.out.Close()
+		slots := func() int {
+			p.out.mu.Lock()
+			defer p.out.mu.Unlock()
+			return len(p.out.slots)
+		}
+		p.out.Put("a", "one")
+		time.Sleep(time.Second)
+		p.out.Remove("a")
+		p.out.Remove("never seen")
+		if n := slots(); n > 0 {
+			t.Errorf("%d subjects are kept", n)
+		}
+		for _, fails := range []int{0, 1} {
+			p.behave(fails, time.Second)
+			p.out.Put("a", "one")
+			synctest.Wait()
+			p.out.Remove("a")
+			time.Sleep(10 * time.Second)
+			if n := slots(); n > 0 || p.out.Sent("a") != nil || slots() > 0 {
+				t.Errorf("%d failures: %d subjects are kept", fails, n)
+			}
+		}
+		p.out.Put("a", "one")
+		synctest.Wait()
+		p.out.Remove("a")
+		p.out.Put("a", "two")
+		time.Sleep(10 * time.Second)
+		if got := strings.Join(p.arrived(), " "); got != "one@0s one@2s one@22s two@23s" {
+			t.Errorf("arrived: %s", got)
+		}
+	})
+}

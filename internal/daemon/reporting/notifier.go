@@ -87,6 +87,15 @@ func (n *Notifier) Report(s cluster.Status) {
 	}
 }
 
+// Forget drops what is known of a cluster that is not managed any more; what is not sent
+// yet is not sent.
+func (n *Notifier) Forget(name string) {
+	for _, ch := range n.channels {
+		ch.out.Remove(name)
+		ch.sent.set(ch.t.Name, name, nil)
+	}
+}
+
 // reportOutage notifies who is notified of Unknown that the repository cannot be
 // fetched.
 func (n *Notifier) reportOutage(notice notify.Notice) {

@@ -32,6 +32,8 @@ func (m memFiles) Write(name string, data []byte) error { m[name] = data; return
 
 func (memFiles) Sync(string) error { return nil }
 
+func (m memFiles) Remove(name string) error { delete(m, name); return nil }
+
 func (m memFiles) Rename(from, to string) error {
 	m[to] = m[from]
 	delete(m, from)

@@ -134,6 +134,14 @@ func (s Dir) Rename(from, to string) error {
 	return platform.Sync(s.Path)
 }
 
+// Remove implements reconcile.Files.
+func (s Dir) Remove(name string) error {
+	if err := os.Remove(filepath.Join(s.Path, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return platform.Sync(s.Path)
+}
+
 // Journals lists the clusters that have a journal: they are managed before
 // the repository can be read.
 func (s Dir) Journals() ([]string, error) {
