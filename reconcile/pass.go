@@ -271,12 +271,25 @@ func (r *Reconciler) logProblems(f Fetched) {
 	if r.memo.problems != nil && r.status.Load().Revision == f.Revision {
 		return // logged before
 	}
+	logged, more := 0, 0
 	for _, p := range f.Problems {
-		if p.Severity == cluster.Error {
+		switch {
+		case p.Severity != cluster.Error:
+		case logged == maxLogged:
+			more++
+		default:
 			r.log.Error("the inventory is invalid", logging.Detail, p.String(), logging.Revision, f.Revision.Short())
+			logged++
 		}
 	}
+	if more > 0 {
+		r.log.Error("the inventory is invalid", logging.Detail, fmt.Sprintf("%d more errors are in the status", more), logging.Revision, f.Revision.Short())
+	}
 }
+
+// maxLogged is how many errors of a revision the log has of each cluster: one push may
+// change the folders of all of them, and the journal is the host's.
+const maxLogged = 10
 
 // observe asks every observer at once, each for its own part.
 func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, o cluster.Observed) cluster.Observed {

@@ -217,3 +217,29 @@ func TestALockOfARunningVMIsMentioned(t *testing.T) {
 		t.Errorf("it waits for %q", ns.WaitsFor)
 	}
 }
+
+// TestManyErrorsAreLoggedInPart: the log has some of the errors of a commit, and how many more
+// there are; the status has them all.
+func TestManyErrorsAreLoggedInPart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		f := newFake(1, 0)
+		a := start(t, f, newMemFiles(), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		until(t, a, cluster.Ready)
+		f.set(func() {
+			f.head, f.parents[rev(2)] = rev(2), rev(1)
+			f.problems = cluster.Problems{{Severity: cluster.Warning, File: "nodes.yaml", Message: "odd"}}
+			for i := range 40 {
+				f.problems = append(f.problems, cluster.Problem{Severity: cluster.Error, File: "nodes.yaml", Line: i + 1, Message: "cpu is a number"})
+			}
+		})
+		a.Look()
+		until(t, a, cluster.Stalled)
+		s := a.Status()
+		a.stop()
+		logged := strings.Count(log.String(), `msg="the inventory is invalid"`)
+		if logged != maxLogged+1 || !strings.Contains(log.String(), "30 more errors are in the status") || len(s.Problems) < 40 {
+			t.Errorf("logged %d times, and %d in the status:\n%s", logged, len(s.Problems), log.String())
+		}
+	})
+}

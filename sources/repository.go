@@ -78,7 +78,9 @@ type state struct {
 	content string
 	folders []string
 	found   cluster.Problems
-	loaded  map[string]*loaded // by folder
+	loaded  map[string]*loaded          // by folder
+	clashes map[string]cluster.Problems // of valid clusters with each other, by folder; nil: not looked for yet
+	budget  *inventory.Budget
 	// used is what each cluster asked of the host when it was last valid.
 	used map[string]cluster.Usage
 }
@@ -208,28 +210,22 @@ func (r *Repository) Snapshot(ctx context.Context, t Tree, name string) (cluster
 	if !slices.Contains(s.folders, name) {
 		return cluster.Snapshot{Revision: t.Revision}, r.noCluster(name, s), nil
 	}
-	mine, err := r.load(ctx, t, s, name)
-	if err != nil {
+	if err := r.loadAll(ctx, t, s); err != nil {
 		return cluster.Snapshot{}, nil, err
 	}
+	mine := s.loaded[name]
 	snap, problems := mine.snap, slices.Clone(mine.problems)
 	snap.Revision = t.Revision
 	if problems.HasErrors() {
 		return snap, problems, nil
 	}
+	problems = append(problems, s.clashes[name]...)
 	for _, other := range s.folders {
 		if other == name {
 			continue
 		}
-		theirs, err := r.load(ctx, t, s, other)
-		if err != nil {
-			return cluster.Snapshot{}, nil, err
-		}
 		usage, known := s.used[other]
-		switch {
-		case !theirs.problems.HasErrors():
-			problems = append(problems, inventory.CheckTogether([]cluster.Snapshot{mine.snap, theirs.snap})...)
-		case !known:
+		if s.loaded[other].problems.HasErrors() && !known {
 			problems = append(problems, snap.At(cluster.Warning, "",
 				fmt.Sprintf("the cluster %s is invalid: what it uses of the host does not count against the limits", other), "correct it too"))
 		}
@@ -256,7 +252,7 @@ func (r *Repository) Before(ctx context.Context, revision cluster.Revision, name
 	if err != nil {
 		return cluster.Snapshot{}, nil, fmt.Errorf("read revision %s: %w", revision.Short(), err)
 	}
-	s := &state{loaded: map[string]*loaded{}, used: map[string]cluster.Usage{}}
+	s := &state{loaded: map[string]*loaded{}, used: map[string]cluster.Usage{}, budget: inventory.NewBudget()}
 	l, err := r.load(ctx, Tree{Revision: revision, FS: files}, s, name)
 	if err != nil {
 		return cluster.Snapshot{}, nil, err
@@ -283,7 +279,7 @@ func (r *Repository) at(t Tree) (*state, error) {
 	if t.Content != "" && t.Content == r.state.content {
 		return &r.state, nil
 	}
-	fresh := state{content: t.Content, loaded: map[string]*loaded{}, used: maps.Clone(r.state.used)}
+	fresh := state{content: t.Content, loaded: map[string]*loaded{}, used: maps.Clone(r.state.used), budget: inventory.NewBudget()}
 	files := &watched{FS: t.FS}
 	fresh.folders, fresh.found = inventory.Clusters(files, r.c.Path)
 	if files.failed != nil {
@@ -328,6 +324,9 @@ func (r *Repository) own(s *state) {
 	s.folders = slices.DeleteFunc(s.folders, func(name string) bool { return !slices.Contains(r.c.Clusters, name) })
 }
 
+// maxNamed is how many clusters a hint names: every cluster that left the repository has one.
+const maxNamed = 10
+
 // noCluster is the problem of a cluster that is not there.
 func (r *Repository) noCluster(name string, s *state) cluster.Problems {
 	folder := r.Folder(name)
@@ -342,11 +341,38 @@ func (r *Repository) noCluster(name string, s *state) cluster.Problems {
 	if len(s.folders) == 0 && s.found.HasErrors() {
 		return s.found // which has why there is none at all
 	}
-	hint := "known are: " + strings.Join(s.folders, ", ")
+	hint := "known are: " + strings.Join(s.folders[:min(len(s.folders), maxNamed)], ", ")
+	if more := len(s.folders) - maxNamed; more > 0 {
+		hint += fmt.Sprintf(" and %d more", more)
+	}
 	if slices.Contains(r.c.Clusters, name) {
 		hint = fmt.Sprintf("the host's config lists %s under `clusters`: add that folder, or change the list; %s", name, hint)
 	}
 	return cluster.Problems{{Severity: cluster.Error, File: folder, Message: "there is no such cluster", Hint: hint}}
+}
+
+// loadAll reads the clusters of a tree in the order of their names, in which they take of
+// what the host has for all, and looks for what several of them have.
+func (r *Repository) loadAll(ctx context.Context, t Tree, s *state) error {
+	if s.clashes != nil {
+		return nil
+	}
+	var names []string
+	var snaps []cluster.Snapshot
+	for _, name := range s.folders {
+		l, err := r.load(ctx, t, s, name)
+		if err != nil {
+			return err
+		}
+		if !l.problems.HasErrors() {
+			names, snaps = append(names, name), append(snaps, l.snap)
+		}
+	}
+	s.clashes = map[string]cluster.Problems{}
+	for i, problems := range inventory.CheckTogether(snaps) {
+		s.clashes[names[i]] = problems
+	}
+	return nil
 }
 
 // load reads one cluster of a tree, once per content.
@@ -357,10 +383,10 @@ func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*
 	dir := r.Folder(name)
 	files := &watched{FS: t.FS}
 	opts := r.c.Inventory
-	opts.Revision = ""
+	opts.Revision, opts.Budget = "", s.budget
 	var problems cluster.Problems
 	var err error
-	if opts.Secrets, problems, err = r.secrets(ctx, files, dir, name); err != nil {
+	if opts.Secrets, problems, err = r.secrets(ctx, files, dir, name, s.budget); err != nil {
 		return nil, err
 	}
 	snap, found := inventory.Load(files, dir, opts)
@@ -385,12 +411,13 @@ func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*
 
 // secrets reads and decrypts the secrets of a cluster; nil when there are none
 // to be had.
-func (r *Repository) secrets(ctx context.Context, files *watched, dir, name string) (*inventory.Secrets, cluster.Problems, error) {
+func (r *Repository) secrets(ctx context.Context, files *watched, dir, name string, budget *inventory.Budget) (*inventory.Secrets, cluster.Problems, error) {
 	file := path.Join(dir, inventory.SecretsFile)
 	problem := func(sev cluster.Severity, message, hint string) cluster.Problems {
 		return cluster.Problems{{Severity: sev, File: file, Message: message, Hint: hint}}
 	}
 	data, err := inventory.ReadFile(files, file)
+	overBudget, hint := budget.TakeYAML(len(data))
 	switch {
 	case files.failed != nil:
 		return nil, nil, fmt.Errorf("read %s: %w", file, files.failed)
@@ -399,6 +426,8 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 			fmt.Sprintf("make it with: talos-agent secrets new --cluster %s DIR", name)), nil
 	case err != nil:
 		return nil, problem(cluster.Error, "cannot be read: "+err.Error(), fault.HintOf(err)), nil
+	case overBudget != "":
+		return nil, problem(cluster.Error, overBudget, hint), nil
 	case r.c.Decrypt == nil:
 		return nil, problem(cluster.Warning, "not decrypted, because there is no age key: what the secrets hold was not checked",
 			"give the age key whose public half stands in .sops.yaml"), nil

@@ -9,9 +9,10 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// MaxErrors bounds what a hostile file can make us report. Warnings and notes
-// are for whoever adds them to bound.
-const MaxErrors = 500
+// MaxErrors bounds what a hostile file can make us report: so many errors, and so many
+// warnings and notes. Each stands in the log, in the status of its cluster and in the memory
+// of whoever shows it, for every cluster of a push.
+const MaxErrors = 50
 
 // Report collects everything that is wrong, and where every field stands, so
 // that a check made long after parsing still points at a line.
@@ -25,6 +26,7 @@ type Report struct {
 	reported map[cluster.Problem]bool
 	misspelt map[string]bool // fields that an unknown key likely means
 	errors   int             // also those that are not shown
+	others   int             // warnings and notes, likewise
 }
 
 // NewReport makes an empty report.
@@ -41,6 +43,8 @@ func (r *Report) Add(p cluster.Problem) {
 		if r.errors++; r.errors > MaxErrors {
 			return
 		}
+	} else if r.others++; r.others > MaxErrors {
+		return
 	}
 	r.reported[p] = true
 	r.Problems = append(r.Problems, p)
@@ -123,12 +127,19 @@ func (r *Report) Cite(field string) string {
 // is: the first error is what a status shows.
 func (r *Report) Finish() cluster.Problems {
 	r.Problems.Sort()
-	if more := r.errors - MaxErrors; more > 0 {
-		last := r.Problems[len(r.Problems)-1]
-		r.Problems = append(r.Problems, cluster.Problem{Severity: cluster.Error, File: last.File, Line: last.Line, Column: last.Column + 1,
-			Message: fmt.Sprintf("%d more errors are not shown", more), Hint: "correct these first"})
-	}
+	r.addMore(r.errors-MaxErrors, cluster.Error, "errors")
+	r.addMore(r.others-MaxErrors, cluster.Warning, "warnings and notes")
 	return r.Problems
+}
+
+// addMore adds how many problems of a kind are not shown.
+func (r *Report) addMore(more int, sev cluster.Severity, what string) {
+	if more <= 0 {
+		return
+	}
+	last := r.Problems[len(r.Problems)-1]
+	r.Problems = append(r.Problems, cluster.Problem{Severity: sev, File: last.File, Line: last.Line, Column: last.Column + 1,
+		Message: fmt.Sprintf("%d more %s are not shown", more, what), Hint: "correct these first"})
 }
 
 // Join appends a key to a field path.

@@ -238,7 +238,7 @@ func TestReportIsBounded(t *testing.T) {
 	}
 	_, problems := decodeGarden(b.String())
 	problems.Sort() // as whoever joins them with others does
-	if last := problems[len(problems)-1]; len(problems) != MaxErrors+1 || !strings.Contains(last.Message, "1000 more errors are not shown") {
+	if last := problems[len(problems)-1]; len(problems) != MaxErrors+1 || !strings.Contains(last.Message, "100 more errors are not shown") {
 		t.Errorf("%d problems, the last being %v", len(problems), last)
 	}
 	if first := problems.First(); !strings.Contains(first, "unknown key") {

@@ -31,11 +31,20 @@ func BlockUnknown(name string, p cluster.Policy) []cluster.Block {
 		Hint: strings.TrimPrefix(hint+"; the agent goes on by itself when root of the host has fixed it", "; ")}}
 }
 
+// maxViolations is how many violations a cluster has at most in its status, where each is a
+// block: a row of thousands of nodes may lie outside what the host allows.
+const maxViolations = 50
+
 // Violations lists where a repository asks for more than its host allows. Each
 // names the line of the policy; nothing is touched while there is one.
 func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 	var out []cluster.Block
+	more := 0
 	refuse := func(subject, field, format string, args ...any) {
+		if len(out) >= maxViolations {
+			more++
+			return
+		}
 		b := cluster.Block{Subject: subject, Reason: cluster.PolicyViolation, About: field, Message: fmt.Sprintf(format, args...) + fmt.Sprintf(" (host policy, %s: %s)", p.Line(field), field),
 			Hint: "ask for less in the repository, or have root of the host change the policy"}
 		if !slices.Contains(out, b) {
@@ -83,6 +92,10 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		if src != "" && len(p.Charts) > 0 && !slices.ContainsFunc(p.Charts, func(allowed string) bool { return below(src, allowed) }) {
 			refuse(a.Name, "sources.charts", "its chart comes from %s, and the host allows %s", src, strings.Join(p.Charts, ", "))
 		}
+	}
+	if more > 0 {
+		out = append(out, cluster.Block{Subject: d.Spec.Name, Reason: cluster.PolicyViolation, Message: fmt.Sprintf("%d more violations of the host's policy are not shown", more),
+			Hint: "ask for less in the repository, or have root of the host change the policy"})
 	}
 	return out
 }

@@ -1,6 +1,7 @@
 package bounds
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -151,5 +152,19 @@ func TestUnknownPolicy(t *testing.T) {
 	b := BlockUnknown("dev", cluster.Policy{Problems: cluster.Problems{{Severity: cluster.Error, File: "policy.yaml", Message: "unreadable", Hint: "make it readable"}}})
 	if len(b) != 1 || b[0].Reason != cluster.PolicyUnknown || b[0].Hint != "make it readable; the agent goes on by itself when root of the host has fixed it" {
 		t.Errorf("%+v", b)
+	}
+}
+
+// TestManyViolations: thousands of nodes outside what the host allows are some blocks, and how
+// many more there are.
+func TestManyViolations(t *testing.T) {
+	spec := cluster.Spec{Name: "dev"}
+	for i := range 5000 {
+		spec.Nodes = append(spec.Nodes, cluster.Node{Name: fmt.Sprint("wk-", i), VMID: 1000 + i, Bridge: "vmbr9"})
+	}
+	blocks := OfSpec(spec, cluster.Policy{Bridges: []string{"vmbr1"}, VMIDs: []cluster.Range{{First: 400, Last: 499}}})
+	last := blocks[len(blocks)-1]
+	if len(blocks) != maxViolations+1 || last.Subject != "dev" || last.Reason != cluster.PolicyViolation || last.Hint == "" || last.Message != "9950 more violations of the host's policy are not shown" {
+		t.Errorf("%d blocks, the last being %+v", len(blocks), last)
 	}
 }

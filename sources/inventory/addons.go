@@ -154,7 +154,7 @@ const (
 // localChart reads a chart from the repository.
 func (l *loader) localChart(field, name string, out *cluster.Chart) {
 	dir, ok := l.locate(field, name)
-	if !ok {
+	if !ok || l.spent {
 		return
 	}
 	out.Path, out.Files = dir, map[string][]byte{}
@@ -166,6 +166,10 @@ func (l *loader) localChart(field, name string, out *cluster.Chart) {
 		data, err := ReadFile(l.fsys, p)
 		if err != nil {
 			return fmt.Errorf("%s cannot be read: %w", yamlschema.Quote(p), err)
+		}
+		if why, hint := l.spend.takeChart(len(data)); why != "" {
+			l.spent = true
+			return fault.WithHint(errors.New(why), hint)
 		}
 		total += len(data)
 		if len(out.Files) >= maxChartFiles || total > maxChartBytes {

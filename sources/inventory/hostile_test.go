@@ -129,3 +129,40 @@ func TestWidePatches(t *testing.T) {
 		}
 	}
 }
+
+// TestManyFolders: folders that are no clusters are some problems, and how many more.
+func TestManyFolders(t *testing.T) {
+	fsys := fstest.MapFS{"inventory/dev/cluster.yaml": {}}
+	for i := range 1000 {
+		fsys[fmt.Sprintf("inventory/No_%03d/cluster.yaml", i)] = &fstest.MapFile{}
+	}
+	names, problems := Clusters(fsys, "inventory")
+	last := problems[len(problems)-1]
+	if len(names) != 1 || len(problems) != maxFolderProblems+1 || last.Message != "950 more folders are no clusters" || last.Hint == "" {
+		t.Errorf("%v, %d problems, the last being %v", names, len(problems), last)
+	}
+}
+
+// TestLargeSecretsInManyPlaces: a secret that is named often is bounded by what is filled in.
+func TestLargeSecretsInManyPlaces(t *testing.T) {
+	secrets, problems := ParseSecrets("s", []byte("values: {a: "+strings.Repeat("x", 100_000)+"}\n"))
+	if problems.HasErrors() {
+		t.Fatal(problems)
+	}
+	for times, want := range map[int]bool{5: false, 500: true} {
+		var patch strings.Builder
+		patch.WriteString("machine:\n  sysctls:\n")
+		for i := range times {
+			fmt.Fprintf(&patch, "    k%d: ${values.a}\n", i)
+		}
+		fsys := fstest.MapFS{
+			"d/cluster.yaml": {Data: []byte(smallCluster + "cni: none\npatches: {all: [p.yaml]}\n")}, "d/nodes.yaml": {Data: []byte(smallNodes)},
+			"d/p.yaml": {Data: []byte(patch.String())},
+		}
+		_, problems := Load(fsys, "d", Options{Secrets: &secrets})
+		refused := strings.Contains(problems.Error(), "d/p.yaml:23:10: with the secrets filled in, the YAML files of the cluster have more than 2 MiB together")
+		if refused != want || refused != problems.HasErrors() {
+			t.Errorf("%d times: %.400s", times, problems.Error())
+		}
+	}
+}

@@ -110,7 +110,7 @@ func checkSnapshot(t testing.TB, snap cluster.Snapshot) {
 // checkProblems states what holds of every list of problems.
 func checkProblems(t testing.TB, problems cluster.Problems) {
 	t.Helper()
-	if len(problems) > yamlschema.MaxErrors+1+4*maxNodes {
+	if len(problems) > 2*yamlschema.MaxErrors+2 {
 		t.Errorf("%d problems", len(problems))
 	}
 	for _, p := range problems {

@@ -31,6 +31,8 @@ type Options struct {
 	Secrets *Secrets
 	// Revision is what the files are a state of; it is carried through.
 	Revision cluster.Revision
+	// Budget is what the host's clusters may still have together; nil: there is no other.
+	Budget *Budget
 }
 
 // DefaultOwner is the owner of clusters whose host config names none.
@@ -60,7 +62,9 @@ type loader struct {
 	patches     map[string]patchFile // by path; each file is read once
 	unreadPatch bool                 // a patch could not be read
 	rows        []rowProblem         // of counted rows, to be reported once
-	unverified  bool                 // a placeholder stood for a secret value
+	spend       spend
+	spent       bool // which is reported: nothing more is read
+	unverified  bool // a placeholder stood for a secret value
 
 	confidential []cluster.Secret // texts with secrets too short to be found by themselves
 }
@@ -73,7 +77,7 @@ type loader struct {
 // Paths in the inventory are relative to dir. They may climb out of it to
 // share files between clusters, but never out of fsys.
 func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Problems) {
-	l := &loader{Report: yamlschema.NewReport(), fsys: fsys, dir: path.Clean(dir), opts: opts, patches: map[string]patchFile{}}
+	l := &loader{Report: yamlschema.NewReport(), fsys: fsys, dir: path.Clean(dir), opts: opts, patches: map[string]patchFile{}, spend: newSpend(opts.Budget)}
 	if l.opts.Owner == "" {
 		l.opts.Owner = DefaultOwner
 	}
@@ -123,6 +127,11 @@ func (l *loader) readInto(name, prefix string, out any) bool {
 		return false
 	case err != nil:
 		d.Problem(0, 0, "", "cannot be read: "+err.Error(), fault.HintOf(err))
+		return false
+	}
+	if why, hint := l.spend.takeYAML(len(data)); why != "" {
+		l.spent = true
+		d.Problem(0, 0, "", why, hint)
 		return false
 	}
 	n := d.Single(data)
@@ -178,7 +187,7 @@ func stripPath(err error) error {
 // and ok is false.
 func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
 	file, ok = l.locate(field, name)
-	if !ok {
+	if !ok || l.spent {
 		return "", nil, false
 	}
 	data, err := ReadFile(l.fsys, file)
@@ -188,6 +197,11 @@ func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
 		return "", nil, false
 	case err != nil:
 		l.Wrong(field, fault.HintOf(err), "%s cannot be read: %s", yamlschema.Quote(file), err)
+		return "", nil, false
+	}
+	if why, hint := l.spend.takeYAML(len(data)); why != "" {
+		l.spent = true
+		l.Wrong(field, hint, "%s", why)
 		return "", nil, false
 	}
 	return file, data, true
@@ -229,6 +243,10 @@ func Clusters(fsys fs.FS, root string) ([]string, cluster.Problems) {
 	return names, problems
 }
 
+// maxFolderProblems is how many folders that are no clusters are reported: each stands in the
+// log and in every status.
+const maxFolderProblems = 50
+
 // listFolders lists the folders of clusters, and those that would be clusters' if they
 // were named as one.
 func listFolders(fsys fs.FS, root string) (names, misnamed []string, problems cluster.Problems) {
@@ -262,6 +280,12 @@ func listFolders(fsys fs.FS, root string) (names, misnamed []string, problems cl
 			problems = append(problems, cluster.Problem{Severity: cluster.Warning, File: path.Join(root, e.Name()),
 				Message: "has a " + NodesFile + " but no " + ClusterFile + ", so it is no cluster", Hint: "add " + ClusterFile})
 		}
+	}
+	if more := len(problems) - maxFolderProblems; more > 0 {
+		problems.Sort()
+		last := problems[len(problems)-1]
+		last.Message, last.Hint = fmt.Sprintf("%d more folders are no clusters", more), "correct the others first"
+		problems = append(problems[:maxFolderProblems], last)
 	}
 	if len(names) == 0 && !problems.HasErrors() {
 		problems = append(problems, failed("holds no cluster", "a cluster is a folder with a "+ClusterFile+" in it")...)

@@ -12,10 +12,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
-// maxNodes bounds what counted rows expand to; Kubernetes itself is built for
-// this many.
-const maxNodes = 5000
-
 // draft is a node on its way from the files to the spec.
 type draft struct {
 	field   string // where it is written
@@ -47,11 +43,16 @@ func (l *loader) resolveNodes() {
 // inventory order.
 func (l *loader) drafts() []draft {
 	var out []draft
+	room := l.spend.room()
+	tooMany := func(field string) {
+		message, hint := l.spend.whyNoRoom()
+		l.Wrong(field, hint, "%s", message)
+	}
 	add := func(role cluster.Role, field string, nodes []listed) {
 		for i, n := range nodes {
 			at := yamlschema.Element(field, i)
-			if len(out) == maxNodes {
-				l.Wrong(at, "", "more than %d nodes in all", maxNodes)
+			if len(out) == room {
+				tooMany(at)
 				break
 			}
 			out = append(out, draft{field: at, ipField: at + ".ip", role: role, name: n.Name, ip: n.IP, vmid: n.VMID, mac: n.MAC,
@@ -60,11 +61,10 @@ func (l *loader) drafts() []draft {
 	}
 	add(cluster.ControlPlane, "nodes.controlplane", l.nodes.ControlPlane)
 	add(cluster.Worker, "nodes.workers", l.nodes.Workers)
-	total := len(out)
 	for i, c := range l.nodes.Counted {
 		at := yamlschema.Element("nodes.counted", i)
-		if total += c.Count; total > maxNodes {
-			l.Wrong(at+".count", "", "more than %d nodes in all", maxNodes)
+		if len(out)+c.Count > room {
+			tooMany(at + ".count")
 			break
 		}
 		outside := l.overruns(at, c)
@@ -74,6 +74,7 @@ func (l *loader) drafts() []draft {
 			out = append(out, d)
 		}
 	}
+	l.spend.takeNodes(len(out))
 	slices.SortStableFunc(out, func(a, b draft) int { return cmp.Compare(a.role, b.role) })
 	return out
 }

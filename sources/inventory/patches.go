@@ -14,6 +14,7 @@ import (
 // patchFile is a patch as it was read.
 type patchFile struct {
 	ok    bool
+	bytes int // of its document
 	patch cluster.Patch
 	// services are the extension services it configures.
 	services []string
@@ -36,20 +37,43 @@ func (l *loader) resolvePatches() {
 		at := yamlschema.Element("nodes.workers", i)
 		own[n.Name] = l.readPatches(at+".patches", n.Patches)
 	}
+	left := len(l.spec.Nodes)
 	for i, c := range l.nodes.Counted {
+		if left -= c.Count; left < 0 {
+			break // more than there may be, which is reported
+		}
 		files := l.readPatches(yamlschema.Element("nodes.counted", i)+".patches", c.Patches)
-		for n := range min(c.Count, maxNodes) {
+		for n := range c.Count {
 			own[c.nameOf(n)] = files
 		}
 	}
+	total := 0
 	for i := range l.spec.Nodes {
 		n := &l.spec.Nodes[i]
+		size := bytesOf(byRole[n.Role]) + bytesOf(own[n.Name])
+		if total += size; size > maxNodePatches {
+			l.Wrong("nodes."+n.Name, "name each patch once, and only what the node needs", "the patches of %s have %d KiB together, and %d KiB at most are taken: one that is named several times counts each time",
+				n.Name, size>>10, maxNodePatches>>10)
+			return
+		}
+		if total > maxClusterPatches {
+			l.Wrong("patches", "shorten them, or name those of some nodes at these nodes only", "the patches of all nodes have more than %d MiB together: each counts for each node that has it", maxClusterPatches>>20)
+			return
+		}
 		files := slices.Concat(byRole[n.Role], own[n.Name])
 		for _, f := range files {
 			n.Patches = append(n.Patches, f.patch)
 		}
 		l.checkServices(n, files)
 	}
+}
+
+// bytesOf is how much patches have together.
+func bytesOf(files []patchFile) (n int) {
+	for _, f := range files {
+		n += max(f.bytes, leastPatch)
+	}
+	return n
 }
 
 // hungryExtensions are extensions whose service waits for its configuration
@@ -143,6 +167,7 @@ func (l *loader) readPatch(field, name string) patchFile {
 		d.Problem(0, 0, "", "cannot be written as YAML again", "simplify its values")
 		return patchFile{}
 	}
+	out.bytes = len(doc.Reveal())
 	out.ok, out.patch.Document, out.patch.Places = true, doc, placesOf(file, kept, doc)
 	return out
 }

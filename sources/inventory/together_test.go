@@ -50,17 +50,21 @@ inv/prod/nodes.yaml:2:5: nodes.cp-x: address 10.10.0.11 of cp-x is that of cp-1 
 	} {
 		t.Run(name, func(t *testing.T) {
 			second := load(t, "prod", c.cluster, c.nodes)
-			got := CheckTogether([]cluster.Snapshot{second, first})
+			both := CheckTogether([]cluster.Snapshot{second, first})
+			got := both[0]
+			if fmt.Sprint(both[1]) != fmt.Sprint(got) {
+				t.Errorf("the other has %v", both[1])
+			}
 			if got.Error() != c.want {
 				t.Errorf("got:\n%s\nwant:\n%s", got.Error(), c.want)
 			}
-			if again := CheckTogether([]cluster.Snapshot{first, second}); again.Error() != got.Error() {
+			if again := CheckTogether([]cluster.Snapshot{first, second})[0]; again.Error() != got.Error() {
 				t.Errorf("in the other order:\n%s", again.Error())
 			}
 			checkProblems(t, got)
 		})
 	}
-	if got := CheckTogether(nil); got != nil {
+	if got := CheckTogether(nil); len(got) > 0 {
 		t.Error(got)
 	}
 }
@@ -89,7 +93,7 @@ func TestSharedSecrets(t *testing.T) {
 		{"its own", "b", "b", ""},
 		{"none yet", "''", "''", ""},
 	} {
-		got := CheckTogether([]cluster.Snapshot{made("prod", "10.10.0.12", c.id, c.talos), made("dev", "10.10.0.11", "a", "a")})
+		got := CheckTogether([]cluster.Snapshot{made("prod", "10.10.0.12", c.id, c.talos), made("dev", "10.10.0.11", "a", "a")})[0]
 		if got.Error() != c.want {
 			t.Errorf("%s: %s", c.what, got.Error())
 		}

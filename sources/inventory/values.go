@@ -137,6 +137,10 @@ func (l *loader) value(name string) (string, *refusal) {
 		}
 		return "", &refusal{fmt.Sprintf("there is no value %s in %s", yamlschema.Quote(name), SecretsFile), hint}
 	}
+	// A text stands once in the secrets and may be named in every line.
+	if why, hint := l.spend.takeYAML(len(v.RevealString())); why != "" {
+		return "", &refusal{"with the secrets filled in, " + why, hint}
+	}
 	return v.RevealString(), nil
 }
 
