@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 func TestBackoffAfter(t *testing.T) {
@@ -89,5 +90,50 @@ func TestWriterThatGoesOn(t *testing.T) {
 		f.set(func() { again = false })
 		until(t, a, cluster.Ready)
 		a.stop()
+	})
+}
+
+// TestBootstrapIsSentToTheNodeThatWasChosen: whatever is planned, etcd is founded on the
+// node that was intended before, and not once more when it was founded.
+func TestBootstrapIsSentToTheNodeThatWasChosen(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(2, 0)
+		chosen, other := f.spec.Nodes[0], f.spec.Nodes[1]
+		reborn := chosen
+		reborn.UUID = cluster.NodeUUID(f.spec.ID, "another")
+		for _, c := range []struct {
+			what     string
+			intended bool
+			done     bool
+			node     cluster.Node
+			sent     bool
+		}{
+			{"nothing was intended", false, false, chosen, true},
+			{"it was intended, and the agent ended before it knew of an answer", true, false, chosen, true},
+			{"another node was intended", true, false, other, false},
+			{"a machine of that name was intended that is deleted", true, false, reborn, false},
+			{"it was founded", true, true, chosen, false},
+		} {
+			j, err := OpenJournal(newMemFiles(), "dev", f.spec.ID)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.intended {
+				if err := j.Update(func(facts *cluster.Facts) {
+					facts.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: chosen.Name, UUID: chosen.UUID, Done: c.done})
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.founded = 0
+			r := &Reconciler{c: Config{Cluster: "dev", Machines: fakeMachines{f}, Journal: j}}
+			err = r.execute(t.Context(), cluster.Desired{}, action.Bootstrap{Node: c.node}, nil)
+			if (err == nil) != c.sent || (f.founded == 1) != c.sent {
+				t.Errorf("%s: founded %d times: %v", c.what, f.founded, err)
+			}
+			if in := intentOf(j.Facts(), cluster.IntendBootstrap); in.Node != chosen.Name || in.UUID != chosen.UUID || in.Done != c.done {
+				t.Errorf("%s: the intent is %+v", c.what, in)
+			}
+		}
 	})
 }

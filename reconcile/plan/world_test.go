@@ -802,6 +802,8 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm = cluster.VM{VMID: n.VMID, Node: name, Presence: cluster.Absent}
 		case "unknown":
 			vm = cluster.VM{VMID: n.VMID, Node: name, Why: "596 no route to host"}
+		case "unowned": // it is there, and its config cannot be read
+			vm = cluster.VM{VMID: n.VMID, Node: name, Host: n.Placement.Pin, Presence: cluster.Present, Why: "403 permission check failed"}
 		case "foreign":
 			vm.Owner, vm.Why = cluster.Foreign, "it is not in pool talos"
 		case "disproven":
@@ -814,6 +816,8 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm.Uptime = time.Hour
 		case "paused":
 			vm.Power = cluster.Paused
+		case "untagged":
+			vm.Tags = nil
 		case "unfinished":
 			vm.Power, vm.Tags = cluster.Stopped, nil
 			vm.Hardware.Value.System.Bytes = 1246 << 20

@@ -318,6 +318,8 @@ func TestOrphans(t *testing.T) {
 			512: {Pool: testPool, Config: map[string]string{"name": "dev-wk-2", "smbios1": "uuid=" + cluster.NodeUUID(d.Spec.ID, "dev-wk-2")}},
 			// A mark that lies.
 			513: {Pool: testPool, Config: map[string]string{"name": "dev-wk-3", "description": mark(d.Spec.ID, "dev-wk-3")}},
+			// One whose description claims another cluster: its UUID proves that it is of this one.
+			518: {Pool: testPool, Config: map[string]string{"name": "renamed", "description": mark(other, "dev-wk-8"), "smbios1": "uuid=" + cluster.NodeUUID(d.Spec.ID, "renamed")}},
 			// Another cluster's.
 			514: {Pool: testPool, Running: true, Config: map[string]string{"name": "o", "description": mark(other, "o"), "smbios1": "uuid=" + cluster.NodeUUID(other, "o")}},
 			// A mark that names no cluster at all.
@@ -343,28 +345,28 @@ func TestOrphans(t *testing.T) {
 				t.Errorf("%s: got %v, %s; want %v", what, got, o.Orphans.Why, want)
 			}
 		}
-		check("new", "511 dev-wk-1", "512 dev-wk-2", "517 dev-cp-3")
-		check("known", "511 dev-wk-1", "512 dev-wk-2", "517 dev-cp-3")
+		check("new", "511 dev-wk-1", "512 dev-wk-2", "517 dev-cp-3", "518 renamed")
+		check("known", "511 dev-wk-1", "512 dev-wk-2", "517 dev-cp-3", "518 renamed")
 		time.Sleep(11 * time.Second)
-		check("seen by statistics", "511 dev-wk-1", "512 dev-wk-2", "517 dev-cp-3")
+		check("seen by statistics", "511 dev-wk-1", "512 dev-wk-2", "517 dev-cp-3", "518 renamed")
 
 		// The plan of another directory does not make the agent forget.
 		s.world.ForgetCalls()
 		half := desired(1)
-		if o := observe(c, half); len(o.Orphans.Value) != 5 {
+		if o := observe(c, half); len(o.Orphans.Value) != 6 {
 			t.Errorf("with one node in the inventory: %+v", o.Orphans)
 		}
-		check("after another inventory was looked at", "511 dev-wk-1", "512 dev-wk-2", "517 dev-cp-3")
+		check("after another inventory was looked at", "511 dev-wk-1", "512 dev-wk-2", "517 dev-cp-3", "518 renamed")
 
 		// A list that lost one of them proves nothing.
 		s.must(s.host.Remove(512))
-		check("one is gone", "511 dev-wk-1", "517 dev-cp-3")
+		check("one is gone", "511 dev-wk-1", "517 dev-cp-3", "518 renamed")
 		s.world.Inject(world.Fault{System: "pve", Op: "GET /cluster/nextid", Kind: world.Answer, Status: 500, Text: "it did not work", Times: 1})
 		s.must(s.host.Remove(517))
 		if o := observe(c, d); o.Orphans.Known {
 			t.Errorf("orphans are known although it is unknown where 517 is: %+v", o.Orphans)
 		}
-		check("another one is gone", "511 dev-wk-1")
+		check("another one is gone", "511 dev-wk-1", "518 renamed")
 
 		// Tear-down takes them too, and nothing else.
 		for _, vm := range observeWith(c, d, cluster.Facts{Intents: []cluster.Intent{{Kind: cluster.IntendDestroy}}}).Orphans.Value {
