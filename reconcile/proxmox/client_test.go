@@ -209,7 +209,7 @@ func TestEveryAnswerButSuccessIsAnError(t *testing.T) {
 // TestAnswersOfAProxyAreNone: what pveproxy, or a proxy before it, answers in the place of
 // the host does not show whether the host did what was asked for.
 func TestAnswersOfAProxyAreNone(t *testing.T) {
-	for status, answered := range map[int]bool{400: true, 401: true, 403: true, 404: true, 500: true, 501: true, 502: false, 503: false, 504: false, 595: false, 596: false, 599: false} {
+	for status, answered := range map[int]bool{400: true, 401: true, 403: true, 404: true, 500: true, 501: true, 502: false, 503: false, 504: false, 595: false, 596: false, 597: false, 599: false} {
 		c := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 		if err := c.put(t.Context(), "/x", params{}, nil); err == nil || isAnswered(err) != answered {
 			t.Errorf("%d: answered is %v, want %v: %v", status, isAnswered(err), answered, err)

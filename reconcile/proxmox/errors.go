@@ -164,12 +164,8 @@ func isAnswered(err error) bool {
 }
 
 // fromProxy reports whether a status comes from a proxy that did not hear from
-// the host it forwarded to: pveproxy itself answers 595, 596 and 599 then
+// the host it forwarded to: pveproxy itself answers one of proxyFailures then
 // (pve-http-server's source).
 func fromProxy(status int) bool {
-	switch status {
-	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout, 595, 596, 599:
-		return true
-	}
-	return false
+	return proxyFailures[status] != "" || status >= http.StatusBadGateway && status <= http.StatusGatewayTimeout
 }
