@@ -160,13 +160,15 @@ lint: ## check formatting, vet and staticcheck
 fuzz: ## fuzz every target for FUZZTIME each
 	.ci/fuzz
 
-# The packages that are mutated, and the commit since which lines count; "" : all do.
-MUTATED      ?= reconcile/quorum reconcile/bounds reconcile/readiness
-MUTATED_BASE ?=
+# The packages that are mutated, the files of them, and the commit since which lines
+# count; "" : all do.
+MUTATED       ?= reconcile/quorum reconcile/bounds reconcile/readiness
+MUTATED_FILES ?=
+MUTATED_BASE  ?=
 
 .PHONY: mutants
 mutants: ## drop one clause at a time from the packages MUTATED, and name what no test misses
-	$(GO) -C .ci/mutants run . -root '$(CURDIR)' -base '$(MUTATED_BASE)' $(MUTATED)
+	$(GO) -C .ci/mutants run . -root '$(CURDIR)' -base '$(MUTATED_BASE)' -files '$(MUTATED_FILES)' $(MUTATED)
 
 .PHONY: docs
 docs: ## write the generated pages of docs/reference

@@ -30,6 +30,7 @@ func main() {
 	flag.StringVar(&o.root, "root", ".", "the root of the repository")
 	flag.StringVar(&o.accepted, "accepted", ".ci/mutants/accepted.txt", "the survivors that are accepted, a line each, below the root")
 	flag.StringVar(&o.above, "above", "", "packages whose tests run when those of the mutant's own pass, with commas between them")
+	flag.StringVar(&o.files, "files", "", "only these files of the packages, by name, with commas between them")
 	flag.StringVar(&o.base, "base", "", "only lines that were changed since this commit")
 	flag.IntVar(&o.sample, "sample", 0, "at most so many mutants of each package, the same ones always; 0: all")
 	flag.IntVar(&o.atLeast, "killed", 95, "the least share of viable mutants that must not survive, in percent")
@@ -43,10 +44,10 @@ func main() {
 }
 
 type options struct {
-	root, accepted, above, base string
-	sample, atLeast             int
-	within                      time.Duration
-	packages                    []string
+	root, accepted, above, base, files string
+	sample, atLeast                    int
+	within                             time.Duration
+	packages                           []string
 }
 
 // outcome is what became of a mutant.
@@ -112,6 +113,11 @@ func describe(count map[outcome]int) string {
 	return fmt.Sprintf("%d killed, %d survived, %d accepted, %d do not compile", count[killed], count[survived], count[accepted], count[notViable])
 }
 
+// splitList splits a list at its commas; that of nothing is empty.
+func splitList(text string) []string {
+	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
+}
+
 // listMutants lists the mutants of a package that are to be tried.
 func (o options) listMutants(pkg string) ([]mutant, error) {
 	files, err := filepath.Glob(filepath.Join(o.root, pkg, "*.go"))
@@ -124,7 +130,7 @@ func (o options) listMutants(pkg string) ([]mutant, error) {
 	}
 	var out []mutant
 	for _, path := range files {
-		if strings.HasSuffix(path, "_test.go") {
+		if strings.HasSuffix(path, "_test.go") || o.files != "" && !slices.Contains(splitList(o.files), filepath.Base(path)) {
 			continue
 		}
 		source, err := os.ReadFile(path)
@@ -140,6 +146,9 @@ func (o options) listMutants(pkg string) ([]mutant, error) {
 			found = slices.DeleteFunc(found, func(m mutant) bool { return !changed[name][m.line] })
 		}
 		out = append(out, found...)
+	}
+	if o.files != "" && len(out) == 0 {
+		return nil, fmt.Errorf("%s: no mutants in %s: are the files called otherwise?", pkg, o.files)
 	}
 	if o.sample > 0 && len(out) > o.sample {
 		slices.SortFunc(out, func(a, b mutant) int { return int(int64(digest(a.key())) - int64(digest(b.key()))) })
@@ -219,7 +228,7 @@ func (o options) try(ctx context.Context, dir, pkg string, m mutant) (outcome, e
 	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
 		return "", err
 	}
-	for _, tested := range append([]string{pkg}, strings.FieldsFunc(o.above, func(r rune) bool { return r == ',' })...) {
+	for _, tested := range append([]string{pkg}, splitList(o.above)...) {
 		out, err := o.test(ctx, overlay, tested)
 		if err != nil || out != survived {
 			return out, err

@@ -4,6 +4,8 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -102,5 +104,26 @@ func TestParseDiff(t *testing.T) {
 	got := slices.Sorted(maps.Keys(parseDiff(diff)["a.go"]))
 	if !slices.Equal(got, []int{1, 2, 20}) {
 		t.Errorf("lines %v", got)
+	}
+}
+
+// TestListMutants: mutants are those of the files that are named, never those of tests.
+func TestListMutants(t *testing.T) {
+	root := t.TempDir()
+	const text = "package p\n\nfunc f(a, b bool) bool { return a && b }\n"
+	for _, name := range []string{"a.go", "b.go", "a_test.go"} {
+		if err := os.WriteFile(filepath.Join(root, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for files, want := range map[string]string{"": "a.go a.go b.go b.go", "b.go": "b.go b.go", "b.go,a.go": "a.go a.go b.go b.go", "c.go": "", "a_test.go": ""} {
+		found, err := options{root: root, files: files}.listMutants(".")
+		var got []string
+		for _, m := range found {
+			got = append(got, m.file)
+		}
+		if strings.Join(got, " ") != want || (err != nil) != (want == "") {
+			t.Errorf("%q: %q, want %q: %v", files, got, want, err)
+		}
 	}
 }
