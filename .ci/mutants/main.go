@@ -242,7 +242,7 @@ func (o options) test(ctx context.Context, overlay, pkg string) (outcome, error)
 	// The tests end by themselves, with what they wait for; this is for a program that does not.
 	ctx, cancel := context.WithTimeout(ctx, o.within+3*time.Minute)
 	defer cancel()
-	args := []string{"test", "-vet=off", "-short", "-failfast", "-count=1", "-timeout", o.within.String()}
+	args := []string{"test", "-vet=off", "-ldflags=-s -w", "-short", "-failfast", "-count=1", "-timeout", o.within.String()}
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
