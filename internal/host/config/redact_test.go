@@ -114,3 +114,78 @@ func TestRedactionOfNumbers(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatIsShown: each value is shown as far as it can be no secret, and nothing of what
+// stands where it does not belong.
+func TestWhatIsShown(t *testing.T) {
+	dir := t.TempDir()
+	there := filepath.Join(dir, "there")
+	hosttest.Write(t, there, "x", 0o600)
+	const secret = "s3cr3t-canary-7f"
+	for text, want := range map[string]string{
+		// Addresses, without passwords and without users that may be tokens.
+		"repository: {url: 'ssh://git@example.org/infra.git'}":                     "repository:\n    url: ssh://git@example.org/infra.git\n",
+		"repository: {url: 'ssh://git:" + secret + "@example.org/infra.git'}":      "repository:\n    url: ssh://example.org/infra.git\n",
+		"repository: {url: 'https://" + secret + "@example.org/infra.git'}":        "repository:\n    url: https://example.org/infra.git\n",
+		"repository: {url: 'https://example.org/a?" + secret + "#" + secret + "'}": "repository:\n    url: https://example.org/a\n",
+		"repository: {url: 'git@example.org:infra.git'}":                           "repository:\n    url: git@example.org:infra.git\n",
+		"repository: {url: 'git:" + secret + "@example.org:infra.git'}":            "repository:\n    url: (not shown)\n",
+		"repository: {url: '" + secret + "/x@example.org'}":                        "repository:\n    url: (not shown)\n",
+		"repository: {url: 'https://exa mple.org/" + secret + "'}":                 "repository:\n    url: (not shown)\n",
+		"repository: {url: 'https://example.org:port/" + secret + "'}":             "repository:\n    url: (not shown)\n",
+		"repository: {url: " + secret + "}":                                        "repository:\n    url: (not shown)\n",
+		"repository: {url: " + there + "}":                                         "repository:\n    url: " + there + "\n",
+		"repository: {url: /" + secret + "}":                                       "repository:\n    url: '(not shown: no file of this name)'\n",
+		// Paths of files that are there.
+		"age_key_file: " + there:               "age_key_file: " + there + "\n",
+		"age_key_file: there":                  "age_key_file: there\n",
+		"age_key_file: " + secret:              "age_key_file: '(not shown: no file of this name)'\n",
+		"age_key_file: credential:age.key":     "age_key_file: credential:age.key\n",
+		"age_key_file: \"a\\t" + secret + "\"": "age_key_file: (not shown)\n",
+		// Keys that no file has, or that stand where none is.
+		secret + ": x":                              "unknown-1: '(not shown: no key of this file)'\n",
+		"owner: a\n\"\": " + secret:                 "owner: a\nunknown-2: '(not shown: no key of this file)'\n",
+		"owner: {x: " + secret + "}":                "owner: (not shown)\n",
+		"owner: [" + secret + "]":                   "owner: (not shown)\n",
+		"repository: " + secret:                     "repository: (not shown)\n",
+		"repository: [" + secret + "]":              "repository: (not shown)\n",
+		"clusters: " + secret + "-but-not-a-list":   "clusters: (not shown)\n",
+		"clusters: [dev, {a: " + secret + "}]":      "clusters:\n    - dev\n    - (not shown)\n",
+		"mirrors: {charts: " + secret + "}":         "mirrors:\n    charts: (not shown)\n",
+		"mirrors: {charts: [" + secret + "]}":       "mirrors:\n    charts: (not shown)\n",
+		"owner: &a " + secret + "\nsocket: {x: *a}": "owner: " + secret + "\nsocket: (not shown)\n", // a label may be any word
+		// Words of a list, numbers and switches.
+		"forge: {kind: github}":                           "forge:\n    kind: github\n",
+		"forge: {kind: git}":                              "forge:\n    kind: (not shown)\n",
+		"forge: {kind: [" + secret + "]}":                 "forge:\n    kind: (not shown)\n",
+		"history: {keep: 12}":                             "history:\n    keep: \"12\"\n",
+		"history: {keep: 123456789012345678901}":          "history:\n    keep: (not shown)\n",
+		"history: {keep: true}":                           "history:\n    keep: \"true\"\n",
+		"history: {keep: false}":                          "history:\n    keep: \"false\"\n",
+		"history: {keep: " + secret + "}":                 "history:\n    keep: (not shown)\n",
+		"repository: {interval: 12345678901234567890m1s}": "repository:\n    interval: (not shown)\n",
+		// Mirrors, by an address or the name of a registry.
+		"mirrors: {registries: {docker.io: 'https://mirror.example.org'}}":     "mirrors:\n    registries:\n        docker.io: https://mirror.example.org\n",
+		"mirrors: {registries: {'a " + secret + "': 'https://b.example.org'}}": "mirrors:\n    registries:\n        (not shown): https://b.example.org\n",
+		"mirrors: {registries: {'" + secret + "@a': 'https://b.example.org'}}": "mirrors:\n    registries:\n        (not shown): https://b.example.org\n",
+		// Nothing at all.
+		"":            "# empty\n",
+		"# " + secret: "# empty\n",
+	} {
+		path := filepath.Join(dir, "config.yaml")
+		hosttest.Write(t, path, text+"\n", 0o600)
+		got, err := RedactConfig(path)
+		if err != nil || string(got) != want {
+			t.Errorf("%s\ngot  %q, %v\nwant %q", text, got, err, want)
+		}
+	}
+	if got, err := RedactConfig(filepath.Join(dir, "no.yaml")); err == nil || got != nil {
+		t.Errorf("a file that is not there: %q, %v", got, err)
+	}
+	path := filepath.Join(dir, "policy.yaml")
+	hosttest.Write(t, path, "heal: observe\nwindow: {days: [sat], from: \"22:00\", to: \"05:00\", time_zone: Europe/Berlin}\nnetworks: [10.10.0.64/26]\n", 0o600)
+	got, err := RedactPolicy(path)
+	if want := "heal: observe\nnetworks:\n    - 10.10.0.64/26\nwindow:\n    days:\n        - (not shown)\n    from: '22:00'\n    time_zone: Europe/Berlin\n    to: '05:00'\n"; err != nil || string(got) != want {
+		t.Errorf("the policy: %q, %v", got, err)
+	}
+}
