@@ -4,8 +4,9 @@
 // mutant that passes all of them survives: there is a test missing, or the clause decides
 // nothing.
 //
-// The tree is not changed: the compiler is given the mutant in an overlay. Survivors that
-// are accepted stand in a file, each with its reason.
+// The tree is not changed: the compiler is given the mutants in an overlay, all at once where
+// that compiles, so that a package's tests are linked once and given the number of one.
+// Survivors that are accepted stand in a file, each with its reason.
 package main
 
 import (
@@ -82,9 +83,13 @@ func (o options) run(ctx context.Context) error {
 		if out, err := o.test(ctx, "", pkg); err != nil || out != survived {
 			return fmt.Errorf("%s: its tests fail as it is: %w", pkg, err)
 		}
+		suites, err := o.compile(ctx, dir, pkg, mutants)
+		if err != nil {
+			return err
+		}
 		count := map[outcome]int{}
 		for i, m := range mutants {
-			out, err := o.try(ctx, dir, pkg, m)
+			out, err := o.try(ctx, dir, pkg, m, suites)
 			if err != nil {
 				return err
 			}
@@ -154,6 +159,9 @@ func (o options) listMutants(pkg string) ([]mutant, error) {
 		slices.SortFunc(out, func(a, b mutant) int { return int(int64(digest(a.key())) - int64(digest(b.key()))) })
 		out = out[:o.sample]
 	}
+	for i := range out {
+		out[i].number = i + 1
+	}
 	return out, nil
 }
 
@@ -207,8 +215,118 @@ func parseDiff(text string) map[string]map[int]bool {
 	return out
 }
 
+// suite are the tests of a package, compiled with all mutants of one in them.
+type suite struct{ dir, binary string }
+
+// tested are the packages whose tests run over the mutants of one.
+func (o options) tested(pkg string) []string { return append([]string{pkg}, splitList(o.above)...) }
+
+// compile compiles the tests with all mutants in them. It returns none where that does not
+// compile: then each mutant is tried by itself.
+func (o options) compile(ctx context.Context, dir, pkg string, mutants []mutant) ([]suite, error) {
+	byFile := map[string][]mutant{}
+	for _, m := range mutants {
+		byFile[m.file] = append(byFile[m.file], m)
+	}
+	overlay := newOverlay(dir)
+	name := ""
+	for file, of := range byFile {
+		path, err := filepath.Abs(filepath.Join(o.root, file))
+		if err != nil {
+			return nil, err
+		}
+		source, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if name, err = packageOf(source); err != nil {
+			return nil, err
+		}
+		if err := overlay.put(path, switchAll(source, of)); err != nil {
+			return nil, err
+		}
+		if err := overlay.put(filepath.Join(filepath.Dir(path), switchFile), fmt.Appendf(nil, switchSource, name)); err != nil {
+			return nil, err
+		}
+	}
+	if name == "" {
+		return nil, nil
+	}
+	at, err := overlay.write()
+	if err != nil {
+		return nil, err
+	}
+	var out []suite
+	for i, tested := range o.tested(pkg) {
+		s := suite{dir: filepath.Join(o.root, tested), binary: filepath.Join(dir, fmt.Sprintf("suite-%d.test", i))}
+		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", at, "-o", s.binary, "./"+tested)
+		cmd.Dir = o.root
+		if text, err := cmd.CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "%s: all mutants at once do not compile, so each is by itself: %s\n", pkg, text)
+			return nil, nil
+		}
+		if result, err := o.runSuite(ctx, s, 0); err != nil || result != survived {
+			return nil, fmt.Errorf("%s: its tests fail with no mutant chosen of those in %s: %w", tested, pkg, err)
+		}
+		out = append(out, s)
+	}
+	return out, nil
+}
+
+// runSuite runs compiled tests over a mutant by its number; 0: over none.
+func (o options) runSuite(ctx context.Context, s suite, number int) (outcome, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.within+time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.binary, "-test.short", "-test.failfast", "-test.timeout", o.within.String())
+	cmd.Dir = s.dir
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", chosenMutant, number))
+	err := cmd.Run()
+	var exit *exec.ExitError
+	switch {
+	case err == nil:
+		return survived, nil
+	case ctx.Err() != nil, errors.As(err, &exit):
+		return killed, nil
+	}
+	return "", err
+}
+
+// overlay is what the compiler is given in the place of files.
+type overlay struct {
+	dir     string
+	replace map[string]string
+}
+
+func newOverlay(dir string) overlay { return overlay{dir, map[string]string{}} }
+
+// put has the compiler see a file with a content.
+func (l overlay) put(path string, content []byte) error {
+	if l.replace[path] == "" {
+		l.replace[path] = filepath.Join(l.dir, fmt.Sprintf("overlaid-%d.go", len(l.replace)))
+	}
+	return os.WriteFile(l.replace[path], content, 0o600)
+}
+
+// write writes the file that the compiler is given, and returns its path.
+func (l overlay) write() (string, error) {
+	text, err := json.Marshal(map[string]map[string]string{"Replace": l.replace})
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(l.dir, "overlay.json")
+	return path, os.WriteFile(path, text, 0o600)
+}
+
 // try runs the tests over one mutant.
-func (o options) try(ctx context.Context, dir, pkg string, m mutant) (outcome, error) {
+func (o options) try(ctx context.Context, dir, pkg string, m mutant, suites []suite) (outcome, error) {
+	if len(suites) > 0 && !m.edit.removes {
+		for _, s := range suites {
+			if out, err := o.runSuite(ctx, s, m.number); err != nil || out != survived {
+				return out, err
+			}
+		}
+		return survived, nil
+	}
 	path, err := filepath.Abs(filepath.Join(o.root, m.file))
 	if err != nil {
 		return "", err
@@ -217,19 +335,16 @@ func (o options) try(ctx context.Context, dir, pkg string, m mutant) (outcome, e
 	if err != nil {
 		return "", err
 	}
-	mutated, overlay := filepath.Join(dir, "mutant.go"), filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(mutated, m.edit.apply(source), 0o600); err != nil {
+	overlay := newOverlay(dir)
+	if err := overlay.put(path, m.edit.apply(source)); err != nil {
 		return "", err
 	}
-	replace, err := json.Marshal(map[string]map[string]string{"Replace": {path: mutated}})
+	at, err := overlay.write()
 	if err != nil {
 		return "", err
 	}
-	if err := os.WriteFile(overlay, replace, 0o600); err != nil {
-		return "", err
-	}
-	for _, tested := range append([]string{pkg}, splitList(o.above)...) {
-		out, err := o.test(ctx, overlay, tested)
+	for _, tested := range o.tested(pkg) {
+		out, err := o.test(ctx, at, tested)
 		if err != nil || out != survived {
 			return out, err
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -21,6 +22,7 @@ type mutant struct {
 	in, kind, text string
 	of             int
 	edit           edit
+	number         int // among those of its package that are tried, from 1
 }
 
 // The kinds of mutants.
@@ -34,14 +36,70 @@ func (m mutant) key() string {
 	return fmt.Sprintf("%s %s: %s %d: %s", m.file, m.in, m.kind, m.of, m.text)
 }
 
-// edit replaces a part of a file.
+// edit puts text around a part of a file, or removes that part. %s of the text is whether
+// what was there decides nothing from now on.
 type edit struct {
-	from, to int
-	with     string
+	from, to      int
+	before, after string
+	inverse       bool // %s is the opposite
+	removes       bool
 }
 
+// apply makes the mutant of a file.
 func (e edit) apply(source []byte) []byte {
-	return slices.Concat(source[:e.from], []byte(e.with), source[e.to:])
+	if e.removes {
+		return slices.Concat(source[:e.from], source[e.to:])
+	}
+	return slices.Concat(source[:e.from], []byte(e.before), source[e.from:e.to], fmt.Appendf(nil, e.after, fmt.Sprint(!e.inverse)), source[e.to:])
+}
+
+// The switch of a program that has many mutants in it: which of them it is stands in its
+// environment, as a number from 1.
+const (
+	chosenMutant = "TALOS_AGENT_MUTANT"
+	switchFile   = "mutant_is_chosen.go"
+	switchSource = `package %s
+
+import (
+	"os"
+	"strconv"
+)
+
+var chosenMutant = func() int { n, _ := strconv.Atoi(os.Getenv("` + chosenMutant + `")); return n }()
+
+func mutantIs(n int) bool { return chosenMutant == n }
+`
+)
+
+// switchAll puts mutants into one file, each for when it is the chosen one. Those that
+// remove something are left out.
+func switchAll(source []byte, mutants []mutant) []byte {
+	type insertion struct {
+		at, order int // of those at one place the smallest is first
+		text      string
+	}
+	var all []insertion
+	for _, m := range mutants {
+		e := m.edit
+		if e.removes {
+			continue
+		}
+		is := fmt.Sprintf("mutantIs(%d)", m.number)
+		if e.inverse {
+			is = "!" + is
+		}
+		// Of two that begin at one place the longer is outside, and so it is of two that
+		// end at one.
+		all = append(all, insertion{e.from, -e.to, e.before}, insertion{e.to, -len(source) - e.from, fmt.Sprintf(e.after, is)})
+	}
+	slices.SortStableFunc(all, func(a, b insertion) int { return cmp.Or(a.at-b.at, a.order-b.order) })
+	var out []byte
+	done := 0
+	for _, in := range all {
+		out = append(append(out, source[done:in.at]...), in.text...)
+		done = in.at
+	}
+	return append(out, source[done:]...)
 }
 
 // mutate lists the mutants of a file, in their order.
@@ -60,6 +118,15 @@ func mutate(file string, source []byte) ([]mutant, error) {
 	}
 	slices.SortStableFunc(f.found, func(a, b mutant) int { return a.edit.from - b.edit.from })
 	return f.found, nil
+}
+
+// packageOf is the name of the package of a file.
+func packageOf(source []byte) (string, error) {
+	f, err := parser.ParseFile(token.NewFileSet(), "", source, parser.PackageClauseOnly)
+	if err != nil {
+		return "", err
+	}
+	return f.Name.Name, nil
 }
 
 // nameFunc is a function, with the type of its receiver.
@@ -99,13 +166,13 @@ func (f *finder) visit(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:
 		if n.Op == token.LAND || n.Op == token.LOR {
-			neutral := map[token.Token]string{token.LAND: " || true)", token.LOR: " && false)"}[n.Op]
-			f.wrap(dropOperand, n.X, "(", neutral)
-			f.wrap(dropOperand, n.Y, "(", neutral)
+			neutral := map[token.Token]string{token.LAND: " || %s)", token.LOR: " && %s)"}[n.Op]
+			f.wrap(dropOperand, n.X, neutral, n.Op == token.LOR)
+			f.wrap(dropOperand, n.Y, neutral, n.Op == token.LOR)
 		}
 	case *ast.IfStmt:
 		if n.Else == nil && leaves(n.Body) {
-			f.wrap(dropGuard, n.Cond, "(", ") && false")
+			f.wrap(dropGuard, n.Cond, ") && %s", true)
 		}
 	case *ast.SwitchStmt:
 		for _, s := range n.Body.List {
@@ -131,7 +198,7 @@ func (f *finder) visitCase(s *ast.SwitchStmt, c *ast.CaseClause) {
 		return
 	}
 	for _, cond := range c.List {
-		f.wrap(dropCase, cond, "(", ") && false")
+		f.wrap(dropCase, cond, ") && %s", true)
 	}
 }
 
@@ -140,13 +207,12 @@ func (f *finder) remove(c *ast.CaseClause) {
 	for _, e := range c.List {
 		words = append(words, f.textOf(e))
 	}
-	f.add(dropCase, strings.Join(words, ", "), c, edit{f.at(c.Pos()), f.at(c.End()), ""})
+	f.add(dropCase, strings.Join(words, ", "), c, edit{from: f.at(c.Pos()), to: f.at(c.End()), removes: true})
 }
 
 // wrap puts text around an expression.
-func (f *finder) wrap(kind string, e ast.Expr, before, after string) {
-	text := f.textOf(e)
-	f.add(kind, text, e, edit{f.at(e.Pos()), f.at(e.End()), before + string(f.source[f.at(e.Pos()):f.at(e.End())]) + after})
+func (f *finder) wrap(kind string, e ast.Expr, after string, inverse bool) {
+	f.add(kind, f.textOf(e), e, edit{from: f.at(e.Pos()), to: f.at(e.End()), before: "(", after: after, inverse: inverse})
 }
 
 func (f *finder) add(kind, text string, at ast.Node, e edit) {

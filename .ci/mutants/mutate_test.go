@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"go/parser"
 	"go/token"
 	"maps"
@@ -124,6 +125,46 @@ func TestListMutants(t *testing.T) {
 		}
 		if strings.Join(got, " ") != want || (err != nil) != (want == "") {
 			t.Errorf("%q: %q, want %q: %v", files, got, want, err)
+		}
+	}
+}
+
+// TestSwitchAll: with one mutant chosen of all that are in a file, it does what that mutant
+// does by itself.
+func TestSwitchAll(t *testing.T) {
+	text := []byte("package p\n\nfunc f(a, b, c bool) int {\n\tif a && (b || c) {\n\t\treturn 1\n\t}\n\tswitch {\n\tcase a, b:\n\t\treturn 2\n\t}\n\treturn 3\n}\n")
+	found, err := mutate("p.go", text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range found {
+		found[i].number = i + 1
+	}
+	all := string(switchAll(text, found))
+	for _, m := range found {
+		one := all
+		for _, other := range found {
+			yes, no := "true", "false"
+			if other.number != m.number {
+				yes, no = no, yes
+			}
+			one = strings.ReplaceAll(one, fmt.Sprintf("!mutantIs(%d)", other.number), no)
+			one = strings.ReplaceAll(one, fmt.Sprintf("mutantIs(%d)", other.number), yes)
+		}
+		// What is not chosen changes nothing.
+		for changed := true; changed; {
+			before := one
+			for _, idle := range [][2]string{{" || false)", ")"}, {" && true)", ")"}, {") && true", ")"}} {
+				one = strings.Replace(one, idle[0], idle[1], 1)
+			}
+			changed = one != before
+		}
+		strip := strings.NewReplacer("(", "", ")", "").Replace
+		if want := string(m.edit.apply(text)); strip(one) != strip(want) {
+			t.Errorf("%s:\n%s\nwant\n%s", m.key(), one, want)
+		}
+		if _, err := parser.ParseFile(token.NewFileSet(), "", one, 0); err != nil {
+			t.Errorf("%s: %v", m.key(), err)
 		}
 	}
 }
