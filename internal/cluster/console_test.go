@@ -9,12 +9,16 @@ import (
 
 func TestConsoleIsCleaned(t *testing.T) {
 	for raw, want := range map[string]string{
-		"[talos] up\r\nnext\n":                      "[talos] up\nnext\n",
-		"\x1b[2J\x1b[01;01HBooting\x1b[0m":          "Booting",
-		"\x1b]0;title\x07text\x1b]52;c;x\x1b\\more": "textmore",
-		"\x1b(Ba\x1bcb\x08\x00\x7f":                 "ab",
-		"caf\xc3\xa9 \xff \u202eevil\u009b":         "café ? evil",
-		"\x1b[38;5;1":                               "",
+		"[talos] up\r\nnext\n":                       "[talos] up\nnext\n",
+		"\x1b[2J\x1b[01;01HBooting\x1b[0m":           "Booting",
+		"\x1b]0;title\x07text\x1b]52;c;x\x1b\\more":  "textmore",
+		"\x1b(Ba\x1bcb\x08\x00\x7f":                  "ab",
+		"caf\xc3\xa9 \xff \u202eevil\u009b":          "café ? evil",
+		"\x1b[38;5;1":                                "",
+		"a\tb\nc\rd":                                 "a\tb\ncd",
+		"\x1b[1\x7f;2mx":                             "x",
+		"\u202a\u202e\u2066\u2069\u2029\u206a\u2028": "\u2029\u206a\u2028",
+		"\u0080\u009f\u00a0":                         "\u00a0",
 	} {
 		var c Console
 		if got := c.Clean([]byte(raw)); got != want {

@@ -44,6 +44,22 @@ func TestWindow(t *testing.T) {
 			t.Errorf("%s at %s: opens %s, want %s", w, c.now, got, c.opens)
 		}
 	}
+	for days, open := range map[string]bool{"2026-11-23 23:00": true, "2026-11-24 01:00": true, "2026-11-24 23:00": false, "2026-11-23 01:00": false} {
+		if w, err := NewWindow([]string{"mon"}, "22:00", "03:00", ""); err != nil || w.IsOpen(at(days)) != open {
+			t.Errorf("%s at %s: open is %v, %v", w, days, !open, err)
+		}
+	}
+	// The only hour of the week in which it opens is left out by the clock.
+	if w, err := NewWindow([]string{"sun"}, "02:15", "02:45", "Europe/Berlin"); err != nil || !w.Opens(at("2026-03-28 12:00")).After(at("2026-03-29 03:00")) && !w.IsOpen(w.Opens(at("2026-03-28 12:00"))) {
+		t.Errorf("%s opens %s, %v", w, w.Opens(at("2026-03-28 12:00")), err)
+	}
+	never, err := NewWindow([]string{"tue"}, "02:00", "05:00", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if both, ok := (Window{Days: []time.Weekday{time.Monday}, From: 60, To: 120, Zone: time.UTC}).OpensWith(never, at("2026-11-23 00:00")); ok {
+		t.Errorf("windows of other days are open together at %s", both)
+	}
 	for _, c := range [][4]string{{"fri", "02:00", "02:00", ""}, {"fri", "02:00", "24:00", ""}, {"friday", "02:00", "03:00", ""}, {"fri", "02:00", "03:00", "Mars/Olympus"}, {"fri", "02:00", "03:00", "Local"}} {
 		if w, err := NewWindow([]string{c[0]}, c[1], c[2], c[3]); err == nil {
 			t.Errorf("%v is a window: %s", c, w)
