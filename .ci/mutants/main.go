@@ -97,7 +97,7 @@ func (o options) run(ctx context.Context) error {
 				if reasons[m.key()] != "" {
 					out = accepted
 				} else {
-					fmt.Printf("%s:%d: %s survives in %s: %s\n", m.file, m.line, m.kind, m.in, m.text)
+					fmt.Printf("survives at line %d: %s\n", m.line, m.key())
 				}
 			}
 			count[out]++

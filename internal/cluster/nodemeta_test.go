@@ -18,6 +18,23 @@ func (e MetaEdit) describe() string {
 	return fmt.Sprintf("%s %s>%s", e.Field(), show(e.Have), show(e.Want))
 }
 
+// many are n values, by keys that begin alike.
+func many(prefix, value string, n int) map[string]string {
+	out := map[string]string{}
+	for i := range n {
+		out[fmt.Sprintf("%s%02d", prefix, i)] = value
+	}
+	return out
+}
+
+// manyEdits are the edits of many, in words.
+func manyEdits(prefix, edit string, n int) (out []string) {
+	for i := range n {
+		out = append(out, fmt.Sprintf("%s%02d %s", prefix, i, edit))
+	}
+	return out
+}
+
 // TestEditsOf: what the inventory has is set, what it had and the agent answers for is
 // removed while nobody has changed it, and all else is of others.
 func TestEditsOf(t *testing.T) {
@@ -37,8 +54,10 @@ func TestEditsOf(t *testing.T) {
 		{"it left the inventory", nil, m{"a": "1"}, m{"a": "1"}, []string{"a 1>none"}},
 		{"it left the inventory, and somebody has changed it", nil, m{"a": "2"}, m{"a": "1"}, nil},
 		{"it left the inventory, and somebody has removed it", nil, nil, m{"a": "1"}, nil},
+		{"it was empty and left the inventory, and somebody has removed it", nil, nil, m{"a": ""}, nil},
 		{"it is another than was noted", m{"a": "3"}, m{"a": "1"}, m{"a": "1"}, []string{"a 1>3"}},
 		{"what is set comes first", m{"z": "1", "b": "1"}, m{"y": "1", "a": "1"}, m{"y": "1", "a": "1"}, []string{"b none>1", "z none>1", "a 1>none", "y 1>none"}},
+		{"many are set before many are removed", many("b", "c", 20), many("a", "z", 20), many("a", "z", 20), append(manyEdits("b", "none>c", 20), manyEdits("a", "z>none", 20)...)},
 	} {
 		for kind, in := range map[MetaKind]func(m) NodeMeta{
 			MetaLabel:      func(v m) NodeMeta { return NodeMeta{Labels: v} },
@@ -126,14 +145,18 @@ func TestSealedNotes(t *testing.T) {
 	if got := OpenNodeMeta(text, key, "n/1"); fmt.Sprint(got) != fmt.Sprint(whole.Noted()) {
 		t.Errorf("read as %v", got)
 	}
+	labels := NodeMeta{Labels: m{"a": "b"}}
+	forged := fmt.Sprintf(`{"labels":{"a":"b"},"mac":%q}`, macOf(labels, Secret{}, "n/1"))
 	for what, got := range map[string]NodeMeta{
-		"of another node":   OpenNodeMeta(text, key, "n/2"),
-		"with another key":  OpenNodeMeta(text, SecretString("k"), "n/1"),
-		"without a key":     OpenNodeMeta(text, Secret{}, "n/1"),
-		"changed":           OpenNodeMeta(strings.Replace(text, "NoSchedule", "NoExecute", 1), key, "n/1"),
-		"that is no JSON":   OpenNodeMeta(text[1:], key, "n/1"),
-		"of another author": OpenNodeMeta(`{"labels":{"a":"b"},"mac":""}`, key, "n/1"),
-		"that is empty":     OpenNodeMeta("", key, "n/1"),
+		"without a key, for an agent without one": OpenNodeMeta(forged, Secret{}, "n/1"),
+		"with a part that is none":                OpenNodeMeta(strings.Replace(labels.Seal(key, "n/1"), "{", `{"taints":7,`, 1), key, "n/1"),
+		"of another node":                         OpenNodeMeta(text, key, "n/2"),
+		"with another key":                        OpenNodeMeta(text, SecretString("k"), "n/1"),
+		"without a key":                           OpenNodeMeta(text, Secret{}, "n/1"),
+		"changed":                                 OpenNodeMeta(strings.Replace(text, "NoSchedule", "NoExecute", 1), key, "n/1"),
+		"that is no JSON":                         OpenNodeMeta(text[1:], key, "n/1"),
+		"of another author":                       OpenNodeMeta(`{"labels":{"a":"b"},"mac":""}`, key, "n/1"),
+		"that is empty":                           OpenNodeMeta("", key, "n/1"),
 	} {
 		if !got.IsZero() {
 			t.Errorf("a note %s is read as %v", what, got)

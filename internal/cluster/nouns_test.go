@@ -106,7 +106,7 @@ func TestIntents(t *testing.T) {
 // TestIdentities: identities are derived from that of a cluster and of nothing else, and a
 // mark is one of a version that is known, on the first line.
 func TestIdentities(t *testing.T) {
-	for _, id := range []string{"", "dev", "5b0e1f6a-7c1d-4b3e-9a53-54414c4f53", "5b0e1f6a-7c1d-4b3e-9a53-54414c4f530100", "zb0e1f6a-7c1d-4b3e-9a53-54414c4f5301"} {
+	for _, id := range []string{"", "dev", "5b0e1f6a-7c1d-4b3e-9a53-54414c4f53", "5b0e1f6a-7c1d-4b3e-9a53-54414c4f530100", "zb0e1f6a-7c1d-4b3e-9a53-54414c4f5301", "5b0e1f6a-7c1d-4b3e-9a53-54414c4f53010"} {
 		func() {
 			defer func() {
 				if recover() == nil {
@@ -181,6 +181,8 @@ func TestProblems(t *testing.T) {
 		first, text string
 	}{
 		{nil, "", ""},
+		{Problems{{Severity: Error, Message: "y"}}, "y", "y"},
+		{Problems{{Message: "x"}}, "x", "x"},
 		{Problems{note, warning}, "", "a: note: n\nb: warning: w"},
 		{Problems{note, {Severity: Error, File: "c", Line: 2, Column: 3, Field: "f", Message: "e", Hint: "h"}, {Message: "x"}}, "c:2:3: f: e (h)", "a: note: n\nc:2:3: f: e (h)\nx"},
 		{Problems{warning, {Message: "x"}, {Severity: Error, Message: "y"}}, "x", "b: warning: w\nx\ny"},
@@ -243,6 +245,7 @@ func TestRevisions(t *testing.T) {
 		"main@sha1:" + hash + "+dirty": {"", "main@sha1:111111111111+dirty"},
 		"dir@sha256:" + hash:           {"", "dir@sha256:111111111111"},
 		"main":                         {"", "main"},
+		"a-branch-with-a-long-name":    {"", "a-branch-with-a-long-name"},
 		"":                             {"", ""},
 		"main@sha1:1":                  {"1", "main@sha1:1"},
 	} {

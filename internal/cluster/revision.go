@@ -10,8 +10,8 @@ type Revision string
 // Commit returns the hex id of the commit, or "" when the revision names no
 // commit that a forge could know: a plain directory or a changed work tree.
 func (r Revision) Commit() string {
-	_, rest, ok := strings.Cut(string(r), "@sha1:")
-	if !ok || strings.HasSuffix(rest, "+dirty") {
+	_, rest, _ := strings.Cut(string(r), "@sha1:")
+	if strings.HasSuffix(rest, "+dirty") {
 		return ""
 	}
 	return rest
