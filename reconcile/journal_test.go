@@ -2,8 +2,10 @@ package reconcile
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -174,6 +176,99 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 	files.files["dev.json"] = withChecksum(`{"version":0,"cluster":"id"}`)
 	if j, err := OpenJournal(files, "dev", "id"); err != nil || !j.Facts().Lost {
 		t.Errorf("a version that never was: %v", err)
+	}
+}
+
+// brokenFiles fail at one operation, and have a torn journal.
+type brokenFiles struct {
+	*memFiles
+	at  string
+	err error
+}
+
+func (b brokenFiles) Read(name string) ([]byte, error) {
+	if b.at == "read" {
+		return nil, b.err
+	}
+	return b.memFiles.Read(name)
+}
+
+func (b brokenFiles) Write(name string, data []byte) error {
+	if b.at == "write" {
+		return b.err
+	}
+	return b.memFiles.Write(name, data)
+}
+
+func (b brokenFiles) Rename(from, to string) error {
+	if b.at == "aside" && strings.HasSuffix(to, ".corrupt") {
+		return b.err
+	}
+	return b.memFiles.Rename(from, to)
+}
+
+// TestJournalOnABrokenDisk: a journal that the file system does not give is not lost, and one
+// that is lost is not overwritten before it was set aside.
+func TestJournalOnABrokenDisk(t *testing.T) {
+	torn := []byte(`{"version":7`)
+	for at, words := range map[string]string{"read": "read journal dev.json", "aside": "set unreadable journal", "write": "write journal dev.json"} {
+		files := brokenFiles{newMemFiles(), at, syscall.EIO}
+		files.files["dev.json"] = torn
+		j, err := OpenJournal(files, "dev", "id")
+		if !errors.Is(err, syscall.EIO) || !strings.Contains(fmt.Sprint(err), words) {
+			t.Errorf("%s fails: %v, and the journal %+v", at, err, j)
+		}
+		kept := files.files["dev.json"]
+		if at == "write" {
+			kept = files.files["dev.json.corrupt"]
+		}
+		if string(kept) != string(torn) {
+			t.Errorf("%s fails: what was there is overwritten: %q", at, kept)
+		}
+	}
+	if got, err := ReadFingerprint(brokenFiles{newMemFiles(), "read", syscall.EIO}, "dev"); !errors.Is(err, syscall.EIO) || got != "" {
+		t.Errorf("secrets of a journal that cannot be read: %q, %v", got, err)
+	}
+}
+
+// TestJournalIsReadStrictly: what an agent of this version never writes is damage, whatever
+// its checksum.
+func TestJournalIsReadStrictly(t *testing.T) {
+	for line, fine := range map[string]bool{
+		`{"version":7,"cluster":"id","fingerprint":"f"}`:   true,
+		`{"version":7,"cluster":"id","unknown":1}`:         false,
+		`{"version":7,"cluster":"id","fingerprint":7}`:     false,
+		`{"version":1,"cluster":"id","fingerprint":7}`:     false,
+		`{"version":"7","cluster":"id","fingerprint":"f"}`: false,
+		`{"version":7,"cluster":"id","fingerprint":"f"`:    false,
+		`{"cluster":"id","fingerprint":"f"}`:               false,
+		`{"version":-1,"cluster":"id","fingerprint":"f"}`:  false,
+	} {
+		r, err := decodeRecord(withChecksum(line))
+		if (err == nil) != fine || fine && r.Fingerprint != "f" {
+			t.Errorf("%s: %+v, %v", line, r, err)
+		}
+	}
+	// The last line may be missing with the end of the first.
+	if _, err := decodeRecord([]byte(`{"version":7,"cluster":"id"}`)); err == nil {
+		t.Error("a journal without its checksum is read")
+	}
+	files := newMemFiles()
+	files.files["dev.json"] = []byte(`{"version":7,"fingerprint":"f","x":`)
+	if got, err := ReadFingerprint(files, "dev"); err != nil || got != "" {
+		t.Errorf("of half a line: %q, %v", got, err)
+	}
+	files.files["dev.json"] = []byte(`{"fingerprint":"f","fingerprint":7}`)
+	if got, err := ReadFingerprint(files, "dev"); err != nil || got != "" {
+		t.Errorf("of a line that is no journal: %q, %v", got, err)
+	}
+}
+
+func TestRecordsHint(t *testing.T) {
+	for err, want := range map[error]string{syscall.EMFILE: "restart", syscall.ENFILE: "restart", syscall.ENOSPC: "make room", syscall.EACCES: "make room"} {
+		if got := RecordsHint(fmt.Errorf("write: %w", err)); !strings.Contains(got, want) {
+			t.Errorf("%v: %s", err, got)
+		}
 	}
 }
 
