@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -86,6 +87,35 @@ func TestLostMembers(t *testing.T) {
 			w.o.VMs["cp-3"], w.o.Machines["cp-3"] = vm, cluster.Machine{Reach: cluster.Maintenance}
 			editNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.Ready = true })
 		}},
+		{"of a node in maintenance, whose disk is empty", true, func(w *world) {
+			w.addPlane("cp-3", 413, 13)
+			vm := w.vm(w.d.Spec.Nodes[2])
+			vm.Power = cluster.PowerRunning
+			w.o.VMs["cp-3"], w.o.Machines["cp-3"] = vm, cluster.Machine{Reach: cluster.Maintenance}
+		}},
+		{"without a name, at the address of a node without a VM", true, func(w *world) {
+			w.addPlane("cp-3", 413, 13)
+			w.o.Members = cluster.Saw([]cluster.Member{{ID: id, Address: "10.10.0.13"}})
+		}},
+		{"without a name, at the address of a node that is there", false, func(w *world) {
+			w.addPlane("cp-3", 413, 13)
+			w.o.VMs["cp-3"] = w.vm(w.d.Spec.Nodes[2])
+			w.o.Members = cluster.Saw([]cluster.Member{{ID: id, Address: "10.10.0.13"}})
+		}},
+		{"without a name, at an address of no node", false, func(w *world) {
+			w.o.Members = cluster.Saw([]cluster.Member{{ID: id, Address: "10.10.0.13"}})
+			w.o.Machines[""] = cluster.Machine{Reach: cluster.Silent}
+			w.o.Nodes.Value[""] = cluster.KubeNode{UUID: cluster.NodeUUID(w.d.Spec.ID, "")}
+		}},
+		{"at whose address is a new node that answers", false, func(w *world) {
+			w.addPlane("cp-4", 414, 13)
+			w.o.Machines["cp-4"] = cluster.Machine{Reach: cluster.Maintenance}
+		}},
+		{"while it is not known which members there are", false, func(w *world) { w.o.Members.Known = false }},
+		{"while Kubernetes does not answer", false, func(w *world) { w.o.Nodes.Known = false }},
+		{"while it is not known which other VMs there are", false, func(w *world) { w.o.Orphans.Known = false }},
+		{"while a VM cannot be seen", false, func(w *world) { w.o.VMs["cp-1"] = cluster.VM{} }},
+		{"while it is not known whose a VM is", false, func(w *world) { w.o.VMs["cp-1"] = cluster.VM{Presence: cluster.Present} }},
 	} {
 		w := newWorld(2, 0)
 		for _, n := range w.d.Spec.Nodes {
@@ -97,6 +127,135 @@ func TestLostMembers(t *testing.T) {
 		c.edit(w)
 		if got := slices.Contains(LostMembers(w.d, w.o), id); got != c.lost {
 			t.Errorf("one %s: lost is %v", c.name, got)
+		}
+	}
+}
+
+// TestRemovedNodesAreRecognized: what is left of a node that the inventory does not have any
+// more shows what it was, and what was known of it before fills in the rest.
+func TestRemovedNodesAreRecognized(t *testing.T) {
+	vm := func(address string) cluster.VM {
+		return cluster.VM{VMID: 413, Node: "x", Host: "pve1", Presence: cluster.Present, Owner: cluster.Ours, Hardware: cluster.Saw(cluster.Hardware{Address: address})}
+	}
+	ip := netip.MustParseAddr
+	for _, c := range []struct {
+		what string
+		edit func(*world)
+		want string // role and address; "" : there is none
+	}{
+		{"its VM alone", func(w *world) { w.o.Orphans = cluster.Saw([]cluster.VM{vm("10.10.0.13/24")}) }, "worker 10.10.0.13"},
+		{"its VM without an address", func(w *world) { w.o.Orphans = cluster.Saw([]cluster.VM{vm("dhcp")}) }, "worker invalid IP"},
+		{"its VM and a Node of a control plane", func(w *world) {
+			w.o.Orphans = cluster.Saw([]cluster.VM{vm("")})
+			w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"x": {Name: "x", ControlPlane: true, Address: "10.10.0.14"}})
+		}, "controlplane 10.10.0.14"},
+		{"its VM and a Node of a worker elsewhere", func(w *world) {
+			w.o.Orphans = cluster.Saw([]cluster.VM{vm("10.10.0.13/24")})
+			w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"x": {Name: "x", Address: "10.10.0.14"}})
+		}, "worker 10.10.0.13"},
+		{"its VM and its etcd", func(w *world) {
+			w.o.Orphans = cluster.Saw([]cluster.VM{vm("")})
+			w.o.Machines["x"] = cluster.Machine{Services: map[string]cluster.Service{"etcd": {}}}
+		}, "controlplane invalid IP"},
+		{"a member of etcd alone", func(w *world) {
+			w.o.Members = cluster.Saw([]cluster.Member{{Name: "x", Address: "10.10.0.15"}})
+		}, "controlplane 10.10.0.15"},
+		{"its VM and a member of etcd", func(w *world) {
+			w.o.Orphans = cluster.Saw([]cluster.VM{vm("")})
+			w.o.Members = cluster.Saw([]cluster.Member{{Name: "x", Address: "10.10.0.15"}})
+		}, "controlplane 10.10.0.15"},
+		{"a member of etcd without a name", func(w *world) { w.o.Members = cluster.Saw([]cluster.Member{{Address: "10.10.0.15"}}) }, ""},
+		{"a member of etcd at the address of a node", func(w *world) {
+			w.o.Members = cluster.Saw([]cluster.Member{{Name: "x", Address: "10.10.0.11"}})
+		}, ""},
+		{"what was a control plane before", func(w *world) {
+			w.d.Removed = []cluster.Node{{Name: "x", Role: cluster.ControlPlane, IP: ip("10.10.0.16")}}
+			w.o.Orphans = cluster.Saw([]cluster.VM{vm("")})
+		}, "controlplane 10.10.0.16"},
+		{"what was at another address before", func(w *world) {
+			w.d.Removed = []cluster.Node{{Name: "x", Role: cluster.Worker, IP: ip("10.10.0.16")}}
+			w.o.Orphans = cluster.Saw([]cluster.VM{vm("10.10.0.13/24")})
+		}, "worker 10.10.0.13"},
+		{"nothing that can be seen now", func(w *world) {
+			w.d.Removed = []cluster.Node{{Name: "x", Role: cluster.Worker, IP: ip("10.10.0.16")}}
+			w.o.Orphans = cluster.Unseen[[]cluster.VM]("no answer")
+		}, "worker 10.10.0.16"},
+	} {
+		w := newWorld(1, 0)
+		w.o.Members = cluster.Saw([]cluster.Member{{Name: "cp-1", Address: "10.10.0.11"}})
+		c.edit(w)
+		got := ""
+		for _, n := range RemovedNodes(w.d, w.o) {
+			got += fmt.Sprintf("%s %s", n.Role, n.IP)
+			if n.Name != "x" {
+				t.Errorf("%s: %s is removed", c.what, n.Name)
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// TestBootstrapIsHeldBack: etcd is founded where it is known that no control plane has one,
+// and on the node that was intended, once that one waits for it.
+func TestBootstrapIsHeldBack(t *testing.T) {
+	etcd := func(state, stage string) cluster.Machine {
+		m := cluster.Machine{Reach: cluster.Configured, Stage: stage, Services: map[string]cluster.Service{}}
+		if state != "" {
+			m.Services["etcd"] = cluster.Service{State: state}
+		}
+		return m
+	}
+	for _, c := range []struct {
+		what    string
+		founded bool
+		edit    func(*world)
+	}{
+		{"both wait", true, func(*world) {}},
+		{"the first is running", true, func(w *world) { w.o.Machines["cp-1"] = etcd("Preparing", "running") }},
+		{"the first installs", false, func(w *world) { w.o.Machines["cp-1"] = etcd("Preparing", "installing") }},
+		{"the first has no etcd yet", false, func(w *world) { w.o.Machines["cp-1"] = etcd("", "booting") }},
+		{"the first is locked in the inventory", false, func(w *world) { w.d.Spec.Nodes[0].Locked = true }},
+		{"the other is not made yet", true, func(w *world) {
+			w.o.VMs["cp-2"], w.o.Machines["cp-2"] = cluster.VM{Presence: cluster.Absent}, cluster.Machine{Reach: cluster.Silent}
+		}},
+		{"the other is in maintenance", true, func(w *world) { w.o.Machines["cp-2"] = cluster.Machine{Reach: cluster.Maintenance} }},
+		{"the other does not answer", false, func(w *world) { w.o.Machines["cp-2"] = cluster.Machine{Reach: cluster.Silent} }},
+		{"the other has been heard before", false, func(w *world) {
+			w.o.Machines["cp-2"] = cluster.Machine{Reach: cluster.Silent, Services: map[string]cluster.Service{"etcd": {State: "Preparing"}}}
+		}},
+		{"the other has no etcd yet", false, func(w *world) { w.o.Machines["cp-2"] = etcd("", "booting") }},
+		{"the other's etcd runs", false, func(w *world) { w.o.Machines["cp-2"] = etcd("Running", "running") }},
+		{"etcd lists members", false, func(w *world) { w.o.Members = cluster.Saw([]cluster.Member{{Name: "cp-2"}}) }},
+		{"etcd lists nobody", true, func(w *world) { w.o.Members = cluster.Saw([]cluster.Member{}) }},
+		{"members were listed before, and cannot be asked", true, func(w *world) {
+			w.o.Members = cluster.Seen[[]cluster.Member]{Value: []cluster.Member{{Name: "cp-2"}}}
+		}},
+		{"it was intended for the first", true, func(w *world) {
+			w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: "cp-1", UUID: w.d.Spec.Nodes[0].UUID})
+		}},
+		{"it was intended for an earlier machine of that name", false, func(w *world) {
+			w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: "cp-1", UUID: "another"})
+		}},
+		{"it was intended for a node that the inventory has not", false, func(w *world) {
+			w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: "cp-9", UUID: w.d.Spec.Nodes[0].UUID})
+		}},
+		{"it was done", false, func(w *world) {
+			w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: "cp-1", UUID: w.d.Spec.Nodes[0].UUID, Done: true})
+		}},
+		{"the records are lost", false, func(w *world) { w.o.Facts.Lost = true }},
+	} {
+		w := newWorld(2, 0)
+		w.d.Spec.AllowEven = true
+		for _, line := range []string{"image stored", "vm cp-1 running", "vm cp-2 running"} {
+			w.run(t, line)
+		}
+		w.o.Machines["cp-1"], w.o.Machines["cp-2"] = etcd("Preparing", "booting"), etcd("Preparing", "booting")
+		c.edit(w)
+		p := Make(w.d, w.o, w.p)
+		if got := strings.Contains(p.String(), "bootstrap etcd on cp-1"); got != c.founded || strings.Contains(p.String(), "bootstrap etcd on cp-2") {
+			t.Errorf("%s: founded is %v, want %v\n%s", c.what, got, c.founded, p)
 		}
 	}
 }
