@@ -119,35 +119,44 @@ func TestAnswers(t *testing.T) {
 		words   []string
 		atLeast time.Duration
 	}{
-		"ok":                        {GitHub, 201, nil, `{"id":1,"state":"pending","x":"` + strings.Repeat("x", 1<<19) + `"}`, nil, nil, 0},
-		"a page to sign in at":      {GitHub, 200, nil, "<!DOCTYPE html><html>Sign in</html>", ErrUnavailable, []string{"the forge answers 200, but not as its API does", "url must be that of the forge's API"}, 0},
-		"made, but a page":          {GitLab, 201, nil, "<html>welcome</html>", ErrUnavailable, []string{"answers 201"}, 0},
-		"a portal's own object":     {Gitea, 200, nil, `{"id":1}`, ErrUnavailable, []string{"answers 200"}, 0},
-		"nothing in it":             {Gitea, 201, nil, "{}", ErrUnavailable, []string{"answers 201"}, 0},
-		"no content":                {GitHub, 204, nil, "", ErrUnavailable, []string{"answers 204"}, 0},
-		"github, no token":          {GitHub, 401, nil, `{"message":"Bad credentials"}`, ErrAuth, []string{"401 Unauthorized: Bad credentials", "expired", "Commit statuses: write"}, 0},
-		"github, scope":             {GitHub, 403, nil, `{"message":"Resource not accessible by personal access token"}`, ErrAuth, []string{"not accessible", "repo:status"}, 0},
-		"github, rate":              {GitHub, 403, []string{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", soon}, `{"message":"API rate limit exceeded"}`, ErrRateLimited, []string{"rate limit exceeded; it is tried again at ", "UTC"}, 9 * time.Minute},
-		"github, secondary rate":    {GitHub, 403, []string{"Retry-After", "90"}, `{"message":"You have exceeded a secondary rate limit"}`, ErrRateLimited, nil, 90 * time.Second},
-		"github, hidden":            {GitHub, 404, nil, `{"message":"Not Found"}`, ErrNotFound, []string{"check repository", "gets the same answer"}, 0},
-		"github, no such commit":    {GitHub, 422, nil, `{"message":"No commit found for SHA: 0123"}`, ErrNotFound, []string{"No commit found", "the one that the agent reads"}, 0},
-		"github, not valid":         {GitHub, 422, nil, `{"message":"Validation Failed","errors":[{"resource":"Status","code":"custom","message":"description is too long (maximum is 140 characters)"}]}`, ErrRefused, []string{"Validation Failed", "140 characters"}, 0},
-		"gitlab, token":             {GitLab, 401, nil, `{"message":"401 Unauthorized"}`, ErrAuth, []string{"scope api", "Developer"}, 0},
-		"gitlab, scope":             {GitLab, 403, nil, `{"error":"insufficient_scope","error_description":"x"}`, ErrAuth, []string{"insufficient_scope"}, 0},
-		"gitlab, so already":        {GitLab, 400, nil, `{"message":"Cannot transition status via :run from :running (Reason(s): Status cannot transition via \"run\")"}`, nil, nil, 0},
-		"gitlab, another way":       {GitLab, 400, nil, `{"message":"Cannot transition status via :run from :canceled (Reason(s): x)"}`, ErrRefused, []string{"from :canceled"}, 0},
-		"gitlab, a map for message": {GitLab, 400, nil, `{"message":{"name":["is too long"]}}`, ErrRefused, []string{`{"name":["is too long"]}`}, 0},
-		"gitlab, rate":              {GitLab, 429, []string{"RateLimit-Reset", soon}, "Retry later\n", ErrRateLimited, []string{"429"}, 9 * time.Minute},
-		"gitea, token":              {Gitea, 401, nil, `{"message":"user does not exist [uid: 0, name: ]","url":"x"}`, ErrAuth, []string{"write:repository"}, 0},
-		"gitea, not gitlab's words": {Gitea, 400, nil, `{"message":"Cannot transition status via :run from :pending"}`, ErrRefused, nil, 0},
-		"too many, no word":         {Gitea, 429, nil, "", ErrRateLimited, nil, time.Minute},
-		"too many, date":            {Gitea, 429, []string{"Retry-After", time.Now().Add(5 * time.Minute).UTC().Format(http.TimeFormat)}, "", ErrRateLimited, nil, 4 * time.Minute},
-		"too many, nonsense":        {Gitea, 429, []string{"Retry-After", "-5"}, "", ErrRateLimited, nil, time.Second},
-		"too many, for ever":        {Gitea, 429, []string{"Retry-After", "99999999"}, "", ErrRateLimited, nil, time.Hour},
-		"proxy":                     {Gitea, 502, nil, "<html>bad</html>", ErrUnavailable, []string{"502 Bad Gateway"}, 0},
-		"token in the answer":       {Gitea, 400, nil, `{"message":"no ` + token + `\n\u001b[31m here"}`, ErrRefused, []string{"no [redacted] [31m here"}, 0},
-		"long answer":               {Gitea, 400, nil, `{"message":"` + strings.Repeat("word ", 1000) + `"}`, ErrRefused, []string{"word…"}, 0},
-		"endless answer":            {Gitea, 400, nil, `{"message":"` + strings.Repeat("x", 1<<20), ErrRefused, []string{"400"}, 0},
+		"ok":                                    {GitHub, 201, nil, `{"id":1,"state":"pending","x":"` + strings.Repeat("x", 1<<19) + `"}`, nil, nil, 0},
+		"a page to sign in at":                  {GitHub, 200, nil, "<!DOCTYPE html><html>Sign in</html>", ErrUnavailable, []string{"the forge answers 200, but not as its API does", "url must be that of the forge's API"}, 0},
+		"made, but a page":                      {GitLab, 201, nil, "<html>welcome</html>", ErrUnavailable, []string{"answers 201"}, 0},
+		"a portal's own object":                 {Gitea, 200, nil, `{"id":1}`, ErrUnavailable, []string{"answers 200"}, 0},
+		"nothing in it":                         {Gitea, 201, nil, "{}", ErrUnavailable, []string{"answers 201"}, 0},
+		"no content":                            {GitHub, 204, nil, "", ErrUnavailable, []string{"answers 204"}, 0},
+		"github, no token":                      {GitHub, 401, nil, `{"message":"Bad credentials"}`, ErrAuth, []string{"401 Unauthorized: Bad credentials", "expired", "Commit statuses: write"}, 0},
+		"github, scope":                         {GitHub, 403, nil, `{"message":"Resource not accessible by personal access token"}`, ErrAuth, []string{"not accessible", "repo:status"}, 0},
+		"github, rate":                          {GitHub, 403, []string{"X-RateLimit-Remaining", "0", "X-RateLimit-Reset", soon}, `{"message":"API rate limit exceeded"}`, ErrRateLimited, []string{"rate limit exceeded; it is tried again at ", "UTC"}, 9 * time.Minute},
+		"github, secondary rate":                {GitHub, 403, []string{"Retry-After", "90"}, `{"message":"You have exceeded a secondary rate limit"}`, ErrRateLimited, nil, 90 * time.Second},
+		"github, hidden":                        {GitHub, 404, nil, `{"message":"Not Found"}`, ErrNotFound, []string{"check repository", "gets the same answer"}, 0},
+		"github, no such commit":                {GitHub, 422, nil, `{"message":"No commit found for SHA: 0123"}`, ErrNotFound, []string{"No commit found", "the one that the agent reads"}, 0},
+		"github, not valid":                     {GitHub, 422, nil, `{"message":"Validation Failed","errors":[{"resource":"Status","code":"custom","message":"description is too long (maximum is 140 characters)"}]}`, ErrRefused, []string{"Validation Failed", "140 characters"}, 0},
+		"gitlab, token":                         {GitLab, 401, nil, `{"message":"401 Unauthorized"}`, ErrAuth, []string{"scope api", "Developer"}, 0},
+		"gitlab, scope":                         {GitLab, 403, nil, `{"error":"insufficient_scope","error_description":"x"}`, ErrAuth, []string{"insufficient_scope"}, 0},
+		"gitlab, so already":                    {GitLab, 400, nil, `{"message":"Cannot transition status via :run from :running (Reason(s): Status cannot transition via \"run\")"}`, nil, nil, 0},
+		"gitlab, another way":                   {GitLab, 400, nil, `{"message":"Cannot transition status via :run from :canceled (Reason(s): x)"}`, ErrRefused, []string{"from :canceled"}, 0},
+		"gitlab, a map for message":             {GitLab, 400, nil, `{"message":{"name":["is too long"]}}`, ErrRefused, []string{`{"name":["is too long"]}`}, 0},
+		"gitlab, rate":                          {GitLab, 429, []string{"RateLimit-Reset", soon}, "Retry later\n", ErrRateLimited, []string{"429"}, 9 * time.Minute},
+		"gitea, token":                          {Gitea, 401, nil, `{"message":"user does not exist [uid: 0, name: ]","url":"x"}`, ErrAuth, []string{"write:repository"}, 0},
+		"gitea, not gitlab's words":             {Gitea, 400, nil, `{"message":"Cannot transition status via :run from :pending"}`, ErrRefused, nil, 0},
+		"too many, no word":                     {Gitea, 429, nil, "", ErrRateLimited, nil, time.Minute},
+		"too many, date":                        {Gitea, 429, []string{"Retry-After", time.Now().Add(5 * time.Minute).UTC().Format(http.TimeFormat)}, "", ErrRateLimited, nil, 4 * time.Minute},
+		"too many, nonsense":                    {Gitea, 429, []string{"Retry-After", "-5"}, "", ErrRateLimited, nil, time.Second},
+		"too many, for ever":                    {Gitea, 429, []string{"Retry-After", "99999999"}, "", ErrRateLimited, nil, time.Hour},
+		"gitlab, so already, of another status": {GitLab, 422, nil, `{"message":"Cannot transition status via :run from :running"}`, ErrRefused, []string{"from :running"}, 0},
+		"gitlab, other words":                   {GitLab, 400, nil, `{"message":"cannot be made from :running"}`, ErrRefused, []string{"from :running"}, 0},
+		"not found, and few requests left":      {GitHub, 404, []string{"X-RateLimit-Remaining", "0"}, `{"message":"Not Found"}`, ErrNotFound, nil, 0},
+		"not github's words for a commit":       {Gitea, 422, nil, `{"message":"No commit found for SHA: 0123"}`, ErrRefused, nil, 0},
+		"github's words of another status":      {GitHub, 409, nil, `{"message":"No commit found for SHA: 0123"}`, ErrRefused, nil, 0},
+		"a null for a reason":                   {Gitea, 400, nil, `{"message":null,"error":"words"}`, ErrRefused, []string{"400 Bad Request: words"}, 0},
+		"a page with a reason in it":            {Gitea, 400, nil, `{"message":"words"} <html>`, ErrRefused, []string{"400 Bad Request"}, 0},
+		"an object, and a page behind it":       {Gitea, 201, nil, `{"id":1} <html>`, ErrUnavailable, []string{"answers 201"}, 0},
+		"an object with another kind of number": {Gitea, 201, nil, `{"id":1,"ID":"x"}`, ErrUnavailable, []string{"answers 201"}, 0},
+		"proxy":                                 {Gitea, 502, nil, "<html>bad</html>", ErrUnavailable, []string{"502 Bad Gateway"}, 0},
+		"token in the answer":                   {Gitea, 400, nil, `{"message":"no ` + token + `\n\u001b[31m here"}`, ErrRefused, []string{"no [redacted] [31m here"}, 0},
+		"long answer":                           {Gitea, 400, nil, `{"message":"` + strings.Repeat("word ", 1000) + `"}`, ErrRefused, []string{"word…"}, 0},
+		"endless answer":                        {Gitea, 400, nil, `{"message":"` + strings.Repeat("x", 1<<20), ErrRefused, []string{"400"}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := client(t, Config{Kind: tc.kind}, func(w http.ResponseWriter, r *http.Request) {
@@ -284,26 +293,36 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		c      Config
 		fields []string
 	}{
-		"github":                {ok, nil},
-		"gitlab":                {with(func(c *Config) { c.Kind, c.Repository = GitLab, "g/s/p" }), nil},
-		"gitea on loopback":     {with(func(c *Config) { c.Kind, c.URL = Gitea, "http://127.84.1.7:3000" }), nil},
-		"gitea on localhost":    {with(func(c *Config) { c.Kind, c.URL = Gitea, "http://localhost:3000" }), nil},
-		"gitea on ipv6":         {with(func(c *Config) { c.Kind, c.URL = Gitea, "http://[::1]:3000" }), nil},
-		"no kind":               {Config{}, []string{"kind"}},
-		"forgejo":               {with(func(c *Config) { c.Kind = "forgejo" }), []string{"kind"}},
-		"gitea without address": {with(func(c *Config) { c.Kind = Gitea }), []string{"url"}},
-		"plain http":            {with(func(c *Config) { c.URL = "http://forge.example.org" }), []string{"url"}},
-		"plain http, disguised": {with(func(c *Config) { c.URL = "http://127.0.0.1.example.org" }), []string{"url"}},
-		"web site":              {with(func(c *Config) { c.URL = "https://github.com" }), []string{"url"}},
-		"token in the address":  {with(func(c *Config) { c.URL = "https://x:" + token + "@api.github.com" }), []string{"url"}},
-		"query":                 {with(func(c *Config) { c.URL = "https://api.github.com?private_token=" + token }), []string{"url"}},
-		"not an address":        {with(func(c *Config) { c.URL = "api.github.com" }), []string{"url"}},
-		"repository, url":       {with(func(c *Config) { c.Repository = "https://github.com/org/infra" }), []string{"repository"}},
-		"repository, short":     {with(func(c *Config) { c.Repository = "infra" }), []string{"repository"}},
-		"repository, dots":      {with(func(c *Config) { c.Repository = "org/.." }), []string{"repository"}},
-		"repository, query":     {with(func(c *Config) { c.Repository = "org/infra?x" }), []string{"repository"}},
-		"token with newline":    {with(func(c *Config) { c.Token = token + "\n" }), []string{"token_file"}},
-		"several":               {Config{Kind: Gitea, CA: []byte("x")}, []string{"url", "repository", "token_file", "ca_file"}},
+		"github":                         {ok, nil},
+		"gitlab":                         {with(func(c *Config) { c.Kind, c.Repository = GitLab, "g/s/p" }), nil},
+		"gitea on loopback":              {with(func(c *Config) { c.Kind, c.URL = Gitea, "http://127.84.1.7:3000" }), nil},
+		"gitea on localhost":             {with(func(c *Config) { c.Kind, c.URL = Gitea, "http://localhost:3000" }), nil},
+		"gitea on ipv6":                  {with(func(c *Config) { c.Kind, c.URL = Gitea, "http://[::1]:3000" }), nil},
+		"no kind":                        {Config{}, []string{"kind"}},
+		"forgejo":                        {with(func(c *Config) { c.Kind = "forgejo" }), []string{"kind"}},
+		"gitea without address":          {with(func(c *Config) { c.Kind = Gitea }), []string{"url"}},
+		"plain http":                     {with(func(c *Config) { c.URL = "http://forge.example.org" }), []string{"url"}},
+		"plain http, disguised":          {with(func(c *Config) { c.URL = "http://127.0.0.1.example.org" }), []string{"url"}},
+		"web site":                       {with(func(c *Config) { c.URL = "https://github.com" }), []string{"url"}},
+		"token in the address":           {with(func(c *Config) { c.URL = "https://x:" + token + "@api.github.com" }), []string{"url"}},
+		"query":                          {with(func(c *Config) { c.URL = "https://api.github.com?private_token=" + token }), []string{"url"}},
+		"not an address":                 {with(func(c *Config) { c.URL = "api.github.com" }), []string{"url"}},
+		"gitlab without address":         {with(func(c *Config) { c.Kind, c.Repository = GitLab, "g/p" }), nil},
+		"an address that does not parse": {with(func(c *Config) { c.URL = "https://exa mple.org" }), []string{"url"}},
+		"an address without a host":      {with(func(c *Config) { c.URL = "https:///api" }), []string{"url"}},
+		"another protocol":               {with(func(c *Config) { c.URL = "ftp://127.0.0.1" }), []string{"url"}},
+		"a fragment":                     {with(func(c *Config) { c.URL = "https://api.github.com#x" }), []string{"url"}},
+		"a gitea on GitHub's name":       {with(func(c *Config) { c.Kind, c.URL = Gitea, "https://github.com" }), nil},
+		"plain http to another address":  {with(func(c *Config) { c.URL = "http://192.0.2.1" }), []string{"url"}},
+		"repository, one dot":            {with(func(c *Config) { c.Repository = "org/." }), []string{"repository"}},
+		"token with a space":             {with(func(c *Config) { c.Token = "a b" }), []string{"token_file"}},
+		"token with a control character": {with(func(c *Config) { c.Token = "a\x01b" }), []string{"token_file"}},
+		"repository, url":                {with(func(c *Config) { c.Repository = "https://github.com/org/infra" }), []string{"repository"}},
+		"repository, short":              {with(func(c *Config) { c.Repository = "infra" }), []string{"repository"}},
+		"repository, dots":               {with(func(c *Config) { c.Repository = "org/.." }), []string{"repository"}},
+		"repository, query":              {with(func(c *Config) { c.Repository = "org/infra?x" }), []string{"repository"}},
+		"token with newline":             {with(func(c *Config) { c.Token = token + "\n" }), []string{"token_file"}},
+		"several":                        {Config{Kind: Gitea, CA: []byte("x")}, []string{"url", "repository", "token_file", "ca_file"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := New(tc.c)
@@ -393,6 +412,53 @@ func TestCut(t *testing.T) {
 			t.Fatalf("%q was cut to %q without need", s, got)
 		}
 	})
+}
+
+// TestLookIsAnswered: a token is good only where the forge has answered what it may.
+func TestLookIsAnswered(t *testing.T) {
+	for what, c := range map[string]struct {
+		kind   Kind
+		status int // of the answer to a status of a commit that is not there
+		want   error
+	}{
+		"github, no commit":         {GitHub, 422, nil},
+		"github, the scope lacks":   {GitHub, 404, ErrAuth},
+		"gitea, no commit":          {Gitea, 404, nil},
+		"gitlab, no commit":         {GitLab, 404, nil},
+		"the token may not do that": {Gitea, 403, ErrAuth},
+	} {
+		cl := client(t, Config{Kind: c.kind, Repository: "org/infra"}, func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				w.WriteHeader(c.status)
+			}
+			_, _ = io.WriteString(w, `{"id": 1}`)
+		})
+		if err := cl.Look(t.Context()); !errors.Is(err, c.want) || (err == nil) != (c.want == nil) {
+			t.Errorf("%s: %v, want %v", what, err, c.want)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cl := client(t, Config{Kind: Gitea}, func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			_, _ = io.Copy(io.Discard, r.Body) // or the server would not see the client go
+			cancel()
+			<-r.Context().Done()
+		}
+		_, _ = io.WriteString(w, `{"id": 1}`)
+	})
+	if err := cl.Look(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a look that was given up: %v", err)
+	}
+}
+
+// TestBrokenAnswer: an answer that breaks off is none, whatever its status.
+func TestBrokenAnswer(t *testing.T) {
+	c := client(t, Config{Kind: Gitea}, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = io.WriteString(w, `{"id": 1}`)
+	})
+	wantKind(t, c.Post(t.Context(), good), ErrUnavailable, "unexpected EOF")
 }
 
 func FuzzAnswer(f *testing.F) {
