@@ -347,6 +347,15 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 	}
 }
 
+// TestForgeWithoutADefault: who leaves the address out is asked for it, where there is no
+// usual one.
+func TestForgeWithoutADefault(t *testing.T) {
+	_, err := New(Config{Kind: Gitea, Repository: "org/infra", Token: token})
+	if err == nil || !strings.Contains(err.Error(), "url: is missing") || !strings.Contains(fault.HintOf(err), "write the address of the forge") {
+		t.Errorf("%v [%s]", err, fault.HintOf(err))
+	}
+}
+
 func TestNothingPrintsTheToken(t *testing.T) {
 	c := Config{Kind: GitHub, URL: "https://u:" + token + "@x", Repository: "org/infra", Token: token}
 	valid := c
@@ -423,6 +432,7 @@ func TestLookIsAnswered(t *testing.T) {
 	}{
 		"github, no commit":         {GitHub, 422, nil},
 		"github, the scope lacks":   {GitHub, 404, ErrAuth},
+		"github, it is taken":       {GitHub, 201, nil},
 		"gitea, no commit":          {Gitea, 404, nil},
 		"gitlab, no commit":         {GitLab, 404, nil},
 		"the token may not do that": {Gitea, 403, ErrAuth},
