@@ -36,7 +36,7 @@ func manyEdits(prefix, edit string, n int) (out []string) {
 }
 
 // TestEditsOf: what the inventory has is set, what it had and the agent answers for is
-// removed while nobody has changed it, and all else is of others.
+// removed unless somebody has changed it, and all else is of others.
 func TestEditsOf(t *testing.T) {
 	type m = map[string]string
 	for _, c := range []struct {
@@ -182,7 +182,7 @@ func TestSealedNotes(t *testing.T) {
 	}
 }
 
-// TestMetaOfANode: the taints that Kubernetes sets by the state of a node are of nobody.
+// TestMetaOfANode: the taints that Kubernetes sets by the state of a node are not the inventory's.
 func TestMetaOfANode(t *testing.T) {
 	n := Node{Taints: map[string]string{"node.kubernetes.io/unreachable": ":NoExecute", "example.org/x": ":NoSchedule"}}
 	if got := n.Meta().Taints; len(got) != 1 || got["example.org/x"] == "" || len(n.Taints) != 2 {

@@ -222,13 +222,13 @@ func TestBootstrapIsHeldBack(t *testing.T) {
 		}},
 		{"the other is in maintenance", true, func(w *world) { w.o.Machines["cp-2"] = cluster.Machine{Reach: cluster.Maintenance} }},
 		{"the other does not answer", false, func(w *world) { w.o.Machines["cp-2"] = cluster.Machine{Reach: cluster.Silent} }},
-		{"the other has been heard before", false, func(w *world) {
+		{"the other answered before, and does not now", false, func(w *world) {
 			w.o.Machines["cp-2"] = cluster.Machine{Reach: cluster.Silent, Services: map[string]cluster.Service{"etcd": {State: "Preparing"}}}
 		}},
 		{"the other has no etcd yet", false, func(w *world) { w.o.Machines["cp-2"] = etcd("", "booting") }},
 		{"the other's etcd runs", false, func(w *world) { w.o.Machines["cp-2"] = etcd("Running", "running") }},
 		{"etcd lists members", false, func(w *world) { w.o.Members = cluster.Saw([]cluster.Member{{Name: "cp-2"}}) }},
-		{"etcd lists nobody", true, func(w *world) { w.o.Members = cluster.Saw([]cluster.Member{}) }},
+		{"etcd lists no member", true, func(w *world) { w.o.Members = cluster.Saw([]cluster.Member{}) }},
 		{"members were listed before, and cannot be asked", true, func(w *world) {
 			w.o.Members = cluster.Seen[[]cluster.Member]{Value: []cluster.Member{{Name: "cp-2"}}}
 		}},

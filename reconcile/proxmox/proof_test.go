@@ -12,7 +12,7 @@ import (
 )
 
 // TestWrongPlace: a guest can be the one only if it is a VM in the pool it belongs in, or,
-// of one that is no node's any more, in one of the cluster's.
+// of one that is no longer a node's, in one of the cluster's.
 func TestWrongPlace(t *testing.T) {
 	for _, c := range []struct {
 		what string
@@ -94,6 +94,7 @@ func TestFree(t *testing.T) {
 		`403 ` + taken:       "unknown",
 		`500 ` + taken:       "unknown",
 		`500 {}`:             "unknown",
+		`200 <`:              "unknown",
 	} {
 		free, err := answers(t, map[string]string{"/nextid": answer}).free(t.Context(), 411)
 		got := fmt.Sprint(free, " ", err)
@@ -177,6 +178,17 @@ func TestForeignIsProven(t *testing.T) {
 		h, err := answers(t, map[string]string{"/permissions": c.permissions, "/nodes/pve1/qemu/411/config": c.conf}).foreign(t.Context(), id, "pve1")
 		if h.is != c.want || (err == nil) == (c.want == nothing) || !strings.Contains(h.why, c.why) {
 			t.Errorf("one %s: %v (%s), want %v: %v", what, h.is, h.why, c.want, err)
+		}
+	}
+}
+
+// TestPrivilegesThatAreNotKnown: privileges that cannot be asked for are not reported as
+// missing.
+func TestPrivilegesThatAreNotKnown(t *testing.T) {
+	for answer, missing := range map[string]bool{"500 {}": false, `200 {"data":{}}`: true, `200 {"data":{"/pool/p":{"VM.Audit":1}}}`: true} {
+		err := answers(t, map[string]string{"/permissions": answer}).checkVisibility(t.Context(), "p")
+		if err == nil || strings.Contains(err.Error(), "the agent's token has no") != missing {
+			t.Errorf("%s: %v", answer, err)
 		}
 	}
 }
