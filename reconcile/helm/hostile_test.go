@@ -207,7 +207,7 @@ func TestChartThatTakesTooMuch(t *testing.T) {
 		}
 		b.stop()
 		b.start()
-		huge := map[string]string{"templates/x.yaml": `{{ repeat 2000000000 "x" }}`}
+		huge := map[string]string{"templates/x.yaml": `{{ repeat 20000000000 "x" }}`}
 		good := map[string]string{"templates/x.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n"}
 		bad, other := b.local("bad", "apps", map[string]any{"password": canary}, huge), b.local("good", "apps", nil, good)
 		b.want(bad, other)

@@ -54,7 +54,7 @@ func TestChartsThatTakeTooMuch(t *testing.T) {
 		files    map[string]string
 		exceeded bool // else Helm finds an error
 	}{
-		"one long text":      {template(`{{ repeat 2000000000 "x" }}`), true},
+		"one long text":      {template(`{{ repeat 20000000000 "x" }}`), true},
 		"a long text thrice": {template(`{{ $a := repeat 100000000 "x" }}{{ $b := printf "%s%s" $a $a }}{{ $b }}{{ $b }}{{ $b }}`), true},
 		"doubled text":       {template(`{{ $d := "xxxxxxxx" }}` + doubling + `{{ $d }}`), true},
 		"a long range":       {template(`{{ range $i := untilStep 0 2000000000 1 }}{{ end }}`), true},
