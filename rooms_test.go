@@ -179,7 +179,7 @@ var rooms = map[string]room{
 			"internal/daemon/reporting", "internal/fault", "internal/history", "internal/host/doctor", "internal/host/setup", "internal/text",
 			"reconcile", "reconcile/bounds", "reconcile/factory", "reconcile/helm", "reconcile/kube", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/rendering", "reconcile/talos",
 			"sources", "sources/forge", "sources/git"},
-		never: append([]string{"os", "os/exec", "net/http"}, clients...), tests: []string{"internal/daemon/daemontest", "sources/notify"}},
+		never: append([]string{"os", "os/exec", "net/http"}, clients...), tests: []string{"internal/daemon/daemontest", "internal/worker", "sources/notify"}},
 	"internal/daemon/follower": {why: "fetches the repository, whatever is in it and whoever reads it",
 		may: []string{"internal/cluster", "internal/daemon/outbox", "internal/fault", "internal/logging", "sources"}, never: append([]string{"os", "net", "net/http"}, clients...)},
 	"internal/golden":                {why: "for tests only, a leaf: files that what is generated is compared with"},
