@@ -38,9 +38,9 @@ type Exceeded struct {
 // Error implements error.
 func (e *Exceeded) Error() string { return fmt.Sprintf("it takes more than %s of %s", e.Limit, e.What) }
 
-// errCrashed is the error of a worker that ended by itself without a result. What it
+// ErrCrashed is the error of a worker that ended by itself without a result. What it
 // printed may quote the request and is not shown.
-var errCrashed = errors.New("the worker that reads it crashed")
+var ErrCrashed = errors.New("the worker that reads it crashed")
 
 // busy holds a token for each worker: so many run at once, whatever asks for them, so that
 // the host keeps its processors and its memory.
@@ -166,7 +166,7 @@ func (p *process) explain(l Limits) error {
 	case s.ExitCode() == exitUnconfined:
 		return errors.New("the worker that reads it cannot be confined")
 	}
-	return errCrashed
+	return ErrCrashed
 }
 
 // bounded keeps the beginning of what is written to it.

@@ -20,6 +20,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/talos-agent/talos-agent/internal/certpool"
+	"github.com/talos-agent/talos-agent/internal/worker"
 )
 
 // Config names the repository to read, and how. The zero value of every field
@@ -48,6 +49,8 @@ type Config struct {
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Limits bound what is accepted.
 	Limits Limits
+	// Worker reads packs that were fetched; nil: worker.Run.
+	Worker worker.Runner
 	// Log receives what is worth knowing beyond errors; nil discards it.
 	Log *slog.Logger
 }
@@ -94,6 +97,9 @@ func (c Config) withDefaults() Config {
 	c.Branch = cmp.Or(c.Branch, "main")
 	c.Limits = c.Limits.withDefaults()
 	c.Dial = limitDial(c.Dial)
+	if c.Worker == nil {
+		c.Worker = worker.Run
+	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

@@ -30,6 +30,7 @@ import (
 	"golang.org/x/crypto/ssh/knownhosts"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/worker/workertest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -278,6 +279,9 @@ func (s *sshOrigin) config(o *origin) Config {
 // open opens a store and closes it with the test.
 func open(t testing.TB, c Config) *Store {
 	t.Helper()
+	if c.Worker == nil {
+		c.Worker = workertest.Run
+	}
 	s, err := Open(c)
 	check(t, err)
 	t.Cleanup(func() { check(t, s.Close()) })

@@ -17,6 +17,8 @@ import (
 	"github.com/go-git/go-git/v5/plumbing/object"
 	"github.com/go-git/go-git/v5/plumbing/storer"
 	"github.com/go-git/go-git/v5/storage/filesystem"
+
+	"github.com/talos-agent/talos-agent/internal/worker"
 )
 
 // maxTree bounds one tree object; 10,000 entries of ordinary names are less
@@ -288,8 +290,8 @@ func (b *bare) packs() (int, error) {
 }
 
 // add imports a pack and makes its objects visible.
-func (b *bare) add(ctx context.Context, pack io.Reader, l Limits) error {
-	if err := importPack(ctx, b.fs, pack, l); err != nil {
+func (b *bare) add(ctx context.Context, on worker.Runner, pack io.Reader, l Limits) error {
+	if err := importPack(ctx, on, b.fs, pack, l); err != nil {
 		return err
 	}
 	b.mu.Lock()

@@ -9,9 +9,10 @@ import (
 	"os"
 
 	"github.com/go-git/go-billy/v5"
-	"github.com/go-git/go-git/v5/plumbing"
-	"github.com/go-git/go-git/v5/plumbing/format/idxfile"
+	"github.com/go-git/go-billy/v5/util"
 	"github.com/go-git/go-git/v5/plumbing/format/packfile"
+
+	"github.com/talos-agent/talos-agent/internal/worker"
 )
 
 const (
@@ -24,7 +25,7 @@ const tooBig = "keep the inventory in a repository of its own, without large fil
 // importPack takes a pack from the network into the store: it is received
 // whole, measured, indexed, and only then given a name under which objects are
 // looked for. A failure at any point leaves the store as it was.
-func importPack(ctx context.Context, fs billy.Filesystem, from io.Reader, l Limits) (err error) {
+func importPack(ctx context.Context, on worker.Runner, fs billy.Filesystem, from io.Reader, l Limits) (err error) {
 	if err := fs.MkdirAll(packDir, 0o700); err != nil {
 		return err
 	}
@@ -44,22 +45,13 @@ func importPack(ctx context.Context, fs billy.Filesystem, from io.Reader, l Limi
 	if n > l.Pack {
 		return newError(ErrLimit, tooBig, nil, "receive pack: more than %d MiB", l.Pack>>20)
 	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	if err := checkPack(ctx, f, l); err != nil {
-		return err
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	name, index, err := indexPack(ctx, f)
+	name, index, err := examinePack(ctx, on, f, l)
 	if err != nil {
-		return fmt.Errorf("index pack: %w", err)
+		return err
 	}
 	// The index goes first: go-git lists packs by their .pack file.
 	base := packDir + "/pack-" + name.String()
-	if err := writeIndex(fs, base+".idx", index); err != nil {
+	if err := util.WriteFile(fs, base+".idx", index, 0o600); err != nil {
 		return err
 	}
 	if err := f.Close(); err != nil {
@@ -68,38 +60,12 @@ func importPack(ctx context.Context, fs billy.Filesystem, from io.Reader, l Limi
 	return fs.Rename(packPartial, base+".pack")
 }
 
-func writeIndex(fs billy.Filesystem, name string, index *idxfile.MemoryIndex) error {
-	f, err := fs.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	w := bufio.NewWriter(f)
-	_, err = idxfile.NewEncoder(w).Encode(index)
-	return errors.Join(err, w.Flush(), f.Close())
-}
-
-// indexPack resolves every object of a measured pack and gives its checksum
-// and index. The parser holds one object and its base at a time, and a cache.
-func indexPack(ctx context.Context, f io.ReadSeeker) (plumbing.Hash, *idxfile.MemoryIndex, error) {
-	w := new(idxfile.Writer)
-	p, err := packfile.NewParser(packfile.NewScanner(ctxSeeker{ctx, f}), w)
-	if err != nil {
-		return plumbing.ZeroHash, nil, err
-	}
-	name, err := p.Parse()
-	if err != nil {
-		return plumbing.ZeroHash, nil, err
-	}
-	index, err := w.Index()
-	return name, index, err
-}
-
 // checkPack reads a pack once and adds up what it would unpack to, from the
 // sizes its objects and deltas declare; the reader that unpacks it later holds
 // each object to the size declared. It runs before go-git's parser, which
 // allocates as much as the pack declares.
-func checkPack(ctx context.Context, r io.Reader, l Limits) error {
-	s := packfile.NewScanner(ctxReader{ctx, r})
+func checkPack(r io.Reader, l Limits) error {
+	s := packfile.NewScanner(r)
 	_, objects, err := s.Header()
 	if err != nil {
 		return fmt.Errorf("read pack header: %w", err)
@@ -168,25 +134,3 @@ func sizeVarint(r io.ByteReader) (int64, error) {
 	}
 	return 0, errors.New("read delta size: number too large")
 }
-
-// ctxReader ends a long read of a file when its context does.
-type ctxReader struct {
-	ctx context.Context
-	r   io.Reader
-}
-
-func (c ctxReader) Read(p []byte) (int, error) {
-	if err := c.ctx.Err(); err != nil {
-		return 0, err
-	}
-	return c.r.Read(p)
-}
-
-type ctxSeeker struct {
-	ctx context.Context
-	f   io.ReadSeeker
-}
-
-func (c ctxSeeker) Read(p []byte) (int, error) { return ctxReader{c.ctx, c.f}.Read(p) }
-
-func (c ctxSeeker) Seek(offset int64, whence int) (int64, error) { return c.f.Seek(offset, whence) }

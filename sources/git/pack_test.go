@@ -14,6 +14,9 @@ import (
 
 	"github.com/go-git/go-billy/v5/memfs"
 	"github.com/go-git/go-git/v5/plumbing"
+
+	"github.com/talos-agent/talos-agent/internal/worker"
+	"github.com/talos-agent/talos-agent/internal/worker/workertest"
 )
 
 // packObject is one object of a pack made by hand.
@@ -107,7 +110,7 @@ func TestPackLimits(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			fs := memfs.New()
-			err := importPack(t.Context(), fs, bytes.NewReader(tc.pack), packLimits)
+			err := importPack(t.Context(), workertest.Run, fs, bytes.NewReader(tc.pack), packLimits)
 			files := 0
 			if infos, rerr := fs.ReadDir(packDir); rerr == nil {
 				files = len(infos)
@@ -143,7 +146,7 @@ func TestPackIsDroppedWhenTheContextEnds(t *testing.T) {
 	pack := makePack(packObject{kind: plumbing.BlobObject, data: []byte("x")})
 	cancel()
 	fs := memfs.New()
-	if err := importPack(ctx, fs, bytes.NewReader(pack), packLimits); !errors.Is(err, context.Canceled) {
+	if err := importPack(ctx, workertest.Run, fs, bytes.NewReader(pack), packLimits); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want cancelled", err)
 	}
 }
@@ -153,11 +156,11 @@ func TestBombsFromARealServer(t *testing.T) {
 	o.run("config", "uploadpack.allowFilter", "false")
 	o.commitTree(treeEntry("100644", "zeros", o.object("blob", make([]byte, 3<<20))))
 	h := serveHTTP(t, o, false)
-	_, err := open(t, Config{URL: h.url(), Dir: t.TempDir(), Limits: Limits{Object: 2 << 20}}).Head(t.Context())
+	_, err := open(t, Config{URL: h.url(), Dir: t.TempDir(), Limits: Limits{Object: 2 << 20}, Worker: worker.Run}).Head(t.Context())
 	wantKind(t, err, ErrLimit, "unpacks to more than 2 MiB", "repository of its own")
 
 	// Below the limit of a pack but above that of a file: the rest is readable.
-	s := open(t, Config{URL: h.url(), Dir: t.TempDir()})
+	s := open(t, Config{URL: h.url(), Dir: t.TempDir(), Worker: worker.Run})
 	fsys, err := s.Tree(t.Context(), head(t, s))
 	check(t, err)
 	_, err = fsys.Open("zeros")
@@ -180,7 +183,7 @@ func FuzzPack(f *testing.F) {
 		fs := memfs.New()
 		b, err := newBare(fs, "main")
 		check(t, err)
-		if b.add(t.Context(), bytes.NewReader(pack), Limits{Pack: 1 << 20, Objects: 1000, Object: 1 << 20, Unpacked: 4 << 20}) != nil {
+		if b.add(t.Context(), workertest.Run, bytes.NewReader(pack), Limits{Pack: 1 << 20, Objects: 1000, Object: 1 << 20, Unpacked: 4 << 20}) != nil {
 			return
 		}
 		// What was accepted can be asked for without harm.

@@ -476,7 +476,7 @@ func (s *Store) fetch(ctx context.Context, a answer, have plumbing.Hash, b *bare
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(b.add(ctx, pack, s.cfg.Limits), pack.Close()); err != nil {
+	if err := errors.Join(b.add(ctx, s.cfg.Worker, pack, s.cfg.Limits), pack.Close()); err != nil {
 		return err
 	}
 	if _, err := b.commit(a.tip); err != nil {

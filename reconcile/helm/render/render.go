@@ -1,9 +1,7 @@
 package render
 
 import (
-	"bytes"
 	"context"
-	"encoding/gob"
 	"encoding/json"
 	"errors"
 	"time"
@@ -72,8 +70,8 @@ type Lookup func(apiVersion, kind, namespace, name string) (map[string]any, erro
 // Read reads a chart and checks that it is the wanted one and can be installed. Errors have
 // a hint, but those of the worker.
 func Read(ctx context.Context, on worker.Runner, packed Packed, want Want) (*Chart, error) {
-	var got readAnswer
-	if err := runJob(ctx, on, reading, readRequest{packed, want}, &got, nil); err != nil {
+	got, err := reading.Run(ctx, on, limits, readRequest{packed, want}, nil)
+	if err != nil {
 		return nil, err
 	}
 	if got.Problem != "" {
@@ -86,7 +84,6 @@ func Read(ctx context.Context, on worker.Runner, packed Packed, want Want) (*Cha
 // Render renders a chart for a release. Errors are *worker.Exceeded and others of the
 // worker, and *Error of the chart.
 func Render(ctx context.Context, on worker.Runner, packed Packed, r Release, lookup Lookup) (Rendered, error) {
-	var got renderAnswer
 	answer := func(_ context.Context, question []byte) ([]byte, error) {
 		var q lookupQuestion
 		if err := json.Unmarshal(question, &q); err != nil {
@@ -102,7 +99,8 @@ func Render(ctx context.Context, on worker.Runner, packed Packed, r Release, loo
 	if err != nil {
 		return Rendered{}, err
 	}
-	if err := runJob(ctx, on, rendering, renderRequest{packed, r.Name, r.Namespace, r.Revision, r.Upgrade, r.Values, capabilities, r.Private}, &got, answer); err != nil {
+	got, err := rendering.Run(ctx, on, limits, renderRequest{packed, r.Name, r.Namespace, r.Revision, r.Upgrade, r.Values, capabilities, r.Private}, answer)
+	if err != nil {
 		return Rendered{}, err
 	}
 	out := Rendered{got.Files, got.Public}
@@ -120,10 +118,8 @@ func (e *Error) Error() string { return e.text }
 
 // The jobs of a worker.
 var (
-	reading   = worker.Register("read-chart", func(request []byte, _ worker.Ask) ([]byte, error) { return doJob(request, readPacked) })
-	rendering = worker.Register("render-chart", func(request []byte, ask worker.Ask) ([]byte, error) {
-		return doJob(request, func(r renderRequest) renderAnswer { return renderPacked(r, ask) })
-	})
+	reading   = worker.RegisterTyped("read-chart", func(r readRequest, _ worker.Ask) (readAnswer, error) { return readPacked(r), nil })
+	rendering = worker.RegisterTyped("render-chart", func(r renderRequest, ask worker.Ask) (renderAnswer, error) { return renderPacked(r, ask), nil })
 )
 
 // What goes to the worker and comes back.
@@ -154,27 +150,3 @@ type (
 	}
 	lookupQuestion struct{ APIVersion, Kind, Namespace, Name string }
 )
-
-// runJob has a worker do a job, in this process' encoding.
-func runJob(ctx context.Context, on worker.Runner, job worker.Job, request, result any, answer worker.Answer) error {
-	var b bytes.Buffer
-	if err := gob.NewEncoder(&b).Encode(request); err != nil {
-		return err
-	}
-	got, err := on(ctx, job, limits, b.Bytes(), answer)
-	if err != nil {
-		return err
-	}
-	return gob.NewDecoder(bytes.NewReader(got)).Decode(result)
-}
-
-// doJob is the worker's side of runJob.
-func doJob[Q, A any](request []byte, job func(Q) A) ([]byte, error) {
-	var q Q
-	if err := gob.NewDecoder(bytes.NewReader(request)).Decode(&q); err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	err := gob.NewEncoder(&b).Encode(job(q))
-	return b.Bytes(), err
-}
