@@ -50,6 +50,11 @@ type Config struct {
 	// Inventory holds the host's own part of every snapshot; Secrets and
 	// Revision in it are ignored.
 	Inventory inventory.Options
+	// Inspect reads the clusters in some folders where it does no harm if that takes too
+	// much, and returns what is wrong with those that are not to be read here, by folder. It
+	// is asked before a cluster of a tree is read. An error is not about what is in the
+	// folders. Nil: there is no such place.
+	Inspect func(ctx context.Context, files fs.FS, folders []string) (map[string]cluster.Problems, error)
 }
 
 // Tree is a repository at one state.
@@ -253,7 +258,11 @@ func (r *Repository) Before(ctx context.Context, revision cluster.Revision, name
 		return cluster.Snapshot{}, nil, fmt.Errorf("read revision %s: %w", revision.Short(), err)
 	}
 	s := &state{loaded: map[string]*loaded{}, used: map[string]cluster.Usage{}, budget: inventory.NewBudget()}
-	l, err := r.load(ctx, Tree{Revision: revision, FS: files}, s, name)
+	t := Tree{Revision: revision, FS: files}
+	if err := r.inspect(ctx, t, s, name); err != nil {
+		return cluster.Snapshot{}, nil, err
+	}
+	l, err := r.load(ctx, t, s, name)
 	if err != nil {
 		return cluster.Snapshot{}, nil, err
 	}
@@ -357,6 +366,9 @@ func (r *Repository) loadAll(ctx context.Context, t Tree, s *state) error {
 	if s.clashes != nil {
 		return nil
 	}
+	if err := r.inspect(ctx, t, s, s.folders...); err != nil {
+		return err
+	}
 	var names []string
 	var snaps []cluster.Snapshot
 	for _, name := range s.folders {
@@ -371,6 +383,28 @@ func (r *Repository) loadAll(ctx context.Context, t Tree, s *state) error {
 	s.clashes = map[string]cluster.Problems{}
 	for i, problems := range inventory.CheckTogether(snaps) {
 		s.clashes[names[i]] = problems
+	}
+	return nil
+}
+
+// inspect has clusters of a tree read where that does no harm. Those that are not to be read
+// here count as read, with what is wrong with them.
+func (r *Repository) inspect(ctx context.Context, t Tree, s *state, names ...string) error {
+	if r.c.Inspect == nil || len(s.loaded) > 0 {
+		return nil
+	}
+	var folders []string
+	for _, name := range names {
+		folders = append(folders, r.Folder(name))
+	}
+	refused, err := r.c.Inspect(ctx, t.FS, folders)
+	if err != nil {
+		return fmt.Errorf("read the clusters of %s: %w", t.Revision.Short(), err)
+	}
+	for _, name := range names {
+		if problems := refused[r.Folder(name)]; len(problems) > 0 {
+			s.loaded[name] = &loaded{problems: problems}
+		}
 	}
 	return nil
 }

@@ -540,3 +540,38 @@ func TestExamples(t *testing.T) {
 		t.Errorf(".sops.yaml does not name the key of lab-age-key.txt, %s", public)
 	}
 }
+
+// TestInspect: a cluster that is not to be read here is reported as what was found, and
+// the others are read; each tree is inspected once.
+func TestInspect(t *testing.T) {
+	var asked []string
+	var failed error
+	repo, err := New(Config{Inspect: func(_ context.Context, _ fs.FS, folders []string) (map[string]cluster.Problems, error) {
+		asked = append(asked, strings.Join(folders, " "))
+		return map[string]cluster.Problems{"inventory/c000": {{Severity: cluster.Error, File: "inventory/c000", Message: "cannot be read"}}}, failed
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := Tree{Revision: revision, Content: "x", FS: flood(3, 1, true, "")}
+	failed = errors.New("no worker")
+	if _, _, err := repo.Snapshot(t.Context(), tree, "c001"); !errors.Is(err, failed) {
+		t.Errorf("without a worker: %v", err)
+	}
+	failed, asked = nil, nil
+	for range 2 {
+		for name, want := range map[string]string{"c000": "inventory/c000: cannot be read", "c001": "", "c002": ""} {
+			snap, problems, err := repo.Snapshot(t.Context(), tree, name)
+			if err != nil || problems.First() != want || (snap.Spec.Name == "") != (want != "") {
+				t.Errorf("%s: %q, %v, %v", name, snap.Spec.Name, problems, err)
+			}
+		}
+	}
+	if got := strings.Join(asked, "; "); got != "inventory/c000 inventory/c001 inventory/c002" {
+		t.Errorf("asked for %s", got)
+	}
+	tree.Content = "y"
+	if _, _, err := repo.Snapshot(t.Context(), tree, "c001"); err != nil || len(asked) != 2 {
+		t.Errorf("another tree: %v, asked for %q", err, asked)
+	}
+}

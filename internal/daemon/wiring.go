@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
+	"github.com/talos-agent/talos-agent/internal/daemon/sandbox"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/state"
@@ -54,6 +55,7 @@ func wireAgent(s config.Settings, files state.Dir, log *slog.Logger) (agent.Conf
 	pve.Log = log
 	// Proxmox VE calls a host what stands before the first dot of its name.
 	pve.Host, _, _ = strings.Cut(host, ".")
+	options := inventory.Options{Owner: s.Owner, Pool: s.Policy.Pool, ImageDatastore: s.ImageDatastore, Mirrors: s.Registries}
 	return agent.Config{
 		Owner: s.Owner, Clusters: s.Clusters, Interval: s.Interval, Known: known,
 		Policy: func() cluster.Policy { return *s.PolicyNow.Load() },
@@ -63,7 +65,7 @@ func wireAgent(s config.Settings, files state.Dir, log *slog.Logger) (agent.Conf
 			Decrypt: func(ctx context.Context, name string, file []byte) ([]byte, error) {
 				return secrets.Decrypt(ctx, name, file, s.Identities)
 			},
-			Inventory: inventory.Options{Owner: s.Owner, Pool: s.Policy.Pool, ImageDatastore: s.ImageDatastore, Mirrors: s.Registries},
+			Inventory: options, Inspect: sandbox.New(sandbox.Config{Inventory: options}).Inspect,
 		},
 		Proxmox: pve,
 		Factory: factory.Config{URL: s.Factory, CacheDir: filepath.Join(s.CacheDir, "images"), CA: s.CA, Log: log},

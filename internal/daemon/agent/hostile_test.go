@@ -14,6 +14,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/daemon/sandbox"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/worker"
 )
@@ -223,10 +224,13 @@ func TestHostilePushes(t *testing.T) {
 		s.Lab.Repo.AllowFilter(true)
 		s.Boot(func(c *agent.Config) {
 			c.Clusters, c.Policy = nil, packagedPolicy
-			c.Charts.Worker = func(ctx context.Context, job worker.Job, l worker.Limits, request []byte, answer worker.Answer) ([]byte, error) {
+			brief := func(ctx context.Context, job worker.Job, l worker.Limits, request []byte, answer worker.Answer) ([]byte, error) {
 				l.CPU = 2 * time.Second // of real time
 				return worker.Run(ctx, job, l, request, answer)
 			}
+			c.Charts.Worker = brief
+			// 2 s and 256 MiB are enough for the worst of them.
+			c.Sources.Inspect = sandbox.New(sandbox.Config{Inventory: c.Sources.Inventory, Worker: brief}).Inspect
 		})
 		s.UntilReady(20 * time.Minute)
 		vms := s.Lab.PVE.VMs()

@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
+	"github.com/talos-agent/talos-agent/internal/daemon/sandbox"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -210,7 +211,7 @@ func (s *Sim) Push(files map[string][]byte, message string) {
 // config is what the host's config would give.
 func (s *Sim) config() agent.Config {
 	link, files := s.link, s.files
-	store, err := git.Open(git.Config{URL: s.Lab.Repo.URL(), Branch: "main", Token: lab.GitToken, CA: s.Lab.CA(), Dial: link.DialContext, Dir: s.cache + "/repository"})
+	store, err := git.Open(git.Config{URL: s.Lab.Repo.URL(), Branch: "main", Token: lab.GitToken, CA: s.Lab.CA(), Dial: link.DialContext, Dir: s.cache + "/repository", Worker: workertest.Run})
 	if err != nil {
 		s.T.Fatal(err)
 	}
@@ -219,12 +220,13 @@ func (s *Sim) config() agent.Config {
 		targets[i].To.Dial = link.DialContext
 	}
 	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", Removals: s.Removals, VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
+	options := inventory.Options{Owner: "sim", Pool: "talos", ImageDatastore: "local"}
 	return agent.Config{
 		Owner: "sim", Clusters: []string{"dev"}, Known: s.Disk.journals(), Interval: time.Minute, Policy: func() cluster.Policy { return policy },
 		Files: files, CacheDir: s.cache, Dial: link.DialContext, Log: s.Log, Store: store,
 		Sources: sources.Config{Store: store, Decrypt: func(ctx context.Context, name string, file []byte) ([]byte, error) {
 			return secrets.Decrypt(ctx, name, file, Keys().IDs)
-		}, Inventory: inventory.Options{Owner: "sim", Pool: "talos", ImageDatastore: "local"}},
+		}, Inventory: options, Inspect: sandbox.New(sandbox.Config{Inventory: options, Worker: workertest.Run}).Inspect},
 		Proxmox: proxmox.Config{URL: s.Lab.PVE.URL(), Token: cluster.SecretString(s.Lab.Token), CA: s.Lab.CA(), Pool: "talos", Dial: link.DialContext, Log: s.Log},
 		Factory: factory.Config{URL: s.Lab.Factory.URL(), CacheDir: s.cache + "/images", CA: s.Lab.CA(), Dial: link.DialContext, Log: s.Log},
 		Charts: helm.Config{CA: s.Lab.CA(), Worker: workertest.Run, Mirrors: map[string]string{"https://helm.cilium.io": s.Lab.Charts.URL(),
