@@ -16,10 +16,13 @@ type Policy struct {
 	Datastores []string       // empty: any
 	Bridges    []string       // empty: any
 	Networks   []netip.Prefix // that addresses of nodes and VIPs lie in; empty: any
-	Limits     Limits
-	Capacity   Capacity
-	Switches          // narrow those of every cluster
-	Window     Window // that must be open besides that of a cluster
+	// Taken are addresses of this host and of its routers, as they are seen: no file has
+	// them, and no node and no VIP may be one of them.
+	Taken    []netip.Addr
+	Limits   Limits
+	Capacity Capacity
+	Switches        // narrow those of every cluster
+	Window   Window // that must be open besides that of a cluster
 	// Removals is how many nodes of a cluster may be removed at once without approval; 0:
 	// one, negative: none.
 	Removals  int

@@ -58,8 +58,12 @@ func wireAgent(s config.Settings, files state.Dir, log *slog.Logger) (agent.Conf
 	options := inventory.Options{Owner: s.Owner, Pool: s.Policy.Pool, ImageDatastore: s.ImageDatastore, Mirrors: s.Registries}
 	return agent.Config{
 		Owner: s.Owner, Clusters: s.Clusters, Interval: s.Interval, Known: known,
-		Policy: func() cluster.Policy { return *s.PolicyNow.Load() },
-		Files:  files, CacheDir: s.CacheDir, Log: log, Store: store,
+		Policy: func() cluster.Policy {
+			p := *s.PolicyNow.Load()
+			p.Taken = probe.FindTaken()
+			return p
+		},
+		Files: files, CacheDir: s.CacheDir, Log: log, Store: store,
 		Sources: sources.Config{
 			Store: store, Path: s.Folder, Clusters: s.Clusters,
 			Decrypt: func(ctx context.Context, name string, file []byte) ([]byte, error) {

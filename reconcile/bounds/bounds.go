@@ -51,6 +51,10 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			out = append(out, b)
 		}
 	}
+	taken := func(subject, what string, a netip.Addr) {
+		out = append(out, cluster.Block{Subject: subject, Reason: cluster.PolicyViolation, About: "taken", Message: fmt.Sprintf("%s %s is that of this host or of one of its routers", what, a),
+			Hint: "write an address that nothing else has; `networks` in the host's policy bounds where nodes may be"})
+	}
 	for _, n := range d.Spec.Nodes {
 		if p.Pool != "" && n.Pool != p.Pool {
 			refuse(n.Name, "pool", "it wants pool %q, and the host allows %q", n.Pool, p.Pool)
@@ -70,11 +74,18 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		if len(p.Bridges) > 0 && !slices.Contains(p.Bridges, n.Bridge) {
 			refuse(n.Name, "bridges", "it wants bridge %q, and the host allows %s", n.Bridge, strings.Join(p.Bridges, ", "))
 		}
+		if slices.Contains(p.Taken, n.IP) {
+			taken(n.Name, "its address", n.IP)
+		}
 		if !allowsAddress(p, n.IP) {
 			refuse(n.Name, "networks", "its address %s lies outside %s", n.IP, listed(p.Networks))
 		}
 	}
-	if vip := d.Spec.Network.VIP; vip.IsValid() && !allowsAddress(p, vip) {
+	vip := d.Spec.Network.VIP
+	if slices.Contains(p.Taken, vip) {
+		taken(d.Spec.Name, "its vip", vip)
+	}
+	if vip.IsValid() && !allowsAddress(p, vip) {
 		refuse(d.Spec.Name, "networks", "its vip %s lies outside %s", vip, listed(p.Networks))
 	}
 	if reg := d.Spec.InstallerRegistry; reg != "" && len(p.Factories) > 0 && !slices.ContainsFunc(p.Factories, func(allowed string) bool { return below("https://"+reg, "https://"+hostOf(allowed)) }) {

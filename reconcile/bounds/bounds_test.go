@@ -42,6 +42,32 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
+// TestTaken: no machine of a cluster has an address of the host or of a router.
+func TestTaken(t *testing.T) {
+	spec := cluster.Spec{Name: "dev", Nodes: []cluster.Node{{Name: "cp-1", IP: netip.MustParseAddr("10.10.0.11")}, {Name: "wk-1", IP: netip.MustParseAddr("10.10.0.80")}}}
+	for _, c := range []struct{ vip, taken, refused string }{
+		{"", "10.10.0.1", ""},
+		{"10.10.0.10", "10.10.0.1", ""},
+		{"", "10.10.0.80", "wk-1: its address 10.10.0.80 is that of this host or of one of its routers"},
+		{"10.10.0.1", "10.10.0.1", "dev: its vip 10.10.0.1 is that of this host or of one of its routers"},
+	} {
+		spec.Network.VIP = netip.Addr{}
+		if c.vip != "" {
+			spec.Network.VIP = netip.MustParseAddr(c.vip)
+		}
+		var refused []string
+		for _, b := range OfSpec(spec, cluster.Policy{Taken: []netip.Addr{netip.MustParseAddr(c.taken)}}) {
+			if b.Reason != cluster.PolicyViolation || b.Hint == "" {
+				t.Errorf("%+v", b)
+			}
+			refused = append(refused, b.Subject+": "+b.Message)
+		}
+		if got := strings.Join(refused, "; "); got != c.refused {
+			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
 func TestBelow(t *testing.T) {
 	for _, c := range []struct {
 		src, allowed string

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"path"
 	"slices"
 	"strings"
@@ -160,6 +161,7 @@ func hostilePushes() []hostile {
 		node("dev's address", "nodes.yaml:2:5: nodes.other-cp-1: address 10.10.0.11 of other-cp-1 is that of dev-cp-1 in cluster dev (invento", "10.10.8.1", "10.10.0.11"),
 		node("the gateway's address", "nodes.yaml:2:39: nodes.controlplane[0].ip: 10.10.0.1 is the gateway", "10.10.8.1", "10.10.0.1"),
 		node("an address of the loopback", "nodes.yaml:2:39: nodes.controlplane[0].ip: 127.0.0.1 is not in network.cidr 10.10.0.0/20", "10.10.8.1", "127.0.0.1"),
+		node("the host's own address", "its address 10.10.8.99 is that of this host or of one of its routers", "10.10.8.1", "10.10.8.99"),
 		node("an address of all", "nodes.yaml:2:39: nodes.controlplane[0].ip: 0.0.0.0 cannot be the address of a machine", "10.10.8.1", "0.0.0.0"),
 		node("an address of a group", "nodes.yaml:2:39: nodes.controlplane[0].ip: 224.0.0.1 cannot be the address of a machine", "10.10.8.1", "224.0.0.1"),
 		node("the broadcast address", "nodes.yaml:2:39: nodes.controlplane[0].ip: 10.10.15.255 is the broadcast address of 10.10.0.0/20", "10.10.8.1", "10.10.15.255"),
@@ -209,7 +211,8 @@ func hostileCharts() map[string]string {
 
 // packagedPolicy is what the package allows a repository.
 func packagedPolicy() cluster.Policy {
-	return cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 599}}, Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"}}
+	return cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 599}}, Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"},
+		Taken: []netip.Addr{netip.MustParseAddr("10.10.8.99")}}
 }
 
 // TestHostilePushes: whatever somebody pushes, nothing of it reaches the host: it is reported
