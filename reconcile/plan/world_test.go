@@ -175,6 +175,40 @@ func (w *world) run(t *testing.T, line string) string {
 			}
 		}
 		*w = *newWorld(cps, workers)
+	case "made": // a cluster that works
+		w.run(t, strings.Replace(line, "made", "cluster", 1))
+		for _, l := range []string{"image stored", "steps", "agree", "created 5h"} {
+			w.run(t, l)
+		}
+	case "add": // a node to the inventory, like another one: name, the other, VMID and IP
+		n, _ := w.d.Spec.Node(arg(2))
+		n.Name, n.VMID, n.IP, n.UUID = arg(1), w.number(t, arg(3)), netip.MustParseAddr(arg(4)), cluster.NodeUUID(w.d.Spec.ID, arg(1))
+		w.d.Spec.Nodes = append(slices.Clone(w.d.Spec.Nodes), n)
+		w.refresh()
+	case "node-is": // what Kubernetes has of a node
+		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) { w.editKubeNode(t, kn, f[2:]) })
+	case "guarded": // protected or locked when it was in the inventory
+		w.o.Facts.Guarded = f[1:]
+	case "unwatched": // nobody has asked its machine
+		w.o = cloneObserved(w.o)
+		delete(w.o.Machines, arg(1))
+	case "members": // cannot be seen
+		w.o.Members = cluster.Unseen[[]cluster.Member]("no control plane answers")
+	case "members-before": // are those, and they cannot be seen now
+		w.o.Members.Known, w.o.Members.Why = false, "no control plane answers"
+	case "members-none": // are listed
+		w.o.Members = cluster.Saw([]cluster.Member{})
+	case "lost": // a member of etcd, for so long
+		w.o.LostSince = map[uint64]time.Time{uint64(w.number(t, arg(1))): w.o.Now.Add(-parseAge(t, arg(2)))}
+	case "hold": // new nodes
+		w.d.Hold = strings.Join(f[1:], " ")
+	case "inactive": // a storage of pve1
+		h := w.o.Hosts["pve1"]
+		h.Storages = cluster.Saw(maps.Clone(h.Storages.Value))
+		st := h.Storages.Value[arg(1)]
+		st.Active = false
+		h.Storages.Value[arg(1)] = st
+		w.o.Hosts["pve1"] = h
 	case "cni":
 		w.d.Spec.CNI = cluster.CNI(arg(1))
 	case "addon":
@@ -279,6 +313,18 @@ func (w *world) run(t *testing.T, line string) string {
 			h := w.o.Hosts["pve1"]
 			h.Images = cluster.Saw(map[string]int64{imageName: 200704})
 			w.o.Hosts["pve1"] = h
+		case "cached-before": // it cannot be seen now
+			w.o.ImageCached = cluster.Seen[bool]{Value: true}
+		case "unasked":
+			w.o.ImageCached = cluster.Seen[bool]{}
+		case "cache-unknown":
+			w.o.ImageCached = cluster.Unseen[bool]("no space left on device")
+		case "unknown":
+			h := w.o.Hosts["pve1"]
+			h.Images = cluster.Unseen[map[string]int64]("596 broken pipe")
+			w.o.Hosts["pve1"] = h
+		case "verified":
+			w.o.Facts.Images = map[string]cluster.ImagePin{imageName: {Bytes: 200704}}
 		case "pinned":
 			w.o.Facts.Images = map[string]cluster.ImagePin{imageName: {Bytes: 1}}
 		}
@@ -428,6 +474,8 @@ func (w *world) run(t *testing.T, line string) string {
 				hw.Cores = w.number(t, v)
 			case "bridge":
 				hw.Bridge = v
+			case "vlan":
+				hw.VLAN = w.number(t, v)
 			case "onboot":
 				hw.OnBoot = v == "1"
 			case "mac":
@@ -493,11 +541,15 @@ func (w *world) run(t *testing.T, line string) string {
 		w.o.Now = w.o.Now.Add(parseAge(t, arg(1)))
 	case "revision":
 		w.d.Revision = cluster.Revision("main@sha1:" + strings.Repeat(arg(1), 40))
-	case "restarted": // a node, for what it lacks now
+	case "restarted": // a node, for what it lacks now; or it is about to be
+		before := "before "
+		if len(f) > 2 {
+			before = ""
+		}
 		n, _ := w.d.Spec.Node(arg(1))
 		mach := w.o.Machines[n.Name]
 		m := newPlanner(w.d, w.o, w.p)
-		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: targetOf(m.turnOf(n)), Boot: "before " + mach.BootID, Revision: w.d.Revision}}
+		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: targetOf(m.turnOf(n)), Boot: before + mach.BootID, Revision: w.d.Revision}}
 	case "settled":
 		w.o.Facts.Settled = SettledNodes(w.d, w.o)
 	case "switches":
@@ -552,6 +604,9 @@ func (w *world) run(t *testing.T, line string) string {
 		}
 	case "orphans":
 		w.o.Orphans = cluster.Unseen[[]cluster.VM]("403 permission check failed")
+		if f[len(f)-1] == "unasked" {
+			w.o.Orphans.Why = ""
+		}
 	case "unlist": // takes an addon out of the inventory
 		w.d.Spec.Addons = slices.DeleteFunc(slices.Clone(w.d.Spec.Addons), func(a cluster.Addon) bool { return a.Name == arg(1) })
 	case "left":
@@ -757,6 +812,27 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 	}
 }
 
+func (w *world) editKubeNode(t *testing.T, kn *cluster.KubeNode, words []string) {
+	for _, kv := range words {
+		switch k, v, _ := strings.Cut(kv, "="); k {
+		case "cordoned":
+			kn.Cordoned = v == "" || v == "true"
+		case "turn":
+			kn.Turn = v
+		case "drained":
+			kn.Drained = v
+		case "uuid":
+			kn.UUID = v
+		case "boot":
+			kn.BootID = v
+		case "ready":
+			kn.Ready = v == "" || v == "true"
+		default:
+			t.Fatalf("node-is: %q", kv)
+		}
+	}
+}
+
 // readPairs reads key:value,key:value.
 func readPairs(text string) map[string]string {
 	out := map[string]string{}
@@ -802,6 +878,8 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm = cluster.VM{VMID: n.VMID, Node: name, Presence: cluster.Absent}
 		case "unknown":
 			vm = cluster.VM{VMID: n.VMID, Node: name, Why: "596 no route to host"}
+		case "unasked":
+			vm = cluster.VM{VMID: n.VMID, Node: name}
 		case "unowned": // it is there, and its config cannot be read
 			vm = cluster.VM{VMID: n.VMID, Node: name, Host: n.Placement.Pin, Presence: cluster.Present, Why: "403 permission check failed"}
 		case "foreign":
@@ -827,6 +905,10 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm.Protected = true
 		case "managed":
 			vm.Managed = true
+		case "task": // of somebody's
+			vm.Task = &cluster.Task{Type: v, VMID: n.VMID, Started: w.o.Now}
+		case "configless": // its config cannot be read
+			vm.Hardware = cluster.Unseen[cluster.Hardware]("596 broken pipe")
 		case "others":
 			key, volume, _ := strings.Cut(v, "=")
 			vm.Others = append(vm.Others, cluster.Drive{Key: key, Volume: volume, Own: strings.Contains(volume, fmt.Sprintf("vm-%d-", n.VMID))})
@@ -838,6 +920,8 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm.Deleting, vm.Power = true, cluster.Stopped
 		case "cores":
 			vm.Hardware.Value.Cores, _ = strconv.Atoi(v)
+		case "memory": // GiB
+			vm.Hardware.Value.MemoryMiB = int64(w.number(t, v)) << 10
 		case "bridge":
 			vm.Hardware.Value.Bridge = v
 		case "address":
