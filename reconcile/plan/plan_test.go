@@ -490,6 +490,10 @@ func TestOnlyMemberGoesDown(t *testing.T) {
 	if why := EtcdWithout(w.d, w.o, "cp-1"); why != "" {
 		t.Error(why)
 	}
+	w.addPlane("cp-2", 412, 12)
+	if EtcdWithout(w.d, w.o, "cp-1") == "" {
+		t.Error("cp-1 may go down before cp-2 has joined it")
+	}
 	w.run(t, "made cps=3")
 	w.run(t, "machine cp-2 silent")
 	if EtcdWithout(w.d, w.o, "cp-1") == "" {

@@ -270,6 +270,8 @@ func (w *world) run(t *testing.T, line string) string {
 			w.p.ObserveOnly = true
 		case "off":
 			w.p.ApplyOff = true
+		case "approve":
+			w.p.ApplyApproved = true
 		case "removals":
 			w.p.Removals = w.number(t, arg(2))
 		case "networks":
@@ -295,6 +297,10 @@ func (w *world) run(t *testing.T, line string) string {
 				w.editNode(t, n, f[2:])
 			}
 		}
+	case "storages": // of pve1 cannot be seen
+		h := w.o.Hosts["pve1"]
+		h.Storages = cluster.Unseen[map[string]cluster.Storage]("596 broken pipe")
+		w.o.Hosts["pve1"] = h
 	case "host":
 		w.host(t, f[1:])
 	case "vm":
@@ -332,6 +338,8 @@ func (w *world) run(t *testing.T, line string) string {
 		w.d.Schematic, w.d.Image, w.d.Configs = "", cluster.Image{}, nil
 	case "facts":
 		w.facts(t, f[1:])
+	case "fingerprint": // of the bundle is not known
+		w.d.Fingerprint = ""
 	case "secrets":
 		w.d.Bundle = cluster.Secret{}
 	case "remove": // a node that is there from the inventory, which is seen
@@ -355,6 +363,13 @@ func (w *world) run(t *testing.T, line string) string {
 			vm := w.vm(n)
 			vm.Power = cluster.PowerRunning
 			vms = append(vms, vm)
+		}
+		w.o.Orphans = cluster.Saw(vms)
+	case "orphans-are": // these, name=VMID
+		var vms []cluster.VM
+		for _, kv := range f[1:] {
+			name, id, _ := strings.Cut(kv, "=")
+			vms = append(vms, w.vm(cluster.Node{Name: name, VMID: w.number(t, id), Placement: cluster.Placement{Pin: "pve1"}}))
 		}
 		w.o.Orphans = cluster.Saw(vms)
 	case "vip": // served, or by whom it is held
@@ -430,7 +445,7 @@ func (w *world) run(t *testing.T, line string) string {
 		w.o.Nodes = cluster.Saw(nodes)
 	case "pod": // of kube-system: its name, workload and state, and why
 		pods := maps.Clone(w.o.SystemPods.Value)
-		p := cluster.SystemPod{Name: arg(1), Workload: arg(2), DNS: arg(2) == "coredns"}
+		p := cluster.SystemPod{Name: arg(1), Workload: arg(2), DNS: strings.HasPrefix(arg(2), "coredns")}
 		why := strings.Join(f[4:], " ")
 		switch state, on, _ := strings.Cut(arg(3), "@"); state {
 		case "ready":
@@ -597,6 +612,8 @@ func (w *world) run(t *testing.T, line string) string {
 		nodes := maps.Clone(w.o.Nodes.Value)
 		nodes[arg(1)] = cluster.KubeNode{Name: arg(1), Ready: arg(2) == "ready", Why: "Kubelet stopped posting node status."}
 		w.o.Nodes = cluster.Saw(nodes)
+	case "kubernetes-before": // is what it is, and it does not answer now
+		w.o.Nodes.Known, w.o.Nodes.Why = false, "connection refused"
 	case "kubernetes": // does not answer any more
 		w.o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("connection refused")
 		for name := range w.o.APIs {
@@ -698,10 +715,18 @@ func (w *world) run(t *testing.T, line string) string {
 				r.UPID = upid
 				continue
 			}
+			if s == "disrupts" {
+				r.Node, r.Disrupts = r.Subject, true
+				continue
+			}
 			host, storage, _ := strings.Cut(s, "/")
 			r.Claims = append(r.Claims, cluster.ClaimStorage(host, storage))
 		}
 		w.o.Running = append(w.o.Running, r)
+	case "others-task": // on pve1: type, VMID, age
+		w.run(t, strings.TrimPrefix(line, "others-"))
+		tasks := w.o.Hosts["pve1"].Tasks.Value
+		tasks[len(tasks)-1].Ours = false
 	case "task": // of ours, on pve1: type, VMID, age, the end of its log
 		id, _ := strconv.Atoi(arg(2))
 		h := w.o.Hosts["pve1"]
@@ -712,6 +737,9 @@ func (w *world) run(t *testing.T, line string) string {
 	case "failed": // an action, so often in a row
 		n, _ := strconv.Atoi(arg(3))
 		w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.ActionKind(strings.ReplaceAll(arg(1), "-", " ")), Subject: arg(2)}, Failed: n, Until: w.o.Now.Add(time.Minute), Error: "no luck"})
+	case "undone": // an action, by somebody else, so often in a row
+		w.run(t, strings.Replace(line, "undone", "failed", 1))
+		w.o.Backoffs[len(w.o.Backoffs)-1].Undone = true
 	case "rest":
 		w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.ActionKind(strings.ReplaceAll(arg(1), "-", " ")), Subject: arg(2)}, Failed: 1, Until: w.o.Now.Add(time.Minute), Error: "no space left"})
 	case "step":
@@ -786,6 +814,10 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			n.DiskBytes = int64(w.number(t, v)) << 30
 		case "datastore":
 			n.Datastore = v
+		case "cloudinit":
+			n.CloudInitDatastore = v
+		case "image-datastore":
+			n.ImageDatastore = v
 		case "replace":
 			n.Replace = v
 		case "protect":
@@ -856,6 +888,10 @@ func (w *world) host(t *testing.T, words []string) {
 			h = cluster.Host{Name: "pve1", Why: "connection refused"}
 		case "noquorum":
 			h.Quorate = cluster.Saw(false)
+		case "unasked": // whether it has a quorum
+			h.Quorate = cluster.Seen[bool]{}
+		case "unmeasured": // how much memory it has is not known
+			h.MemoryBytes = 0
 		case "noimport":
 			h.Storages = cluster.Saw(map[string]cluster.Storage{"local": {Active: true, Content: []string{"iso"}}, "local-lvm": {Active: true, Content: []string{"images"}}})
 		default:
