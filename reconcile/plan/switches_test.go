@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -16,9 +18,9 @@ func TestSettledNodes(t *testing.T) {
 	}{
 		{"as it should be", nil, true},
 		{"not Ready", []string{"node-is wk-1 ready=false"}, false},
-		{"hardware not read", []string{"vm wk-1 old configless"}, false},
+		{"hardware not read", []string{"vm wk-1 running configless"}, false},
 		{"config not read", []string{"edit wk-1 config="}, false},
-		{"no system disk", []string{"vm wk-1 old diskless"}, false},
+		{"no system disk", []string{"vm wk-1 running diskless"}, false},
 		{"other hardware", []string{"edit wk-1 onboot=0"}, false},
 		{"another config", []string{"edit wk-1 config=edited"}, false},
 		{"what it should be is not known", []string{"schematic"}, false},
@@ -71,5 +73,54 @@ func TestTaskOfNoVM(t *testing.T) {
 		if x.Reason == cluster.TaskOverdue {
 			t.Errorf("%+v", x)
 		}
+	}
+}
+
+// TestHintOfRefusedPods: where the label goes that lets pods be made which Pod Security
+// refuses.
+func TestHintOfRefusedPods(t *testing.T) {
+	const label = "pod-security.kubernetes.io/enforce"
+	for _, c := range []struct {
+		addon cluster.Addon
+		want  string
+	}{
+		{cluster.Addon{Namespace: "storage", File: "addons/x.yaml"}, "write `namespace_labels: {" + label + ": privileged}` into addons/x.yaml"},
+		{cluster.Addon{Namespace: "kube-system", File: "addons/x.yaml"}, "give the addon a namespace of its own"},
+		{cluster.Addon{Namespace: "storage", File: "addons/x.yaml", Asks: cluster.NamespaceMeta{Labels: map[string]string{label: "baseline"}}}, "write `" + label + ": privileged` into namespace_labels in addons/x.yaml"},
+		{cluster.Addon{Namespace: "storage", Ownership: cluster.BootstrapOnly}, "`kubectl label namespace storage " + label + "=privileged`"},
+	} {
+		if got := hintOfRefused(c.addon); !strings.Contains(got, c.want) {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+// TestUnseenHostIsNotJudged: whether a host has the room that the inventory bounds is asked
+// when the host is seen.
+func TestUnseenHostIsNotJudged(t *testing.T) {
+	w := newWorld(1, 0)
+	edits("bound 7")(t, w)
+	for _, seen := range []bool{true, false} {
+		if !seen {
+			w.run(t, "host unknown")
+		}
+		m := newPlanner(w.d, w.o, w.p)
+		if m.judgeCapacity(); len(m.lacks) > 0 != seen {
+			t.Errorf("seen: %v: %v", seen, m.lacks)
+		}
+	}
+}
+
+// TestForecastNamesWhatIsApproved: the VMs of a forecast are those that an approval is for,
+// and none where none is needed.
+func TestForecastNamesWhatIsApproved(t *testing.T) {
+	w := newWorld(1, 2)
+	edits("made cps=1 workers=2", "remove wk-2")(t, w)
+	if f := Forecast(w.d, w.o, w.p); f.Unapproved || len(f.VMs) > 0 {
+		t.Errorf("wk-2 may be removed without approval: %v", f.VMs)
+	}
+	w.run(t, "switches approve")
+	if f := Forecast(w.d, w.o, w.p); !f.Unapproved || !slices.Equal(f.VMs, []int{522}) {
+		t.Errorf("wk-2 may not be removed without approval: %v", f.VMs)
 	}
 }

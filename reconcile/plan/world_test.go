@@ -365,6 +365,43 @@ func (w *world) run(t *testing.T, line string) string {
 			vms = append(vms, vm)
 		}
 		w.o.Orphans = cluster.Saw(vms)
+	case "apis": // down, or as they were, and not seen now
+		for name := range w.o.APIs {
+			w.o.APIs[name] = cluster.Saw(false)
+			if arg(1) == "before" {
+				w.o.APIs[name] = cluster.Seen[bool]{Value: true}
+			}
+		}
+	case "chart": // of an addon: it cannot be fetched, or nothing is rendered of it
+		w.o = cloneObserved(w.o)
+		if arg(2) == "failed" {
+			w.o.Charts[arg(1)] = cluster.Unseen[cluster.Fetched]("404 Not Found")
+		} else {
+			w.o.Charts[arg(1)] = cluster.Saw(cluster.Fetched{})
+		}
+	case "releases-before": // are what they are, and they cannot be seen now
+		w.o.Releases.Known, w.o.Releases.Why = false, "connection refused"
+	case "host2": // pve2, which has a local-lvm, too, with guests: VMID=GiB
+		h := w.o.Hosts["pve1"]
+		h.Name, h.Guests = "pve2", nil
+		for _, kv := range f[1:] {
+			id, size, _ := strings.Cut(kv, "=")
+			h.Guests = append(h.Guests, cluster.Guest{VMID: w.number(t, id), MemoryBytes: int64(w.number(t, size)) << 30, Running: true})
+		}
+		w.o.Hosts["pve2"] = h
+	case "shared": // a storage of pve1, as that of pve2
+		h := w.o.Hosts["pve1"]
+		st := h.Storages.Value[arg(1)]
+		st.Shared = true
+		h.Storages.Value[arg(1)] = st
+	case "asked": // so many members, and the others cannot be; or the repository's schematic is not yet
+		if arg(1) == "schematic" {
+			asked := w.d
+			asked.Schematic = ""
+			w.d.Asked = &asked
+			break
+		}
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), w.number(t, arg(1))
 	case "orphans-are": // these, name=VMID
 		var vms []cluster.VM
 		for _, kv := range f[1:] {
@@ -589,8 +626,6 @@ func (w *world) run(t *testing.T, line string) string {
 		w.d.Spec.MaxUnavailable = w.number(t, arg(1))
 	case "agree": // the members of etcd, on who they are
 		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), len(w.o.Members.Value)
-	case "asked": // so many members, and the others cannot be
-		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), w.number(t, arg(1))
 	case "allow-even":
 		w.d.Spec.AllowEven = true
 	case "approve": // the removal of these VMs
@@ -890,6 +925,8 @@ func (w *world) host(t *testing.T, words []string) {
 			h.Quorate = cluster.Saw(false)
 		case "unasked": // whether it has a quorum
 			h.Quorate = cluster.Seen[bool]{}
+		case "coreless": // how many cores it has is not known
+			h.Cores = 0
 		case "unmeasured": // how much memory it has is not known
 			h.MemoryBytes = 0
 		case "noimport":
