@@ -66,7 +66,7 @@ func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach clust
 	if mach.Schematic != "" && d.Schematic != "" && mach.Schematic != d.Schematic {
 		return []Drift{{cluster.SchematicDrift, "image schematic", d.Schematic, mach.Schematic, Reboot, ""}}
 	}
-	if kn, ok := o.Nodes.Value[n.Name]; o.Nodes.Known && ok && kn.Kubelet != "" && kn.Kubelet != want.Kubernetes {
+	if kn := o.Nodes.Value[n.Name]; o.Nodes.Known && kn.Kubelet != "" && kn.Kubelet != want.Kubernetes {
 		return []Drift{{cluster.KubernetesDrift, "kubernetes version", want.Kubernetes, kn.Kubelet, InPlace, ""}}
 	}
 	if want := d.Configs[n.Name].Digest; want != "" && mach.ConfigDigest != "" && mach.ConfigDigest != want {
