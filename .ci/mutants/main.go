@@ -216,10 +216,25 @@ func parseDiff(text string) map[string]map[int]bool {
 }
 
 // suite are the tests of a package, compiled with all mutants of one in them.
-type suite struct{ dir, binary string }
+type suite struct {
+	dir, binary string
+	flags       []string
+}
 
 // tested are the packages whose tests run over the mutants of one.
 func (o options) tested(pkg string) []string { return append([]string{pkg}, splitList(o.above)...) }
+
+// flagsOf are flags of the tests of a package: a property that fails is neither made smaller
+// nor written into the tree.
+func (o options) flagsOf(pkg string) []string {
+	files, _ := filepath.Glob(filepath.Join(o.root, pkg, "*_test.go")) // the pattern is well formed
+	for _, path := range files {
+		if text, err := os.ReadFile(path); err == nil && strings.Contains(string(text), `"pgregory.net/rapid"`) {
+			return []string{"-rapid.nofailfile", "-rapid.shrinktime=1ms"}
+		}
+	}
+	return nil
+}
 
 // compile compiles the tests with all mutants in them. It returns none where that does not
 // compile: then each mutant is tried by itself.
@@ -258,7 +273,7 @@ func (o options) compile(ctx context.Context, dir, pkg string, mutants []mutant)
 	}
 	var out []suite
 	for i, tested := range o.tested(pkg) {
-		s := suite{dir: filepath.Join(o.root, tested), binary: filepath.Join(dir, fmt.Sprintf("suite-%d.test", i))}
+		s := suite{dir: filepath.Join(o.root, tested), binary: filepath.Join(dir, fmt.Sprintf("suite-%d.test", i)), flags: o.flagsOf(tested)}
 		cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-overlay", at, "-o", s.binary, "./"+tested)
 		cmd.Dir = o.root
 		if text, err := cmd.CombinedOutput(); err != nil {
@@ -277,7 +292,7 @@ func (o options) compile(ctx context.Context, dir, pkg string, mutants []mutant)
 func (o options) runSuite(ctx context.Context, s suite, number int) (outcome, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.within+time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, s.binary, "-test.short", "-test.failfast", "-test.timeout", o.within.String())
+	cmd := exec.CommandContext(ctx, s.binary, append([]string{"-test.short", "-test.failfast", "-test.timeout", o.within.String()}, s.flags...)...)
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", chosenMutant, number))
 	err := cmd.Run()
@@ -361,7 +376,7 @@ func (o options) test(ctx context.Context, overlay, pkg string) (outcome, error)
 	if overlay != "" {
 		args = append(args, "-overlay", overlay)
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./"+pkg)...)
+	cmd := exec.CommandContext(ctx, "go", append(append(args, "./"+pkg), o.flagsOf(pkg)...)...)
 	cmd.Dir = o.root
 	text, err := cmd.CombinedOutput()
 	var exit *exec.ExitError

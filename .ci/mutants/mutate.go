@@ -166,9 +166,8 @@ func (f *finder) visit(n ast.Node) bool {
 	switch n := n.(type) {
 	case *ast.BinaryExpr:
 		if n.Op == token.LAND || n.Op == token.LOR {
-			neutral := map[token.Token]string{token.LAND: " || %s)", token.LOR: " && %s)"}[n.Op]
-			f.wrap(dropOperand, n.X, neutral, n.Op == token.LOR)
-			f.wrap(dropOperand, n.Y, neutral, n.Op == token.LOR)
+			f.wrapOperand(n.Op, n.X)
+			f.wrapOperand(n.Op, n.Y)
 		}
 	case *ast.IfStmt:
 		if n.Else == nil && leaves(n.Body) {
@@ -208,6 +207,17 @@ func (f *finder) remove(c *ast.CaseClause) {
 		words = append(words, f.textOf(e))
 	}
 	f.add(dropCase, strings.Join(words, ", "), c, edit{from: f.at(c.Pos()), to: f.at(c.End()), removes: true})
+}
+
+// wrapOperand drops an operand of && or ||. One of || may be such a chain itself, which &&
+// would bind only the end of.
+func (f *finder) wrapOperand(op token.Token, e ast.Expr) {
+	neutral := map[token.Token]string{token.LAND: " || %s)", token.LOR: " && %s)"}[op]
+	f.wrap(dropOperand, e, neutral, op == token.LOR)
+	if b, ok := e.(*ast.BinaryExpr); ok && op == token.LOR && b.Op == token.LOR {
+		last := &f.found[len(f.found)-1].edit
+		last.before, last.after = "((", ")"+neutral
+	}
 }
 
 // wrap puts text around an expression.

@@ -81,7 +81,7 @@ func TestMutate(t *testing.T) {
 
 // TestEdits: what is dropped is still evaluated, and decides nothing.
 func TestEdits(t *testing.T) {
-	text := "package p\n\nfunc f(a, b bool) bool {\n\tif a {\n\t\treturn a || b\n\t}\n\treturn a && b\n}\n"
+	text := "package p\n\nfunc f(a, b bool) bool {\n\tif a {\n\t\treturn a || b\n\t}\n\tif b {\n\t\tg(a || b || a)\n\t}\n\treturn a && b\n}\n"
 	found, err := mutate("p.go", []byte(text))
 	if err != nil {
 		t.Fatal(err)
@@ -94,7 +94,8 @@ func TestEdits(t *testing.T) {
 			}
 		}
 	}
-	want := []string{"if (a) && false {", "return (a && false) || b", "return a || (b && false)", "return (a || true) && b", "return a && (b || true)"}
+	want := []string{"if (a) && false {", "return (a && false) || b", "return a || (b && false)",
+		"g(((a || b) && false) || a)", "g((a && false) || b || a)", "g(a || (b && false) || a)", "g(a || b || (a && false))", "return (a || true) && b", "return a && (b || true)"}
 	if !slices.Equal(got, want) {
 		t.Errorf("%q, want %q", got, want)
 	}

@@ -1,6 +1,7 @@
 package action
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -22,5 +23,38 @@ func TestChanged(t *testing.T) {
 		if got := ChangedOf(vm).String(); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// TestTexts: what an action does, in words and in what an approval is for, where that depends
+// on what it is given.
+func TestTexts(t *testing.T) {
+	web := cluster.Addon{Name: "web", Namespace: "apps", Ownership: cluster.Managed}
+	node := cluster.Node{Name: "wk-1", VMID: 521}
+	value := "a"
+	for _, c := range []struct {
+		action       Action
+		text, change string // of which these are parts
+	}{
+		{InstallAddon{Addon: web}, "install addon web into apps", "from="},
+		{InstallAddon{Addon: web, Status: "deployed"}, "upgrade addon web in apps", "from=deployed"},
+		{InstallAddon{Addon: web, Status: "failed"}, "recover addon web in apps, which is failed", "from=failed"},
+		{InstallAddon{Addon: web, Status: "deployed", PutBack: "deployment x is missing"}, "upgrade addon web in apps: deployment x is missing", "put-back=deployment x is missing"},
+		{MarkAddon{Addon: web}, "is managed", "ownership=managed"},
+		{MarkAddon{Addon: web, Good: true}, "is ready, to roll back to", "ownership=managed good"},
+		{LabelNode{Node: node}, "note what of the Node object of wk-1 is the inventory's", ""},
+		{LabelNode{Node: node, Edits: []cluster.MetaEdit{{Kind: cluster.MetaLabel, Key: "zone", Want: &value}}}, "change the Node object of wk-1: label zone", "labels="},
+		{ChangeConfig{Node: node, Edited: true}, "back (edited on the node; Talos does not note by whom)", "config="},
+		{ChangeConfig{Node: node, Edited: true, Since: time.Date(2026, 11, 22, 11, 31, 0, 0, time.UTC)}, "it runs that since 2026-11-22 11:31 UTC", "config="},
+		{ApplyConfig{Node: node, Kept: Kept{Config: "main@sha1:1111111111111111111111111111111111111111"}}, "with the config of", "config=main@sha1:1"},
+		{ApplyConfig{Node: node, Kept: Kept{Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1"}}}, "with Talos v1.13.9 and Kubernetes v1.36.1", "talos=v1.13.9 kubernetes=v1.36.1"},
+	} {
+		i := c.action.Info()
+		if !strings.Contains(i.Text, c.text) || !strings.Contains(i.Change, c.change) || c.change == "" && i.Change != "" {
+			t.Errorf("%q, %q; want %q, %q", i.Text, i.Change, c.text, c.change)
+		}
+	}
+	if i := (ApplyConfig{Node: node}).Info(); strings.Contains(i.Text, "which the cluster runs") || i.Change != "" {
+		t.Errorf("a node that is like the repository: %+v", i)
 	}
 }

@@ -66,11 +66,11 @@ func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach clust
 	if mach.Schematic != "" && d.Schematic != "" && mach.Schematic != d.Schematic {
 		return []Drift{{cluster.SchematicDrift, "image schematic", d.Schematic, mach.Schematic, Reboot, ""}}
 	}
-	if kn, ok := o.Nodes.Value[n.Name]; o.Nodes.Known && ok && kn.Kubelet != "" && kn.Kubelet != want.Kubernetes {
+	if kn := o.Nodes.Value[n.Name]; o.Nodes.Known && kn.Kubelet != "" && kn.Kubelet != want.Kubernetes {
 		return []Drift{{cluster.KubernetesDrift, "kubernetes version", want.Kubernetes, kn.Kubelet, InPlace, ""}}
 	}
-	if cfg, ok := d.Configs[n.Name]; ok && mach.ConfigDigest != "" && mach.ConfigDigest != cfg.Digest {
-		return []Drift{{cluster.ConfigDrift, "machine config", cfg.Digest, mach.ConfigDigest, Reboot, ""}}
+	if want := d.Configs[n.Name].Digest; want != "" && mach.ConfigDigest != "" && mach.ConfigDigest != want {
+		return []Drift{{cluster.ConfigDrift, "machine config", want, mach.ConfigDigest, Reboot, ""}}
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func compareVersions(a, b string) int {
 func CountConfigs(d cluster.Desired, o cluster.Observed) (same, other int) {
 	for _, n := range d.Spec.Nodes {
 		mach := o.Machines[n.Name]
-		if _, rendered := d.Configs[n.Name]; !rendered || mach.Reach != cluster.Configured || mach.ConfigDigest == "" {
+		if d.Configs[n.Name].Digest == "" || mach.Reach != cluster.Configured || mach.ConfigDigest == "" {
 			continue
 		}
 		if len(OfMachine(d, o, n, mach)) > 0 {

@@ -1,6 +1,7 @@
 package drift
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -23,6 +24,8 @@ func TestRunningVersions(t *testing.T) {
 		"both":                            {nodes: []node{{"v1.14.1", "v1.37.0"}, {"v1.13.9", "v1.36.1"}, {"v1.14.0", "v1.37.0"}}, want: node{"v1.14.0", "v1.37.0"}},
 		"one has not registered":          {nodes: []node{{"v1.14.1", ""}, {"v1.13.9", "v1.36.1"}}, want: node{"v1.13.9", "v1.36.1"}, uniform: true},
 		"one does not show its own Talos": {nodes: []node{{"", "v1.37.0"}, {"v1.13.9", "v1.36.1"}}, want: node{"v1.13.9", "v1.36.1"}, uniform: true},
+		"it was seen before, and is not":  {nodes: []node{{"v1.13.9", "v1.36.1"}}, unseen: true, uniform: true},
+		"one is silent":                   {nodes: []node{{"v1.14.1", "v1.36.1"}, {"v1.13.9", "v1.36.1"}}, want: node{"v1.13.9", "v1.36.1"}, uniform: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "cp-1"}, {Name: "wk-1"}, {Name: "wk-2"}}}}}
@@ -34,6 +37,14 @@ func TestRunningVersions(t *testing.T) {
 				nodes[n.Name] = cluster.KubeNode{Name: n.Name, Kubelet: have.kubelet}
 			}
 			o.Nodes = cluster.Saw(nodes)
+			if strings.HasPrefix(name, "it was seen") {
+				o.Nodes.Known = false
+			}
+			if strings.HasPrefix(name, "one is silent") {
+				m := o.Machines["cp-1"]
+				m.Reach = cluster.Silent
+				o.Machines["cp-1"] = m
+			}
 			v, uniform, ok := RunningVersions(d, o)
 			if got := (node{v.Talos, v.Kubernetes}); got != tt.want || uniform != tt.uniform || ok == tt.unseen {
 				t.Errorf("%v, uniform %v, seen %v", got, uniform, ok)

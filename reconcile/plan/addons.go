@@ -48,11 +48,10 @@ func (m *planner) anyAPI() bool {
 func (m *planner) foundable() bool { return etcdSeen(m.o) || m.o.Facts.BootstrapSent() }
 
 func (m *planner) planAddon(a cluster.Addon, api bool) {
-	chart, asked := m.o.Charts[a.Name]
-	rel, installed := m.o.Releases.Value[a.Name]
-	installed = installed && rel.Namespace == a.Namespace
+	chart, rel := m.o.Charts[a.Name], m.o.Releases.Value[a.Name]
+	installed := rel.Namespace == a.Namespace // none has none
 	settled := installed && m.o.Releases.Known && a.Ownership == cluster.BootstrapOnly && rel.Status == "deployed"
-	if !settled && (!asked || !chart.Known) {
+	if !settled && !chart.Known {
 		m.do(action.FetchChart{Addon: a})
 	}
 	if !api {
@@ -92,7 +91,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		if good := a.RollBack && rel.Ready && !rel.Good; a.Ownership == cluster.Managed && (!rel.Managed || good) {
 			m.do(action.MarkAddon{Addon: a, Good: good})
 		}
-		if rel.ToPutBack() != "" && a.Ownership == cluster.Managed {
+		if rel.ToPutBack() != "" {
 			m.putBack(a, rel, chart.Value.Release)
 		} else if !rel.Ready {
 			m.waitForAddon(a, rel)
@@ -100,7 +99,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	case rel.Digest == "" && a.Ownership == cluster.Managed:
 		m.block(cluster.Block{Subject: a.Name, Reason: cluster.ReleaseForeign, Message: fmt.Sprintf("a release %s that is not ours is installed in %s", a.Name, rel.Namespace),
 			Hint: "say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it"})
-	case a.Ownership == cluster.BootstrapOnly && rel.Digest == "":
+	case rel.Digest == "":
 		// Whoever installed it manages it, broken or not.
 	case rel.Status == "uninstalling" && m.o.Now.Sub(rel.Changed) < abandonedAfter:
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "its release is being uninstalled", Within: taskWithin})
@@ -115,7 +114,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
 	i := do.Info()
 	switch {
-	case rel.Digest == do.Digest, m.o.Facts.Destroying(), strings.HasPrefix(rel.Status, "pending-"): // it is left half done
+	case rel.Digest == do.Digest, strings.HasPrefix(rel.Status, "pending-"): // it is left half done
 	case !m.o.Facts.WasReady() && !rel.Edited && !rel.Ready: // the cluster is being made, and may need it
 	case rel.Edited && (m.d.Spec.ObserveOnly || m.p.ObserveOnly):
 		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.HealingOff, About: string(i.Kind), Message: "somebody else has changed its release, and it is left so: heal is observe; else: " + i.Text,
@@ -157,7 +156,7 @@ func (m *planner) planRollback(a cluster.Addon, rel cluster.Release, digest stri
 		switch {
 		case !rel.Ready:
 			m.waitForAddon(a, rel)
-		case !rel.Good && a.Ownership == cluster.Managed: // the one before it may be pruned
+		case !rel.Good: // the one before it may be pruned
 			m.do(action.MarkAddon{Addon: a, Good: true})
 		}
 		return true
@@ -300,7 +299,7 @@ func hintOfRefused(a cluster.Addon) string {
 // unmetDependency names the first addon that must be ready before this one.
 func (m *planner) unmetDependency(a cluster.Addon) string {
 	for _, d := range m.d.Spec.Dependencies(a) {
-		if rel, ok := m.o.Releases.Value[d]; !ok || !rel.Ready {
+		if !m.o.Releases.Value[d].Ready {
 			return d
 		}
 	}

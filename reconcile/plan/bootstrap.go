@@ -60,9 +60,8 @@ func (m *planner) planBootstrap() {
 			}
 		}
 	}
-	etcd, known := mach.Services["etcd"]
 	switch {
-	case mach.Stage != "booting" && mach.Stage != "running", !known, etcd.State != "Preparing":
+	case mach.Stage != "booting" && mach.Stage != "running", mach.Services["etcd"].State != "Preparing":
 		m.wait(cluster.Wait{Subject: chosen.Name, Within: joinWithin,
 			Reason: cluster.WaitingForEtcd, Message: fmt.Sprintf("waits until etcd on %s is ready to be bootstrapped", chosen.Name)})
 	default:
@@ -98,6 +97,5 @@ func neverFounded(o cluster.Observed, n cluster.Node) bool {
 	if m.Reach != cluster.Configured {
 		return false
 	}
-	etcd, known := m.Services["etcd"]
-	return known && etcd.State == "Preparing"
+	return m.Services["etcd"].State == "Preparing"
 }

@@ -63,10 +63,8 @@ func isDisrupted(o cluster.Observed, n cluster.Node) bool {
 // waits if not. It is asked in one place for every action, whoever plans it.
 func (m *planner) mayDisrupt(i action.Info) bool {
 	n, stays := m.d.Spec.Node(i.Node)
-	if j := slices.IndexFunc(m.removed, func(n cluster.Node) bool { return n.Name == i.Node }); !stays && j >= 0 {
-		n = m.removed[j]
-	} else if !stays {
-		n = cluster.Node{Name: i.Node, Role: cluster.ControlPlane} // etcd decides
+	if !stays {
+		n = m.removedNode(i.Node)
 	}
 	b := m.budgets[n.Role]
 	if !stays {
@@ -94,14 +92,25 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	return true
 }
 
+// removedNode is a node that the inventory does not have. One of which nothing is known
+// counts as a control plane: etcd decides.
+func (m *planner) removedNode(name string) cluster.Node {
+	for _, n := range m.removed {
+		if n.Name == name {
+			return n
+		}
+	}
+	return cluster.Node{Name: name, Role: cluster.ControlPlane}
+}
+
 // withoutLaterTurns is the budget of a node that is out of service for its turn: those of
 // the others that only wait to go on with theirs, behind it, do not count. More may be
 // drained than are allowed by now, and each would wait for the others.
 func (m *planner) withoutLaterTurns(b budget, node string) budget {
-	i := slices.Index(b.unavailable, node)
-	if i < 0 || !m.waitsInTurn(node) {
+	if !m.waitsInTurn(node) {
 		return b
 	}
+	i := slices.Index(b.unavailable, node) // it is there, being cordoned
 	later := slices.DeleteFunc(slices.Clone(b.unavailable[i+1:]), m.waitsInTurn)
 	b.unavailable = append(slices.Clone(b.unavailable[:i+1]), later...)
 	return b
@@ -122,7 +131,7 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 	switch {
 	case i.Kind == cluster.RemoveMember:
 		return m.etcd.WithoutMember(n.Name)
-	case n.Role != cluster.ControlPlane, stays && m.isOnlyMember(n.Name):
+	case n.Role != cluster.ControlPlane, m.isOnlyMember(n.Name):
 		return ""
 	case i.Kind == cluster.DrainNode && (!stays || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name])):
 		return "" // its etcd goes on; its member is removed by a step of its own

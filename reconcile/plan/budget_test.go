@@ -170,22 +170,35 @@ func TestTurnsGoOnWithALowerBudget(t *testing.T) {
 	drained := cluster.KubeNode{Ready: true, Cordoned: true, Turn: "a change"}
 	for name, tt := range map[string]struct {
 		second cluster.KubeNode
+		edit   func(*planner)
 		want   string
 	}{
-		"drained":   {drained, "wk-1"},
-		"not Ready": {cluster.KubeNode{Cordoned: true, Turn: "a change"}, ""},
-		"pressed":   {cluster.KubeNode{Ready: true, Cordoned: true, Turn: "a change", Pressure: "DiskPressure"}, ""},
-		"by hand":   {cluster.KubeNode{Ready: true, Cordoned: true}, ""},
+		"drained":         {drained, nil, "wk-1"},
+		"not Ready":       {cluster.KubeNode{Cordoned: true, Turn: "a change"}, nil, ""},
+		"pressed":         {cluster.KubeNode{Ready: true, Cordoned: true, Turn: "a change", Pressure: "DiskPressure"}, nil, ""},
+		"by hand":         {cluster.KubeNode{Ready: true, Cordoned: true}, nil, ""},
+		"not cordoned":    {cluster.KubeNode{Ready: true, Turn: "a change"}, nil, ""},
+		"not at work yet": {drained, func(m *planner) { m.plan.Phases["wk-2"] = cluster.PhaseJoining }, ""},
+		"being changed":   {drained, func(m *planner) { m.o.Running = []cluster.Running{{Node: "wk-2", Disrupts: true}} }, ""},
+		"being removed": {drained, func(m *planner) {
+			m.d.Spec.Nodes = slices.DeleteFunc(slices.Clone(m.d.Spec.Nodes), func(n cluster.Node) bool { return n.Name == "wk-2" })
+			delete(m.plan.Phases, "wk-2")
+		}, "wk-1"},
+		"drained, behind one that is not at work": {drained, func(m *planner) { m.plan.Phases["wk-1"] = cluster.PhaseJoining }, ""},
 	} {
 		w := newWorld(1, 3)
 		w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"wk-1": drained, "wk-2": tt.second, "wk-3": {Ready: true}})
 		m := newPlanner(w.d, w.o, w.p)
 		m.plan.Phases["wk-1"], m.plan.Phases["wk-2"] = cluster.PhaseReady, cluster.PhaseReady
 		m.budgets[cluster.Worker] = budget{allowed: 1, unavailable: []string{"wk-1", "wk-2"}}
+		if tt.edit != nil {
+			tt.edit(m)
+		}
 		got := ""
 		for _, n := range []string{"wk-3", "wk-2", "wk-1"} {
-			node, _ := w.d.Spec.Node(n)
-			m.do(disrupt{node})
+			if node, ok := m.d.Spec.Node(n); ok {
+				m.do(disrupt{node})
+			}
 		}
 		for _, a := range m.plan.Actions {
 			got += a.Info().Node
@@ -224,5 +237,20 @@ func TestADigestIsNotOfWords(t *testing.T) {
 	w.d.Spec.Nodes[1].Cores++
 	if Forecast(w.d, w.o, w.p).Digest == f.Digest {
 		t.Error("another size does not")
+	}
+}
+
+// TestNodeOfNobodyCountsForEtcd: what takes down a node that the inventory does not have,
+// other than the steps of its removal, is asked of etcd.
+func TestNodeOfNobodyCountsForEtcd(t *testing.T) {
+	w := newWorld(1, 0)
+	edits("made cps=3 workers=1", "remove cp-3", "machine cp-2 silent", "asked 2")(t, w)
+	for _, name := range []string{"cp-3", "another"} {
+		m := newPlanner(w.d, w.o, w.p)
+		m.budgets[cluster.ControlPlane] = budget{allowed: 1}
+		m.do(disrupt{cluster.Node{Name: name}})
+		if len(m.plan.Actions) > 0 {
+			t.Errorf("%s goes down beside cp-2, which is silent", name)
+		}
 	}
 }

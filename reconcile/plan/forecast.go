@@ -230,9 +230,6 @@ func editNode(o *cluster.Observed, name string, edit func(*cluster.KubeNode)) {
 
 // labelByTalos gives a Node object what Talos brings to it of a new config.
 func labelByTalos(o *cluster.Observed, n cluster.Node) {
-	if _, registered := o.Nodes.Value[n.Name]; !registered {
-		return
-	}
 	editNode(o, n.Name, func(kn *cluster.KubeNode) {
 		kn.Meta.Labels = n.Labels
 		if n.Role == cluster.ControlPlane {
@@ -256,7 +253,7 @@ func takeDisks(o *cluster.Observed, a action.CreateVM) {
 	h := o.Hosts[a.Host]
 	storages := maps.Clone(h.Storages.Value)
 	for name, bytes := range disksOf(a.Node) {
-		if st, ok := storages[name]; ok && !st.Thin && st.TotalBytes > 0 {
+		if st := storages[name]; !st.Thin {
 			st.FreeBytes -= bytes
 			storages[name] = st
 		}
@@ -271,7 +268,7 @@ func listVolumes(o *cluster.Observed, host string) {
 	h := o.Hosts[host]
 	storages := maps.Clone(h.Storages.Value)
 	for name, st := range storages {
-		if !st.Volumes.Known && st.Volumes.Why == "" {
+		if st.Volumes.Why == "" {
 			st.Volumes.Known = true
 			storages[name] = st
 		}
@@ -282,53 +279,71 @@ func listVolumes(o *cluster.Observed, host string) {
 
 // effectOfRunning lets an action that is under way come to its end.
 func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running) {
-	n, isNode := d.Spec.Node(r.Subject)
-	addon := slices.IndexFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Name == r.Subject })
-	switch {
-	case r.Kind == cluster.RegisterSchematic:
+	if n, isNode := d.Spec.Node(r.Subject); isNode {
+		effectOnNode(d, o, r.Kind, n)
+	}
+	for _, a := range d.Spec.Addons {
+		if a.Name == r.Subject {
+			effectOnAddon(d, o, r.Kind, a)
+		}
+	}
+	switch r.Kind {
+	case cluster.RegisterSchematic:
 		effect(d, o, action.RegisterSchematic{Cluster: r.Subject})
-	case r.Kind == cluster.DownloadImage:
+	case cluster.DownloadImage:
 		effect(d, o, action.DownloadImage{Image: d.Image})
-	case r.Kind == cluster.UploadImage:
+	case cluster.UploadImage:
 		host, _, _ := strings.Cut(r.Subject, "/")
 		effect(d, o, action.UploadImage{Image: d.Image, Host: host})
-	case isNode && r.Kind == cluster.CreateVM:
-		effect(d, o, action.CreateVM{Node: n, Host: carrier(n, o.VMs[n.Name])})
-	case isNode && r.Kind == cluster.StartVM:
-		effect(d, o, action.StartVM{Node: n})
-	case isNode && r.Kind == cluster.ApplyConfig:
-		effect(d, o, action.ApplyConfig{Node: n, Config: d.Configs[n.Name]})
-	case isNode && r.Kind == cluster.Bootstrap:
-		effect(d, o, action.Bootstrap{Node: n})
-	case r.Kind == cluster.DeleteVM:
+	case cluster.DeleteVM:
 		effect(d, o, action.DeleteVM{VM: o.VMs[r.Subject]})
-	case isNode && r.Kind == cluster.UncordonNode:
-		effect(d, o, action.UncordonNode{Node: n})
-	case isNode && r.Kind == cluster.LabelNode:
-		effect(d, o, action.LabelNode{Node: drift.RepositoryNode(*d, n)})
-	case isNode && r.Kind == cluster.DrainNode:
-		effect(d, o, action.DrainNode{Node: n, Target: "forecast"})
-	case isNode && r.Kind == cluster.ShutDownVM:
-		effect(d, o, action.ShutDownVM{Node: n, Config: d.Repository().Configs[n.Name]})
-	case isNode && r.Kind == cluster.RebootNode:
-		effect(d, o, action.RebootNode{Node: n, Config: d.Repository().Configs[n.Name]})
-	case isNode && r.Kind == cluster.ChangeVM:
-		effect(d, o, action.ChangeVM{Node: n, Drifts: slices.DeleteFunc(drift.OfVM(d.Spec, n, o.VMs[n.Name]), func(dr drift.Drift) bool { return dr.How != drift.InPlace && dr.How != drift.NextStart })})
-	case isNode && r.Kind == cluster.ChangeConfig:
-		effect(d, o, action.ChangeConfig{Node: n, Config: d.Repository().Configs[n.Name]})
-	case addon >= 0 && r.Kind == cluster.FetchChart:
-		effect(d, o, action.FetchChart{Addon: d.Spec.Addons[addon]})
-	case addon >= 0 && r.Kind == cluster.InstallAddon:
-		effect(d, o, action.InstallAddon{Addon: d.Spec.Addons[addon], Digest: o.Charts[r.Subject].Value.Release})
-	case addon >= 0 && r.Kind == cluster.MarkAddon:
-		effect(d, o, action.MarkAddon{Addon: d.Spec.Addons[addon]})
-	case addon >= 0 && r.Kind == cluster.RollBackAddon:
-		effect(d, o, action.RollBackAddon{Addon: d.Spec.Addons[addon], Digest: o.Charts[r.Subject].Value.Release})
-	case r.Kind == cluster.UninstallAddon:
+	case cluster.UninstallAddon:
 		namespace, name, _ := strings.Cut(r.Subject, "/")
 		effect(d, o, action.UninstallAddon{Release: cluster.ReleaseName{Namespace: namespace, Name: name}})
-	case r.Kind == cluster.LabelNamespace:
+	case cluster.LabelNamespace:
 		effect(d, o, action.LabelNamespace{Namespace: r.Subject, Meta: d.Spec.Namespace(r.Subject)})
+	}
+}
+
+// effectOnNode lets an action that is under way on a node come to its end.
+func effectOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind, n cluster.Node) {
+	switch kind {
+	case cluster.CreateVM:
+		effect(d, o, action.CreateVM{Node: n, Host: carrier(n, o.VMs[n.Name])})
+	case cluster.StartVM:
+		effect(d, o, action.StartVM{Node: n})
+	case cluster.ApplyConfig:
+		effect(d, o, action.ApplyConfig{Node: n, Config: d.Configs[n.Name]})
+	case cluster.Bootstrap:
+		effect(d, o, action.Bootstrap{Node: n})
+	case cluster.UncordonNode:
+		effect(d, o, action.UncordonNode{Node: n})
+	case cluster.LabelNode:
+		effect(d, o, action.LabelNode{Node: drift.RepositoryNode(*d, n)})
+	case cluster.DrainNode:
+		effect(d, o, action.DrainNode{Node: n, Target: "forecast"})
+	case cluster.ShutDownVM:
+		effect(d, o, action.ShutDownVM{Node: n, Config: d.Repository().Configs[n.Name]})
+	case cluster.RebootNode:
+		effect(d, o, action.RebootNode{Node: n, Config: d.Repository().Configs[n.Name]})
+	case cluster.ChangeVM:
+		effect(d, o, action.ChangeVM{Node: n, Drifts: slices.DeleteFunc(drift.OfVM(d.Spec, n, o.VMs[n.Name]), func(dr drift.Drift) bool { return dr.How != drift.InPlace && dr.How != drift.NextStart })})
+	case cluster.ChangeConfig:
+		effect(d, o, action.ChangeConfig{Node: n, Config: d.Repository().Configs[n.Name]})
+	}
+}
+
+// effectOnAddon lets an action that is under way on an addon come to its end.
+func effectOnAddon(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind, a cluster.Addon) {
+	switch kind {
+	case cluster.FetchChart:
+		effect(d, o, action.FetchChart{Addon: a})
+	case cluster.InstallAddon:
+		effect(d, o, action.InstallAddon{Addon: a, Digest: o.Charts[a.Name].Value.Release})
+	case cluster.MarkAddon:
+		effect(d, o, action.MarkAddon{Addon: a})
+	case cluster.RollBackAddon:
+		effect(d, o, action.RollBackAddon{Addon: a, Digest: o.Charts[a.Name].Value.Release})
 	}
 }
 
@@ -340,12 +355,12 @@ func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 	network := d.Spec.CNI != cluster.CNICilium || o.Releases.Value[string(cluster.CNICilium)].Status == "deployed"
 	for _, n := range d.Spec.Nodes {
 		vm, m := o.VMs[n.Name], o.Machines[n.Name]
-		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning {
+		if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning {
 			continue
 		}
 		want := d.Repository().Configs[n.Name].Digest
 		switch {
-		case m.Reach == cluster.Configured && m.ConfigDigest != "" && want != "" && m.ConfigDigest != want && (m.Change == nil || m.Change.For != want):
+		case m.Reach == cluster.Configured && m.ConfigDigest != want && (m.Change == nil || m.Change.For != want):
 			m.Change = &cluster.Change{For: want, Assumed: true}
 			o.Machines[n.Name] = m
 			changed = true
@@ -361,7 +376,9 @@ func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 			o.Machines[n.Name] = m
 			changed = true
 		case m.Reach == cluster.Configured && founded && readiness.Lacking(n, *o).Reason != "":
-			changed = settleJoin(o, n, network) || changed
+			if settleJoin(o, n, network) {
+				changed = true
+			}
 		}
 	}
 	for _, n := range RemovedNodes(d, *o) {
@@ -380,9 +397,9 @@ func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 			changed = true
 		}
 	}
-	if o.Releases.Known && network {
+	if network {
 		for _, a := range d.Spec.Addons {
-			if rel, ok := o.Releases.Value[a.Name]; ok && rel.Status == "deployed" && !rel.Ready && !rel.Refused {
+			if rel := o.Releases.Value[a.Name]; rel.Status == "deployed" && !rel.Ready && !rel.Refused {
 				rels := maps.Clone(o.Releases.Value)
 				rel.Ready = true
 				rels[a.Name] = rel

@@ -32,8 +32,8 @@ func forgottenAs(o cluster.Observed, node string) (cluster.Forgotten, bool) {
 // isForgotten reports whether the machine of a node does not come back, by an
 // administrator's word of the last day. A machine that may answer is believed before it.
 func isForgotten(o cluster.Observed, node string) bool {
-	word, ok := forgottenAs(o, node)
-	return ok && o.Now.Sub(word.At) < forgetWithin && !answers(o, node)
+	word, _ := forgottenAs(o, node) // none is of long ago
+	return o.Now.Sub(word.At) < forgetWithin && !answers(o, node)
 }
 
 // isMadeAgain reports whether a node of the inventory is to have another machine although
@@ -61,9 +61,9 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 		return refuse(cluster.Destroying, "the cluster is being destroyed", fmt.Sprintf("`talos-agent status %s` shows how far that is", d.Spec.Name))
 	case o.Facts.Suspended():
 		return refuse(cluster.SuspendedByAdmin, "the cluster is suspended", fmt.Sprintf("`talos-agent resume %s`, and then again", d.Spec.Name))
-	case stays && vm.Presence == cluster.Absent:
+	case vm.Presence == cluster.Absent:
 		return refuse(cluster.NothingToAccept, "it has no vm, and is made again by itself", fmt.Sprintf("`talos-agent status %s` shows what that waits for", d.Spec.Name))
-	case stays && vm.Owner == cluster.Foreign:
+	case vm.Owner == cluster.Foreign:
 		return refuse(cluster.NothingToAccept, fmt.Sprintf("vm %d is not its machine", n.VMID), "move that vm to another VMID, or give the node another one; then it is made")
 	case o.Machines[n.Name].Reach == cluster.Configured || o.Machines[n.Name].Reach == cluster.Maintenance || o.Nodes.Known && o.Nodes.Value[n.Name].Ready:
 		return refuse(cluster.NotConfirmed, "its machine answers", "take it out of nodes.yaml to remove it, or give it a new `replace` token to have it made again: it is drained then")
@@ -105,7 +105,7 @@ func endForgotten(in cluster.Forgotten, d cluster.Desired, o cluster.Observed) (
 	removed := slices.ContainsFunc(RemovedNodes(d, o), func(n cluster.Node) bool { return n.Name == in.Node })
 	answers := o.Machines[in.Node].Reach == cluster.Configured || o.Nodes.Known && o.Nodes.Value[in.Node].Ready
 	switch {
-	case stays && o.VMs[in.Node].Presence == cluster.Absent, !stays && !removed && SeesAllVMs(o):
+	case o.VMs[in.Node].Presence == cluster.Absent, !stays && !removed && SeesAllVMs(o):
 		return in, false
 	case answers && (!in.Left || o.Members.Known && hasMember(o, n)), !in.Left && o.Now.Sub(in.At) >= forgetWithin:
 		return in, false
@@ -139,8 +139,8 @@ func (m *planner) forgetUnseen(n cluster.Node) bool {
 	}
 	member, isMember := m.ownMemberOf(n)
 	switch {
-	case !m.o.Members.Known || !m.o.Nodes.Known:
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, About: "removal", Message: "is lost: cannot see the members of etcd and the nodes in Kubernetes" + text.Colon(m.o.Members.Why), Within: etcdWithin})
+	case !m.o.Members.Known:
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, About: "removal", Message: "is lost: cannot see the members of etcd" + text.Colon(m.o.Members.Why), Within: etcdWithin})
 	case isMember:
 		m.do(action.RemoveMember{Node: n, Member: member})
 	case m.isOwnNode(n):

@@ -28,9 +28,6 @@ func (m *planner) planImage() {
 			places = append(places, pl)
 		}
 	}
-	if len(places) == 0 {
-		return
-	}
 	if m.d.Schematic == "" {
 		return
 	}

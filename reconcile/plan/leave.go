@@ -160,7 +160,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 // isApproved reports whether the deletion of a VM was approved, or has begun.
 func (m *planner) isApproved(vm cluster.VM) bool {
 	in, _ := m.o.Facts.Intent(cluster.IntendApproved)
-	return vm.Deleting || slices.Contains(in.VMs, vm.VMID) || vm.Node != "" && m.forgets(vm.Node)
+	return vm.Deleting || slices.Contains(in.VMs, vm.VMID) || m.forgets(vm.Node)
 }
 
 // countsDeletions reports whether it is seen how many VMs are to be deleted: those that
@@ -236,8 +236,7 @@ func (m *planner) canMake(n cluster.Node, vm cluster.VM) bool {
 	h := m.o.Hosts[carrier(n, vm)]
 	_, stored := h.Images.Value[m.d.Image.Name]
 	stored = stored || m.o.ImageCached.Known && m.o.ImageCached.Value
-	st, ok := h.Storages.Value[n.Datastore]
-	return m.d.Schematic != "" && stored && ok && st.Active
+	return m.d.Schematic != "" && stored && h.Storages.Value[n.Datastore].Active
 }
 
 // holdObject deletes the Node object that a removed machine of a node left, before
@@ -292,10 +291,10 @@ func (m *planner) isOwnNode(n cluster.Node) bool {
 	return isOwn(m.d, m.o.Nodes.Value[n.Name])
 }
 
-// isDrainedForRemoval reports whether a node was drained to be removed, and has not
-// booted since.
+// isDrainedForRemoval reports whether a node, of which it is known which boot it is, was
+// drained to be removed, and has not booted since.
 func isDrainedForRemoval(kn cluster.KubeNode) bool {
-	return kn.Cordoned && kn.Turn == cluster.TurnRemoval && kn.Drained != "" && kn.Drained == kn.BootID
+	return kn.Cordoned && kn.Turn == cluster.TurnRemoval && kn.Drained == kn.BootID
 }
 
 // holdRemoval waits with the removal of a node that works while nodes that stay do not,

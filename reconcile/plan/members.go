@@ -55,7 +55,7 @@ func (m *planner) planOrphanMembers() {
 	for _, mem := range m.o.Members.Value {
 		owner, sure := ownerOf(m.o.Members.Value, mem, m.d.Spec.ControlPlanes())
 		switch {
-		case owner != "" && sure, m.isOrphanVM(mem.Name):
+		case sure, m.isOrphanVM(mem.Name):
 			continue
 		case owner != "":
 			m.block(cluster.Block{Subject: owner, Reason: cluster.OrphanEtcdMember, About: mem.HexID(),
@@ -78,15 +78,9 @@ func (m *planner) planOrphanMembers() {
 	}
 }
 
-// lostHint is what to do about a control plane that was a member of etcd and has
-// lost its data.
-func (m *planner) lostHint(n cluster.Node) string {
-	const never = "; never bring an old copy of it back"
-	if mem, ok := m.memberOf(n); ok {
-		return "remove its member: " + m.removal(mem) + never
-	}
-	return "remove its member on another control plane: `talosctl etcd members` shows its id, and `talosctl etcd remove-member ID` removes it" + never
-}
+// lostHint is what to do about a control plane that founded etcd and has lost its data,
+// while no member is seen.
+const lostHint = "remove its member on another control plane: `talosctl etcd members` shows its id, and `talosctl etcd remove-member ID` removes it; never bring an old copy of it back"
 
 // removal is the command that removes a member of etcd, asked of another one
 // that is healthy.

@@ -159,7 +159,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 	}
 	size, ok := h.Images.Value[m.d.Image.Name]
 	if !ok {
-		if !m.o.ImageCached.Known && m.o.ImageCached.Why != "" {
+		if m.o.ImageCached.Why != "" {
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ImageCacheUnknown, Message: "cannot see the image cache: " + m.o.ImageCached.Why, Within: seeWithin})
 			return
 		}
@@ -182,8 +182,8 @@ func (m *planner) mayJoin(n cluster.Node) bool {
 	if m.awaitsRemoval(n) {
 		return false
 	}
-	if m.lostMember(n) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm was deleted, and it founded an etcd of which no other member is seen", Hint: m.lostHint(n)})
+	if m.lostFounder(n) {
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm was deleted, and it founded an etcd of which no other member is seen", Hint: lostHint})
 		return false
 	}
 	if m.o.Facts.BootstrapSent() && !m.o.Members.Known {
@@ -223,7 +223,7 @@ func (m *planner) mayAdd(n cluster.Node) bool {
 // that it cannot see.
 func (m *planner) blindStart() string {
 	const message = "cannot see yet whether VMs of this cluster are there already"
-	if !m.o.Orphans.Known && m.o.Orphans.Why != "" {
+	if m.o.Orphans.Why != "" {
 		return message + text.Colon(m.o.Orphans.Why) // it keeps the VMs of nodes from being seen as well
 	}
 	for _, n := range m.d.Spec.Nodes {
@@ -234,13 +234,10 @@ func (m *planner) blindStart() string {
 	return message
 }
 
-// lostMember reports whether a control plane that has no data (any more) counts
-// as a member of etcd: etcd lists it, or it is the one that founded it and no
-// other member could list it.
-func (m *planner) lostMember(n cluster.Node) bool {
-	if _, ok := m.memberOf(n); ok {
-		return true
-	}
+// lostFounder reports whether a control plane that has no data (any more), and is not
+// listed as a member of etcd, is one all the same: it founded it, and no other member could
+// list it.
+func (m *planner) lostFounder(n cluster.Node) bool {
 	in, _ := m.o.Facts.Intent(cluster.IntendBootstrap)
 	return in.Node == n.Name && !(m.o.Members.Known && len(m.o.Members.Value) > 0)
 }
@@ -360,14 +357,13 @@ func (m *planner) planMaintenance(n cluster.Node) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "waits for the image factory, whose schematic id its config names"})
 		return
 	}
-	if n.Role == cluster.ControlPlane && m.awaitsRemoval(n) {
-		return
+	switch isPlane := n.Role == cluster.ControlPlane; {
+	case isPlane && m.awaitsRemoval(n):
+	case isPlane && m.lostFounder(n):
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it has lost its config and data, and it founded an etcd of which no other member is seen", Hint: lostHint})
+	default:
+		m.do(action.ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})
 	}
-	if n.Role == cluster.ControlPlane && m.lostMember(n) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it has lost its config and data, and it founded an etcd of which no other member is seen", Hint: m.lostHint(n)})
-		return
-	}
-	m.do(action.ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})
 }
 
 // planUnanswered corrects the VM of a node whose machine cannot be asked: what somebody
@@ -378,7 +374,7 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 	default:
 		return
 	}
-	if vm.Owner != cluster.Ours || vm.Deleting || Unfinished(vm) {
+	if vm.Owner != cluster.Ours || Unfinished(vm) {
 		return
 	}
 	if drift.LacksSystemDisk(vm) {

@@ -179,7 +179,7 @@ func (m *planner) do(a action.Action) {
 	if m.isRunning(i.Kind, i.Subject) || m.isPlanned(i.Kind, i.Subject) {
 		return
 	}
-	if b, ok := m.backoffs[i.ID()]; ok && m.o.Now.Before(b.Until) {
+	if b := m.backoffs[i.ID()]; m.o.Now.Before(b.Until) {
 		m.wait(retried(b))
 		return
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/golden"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
 // TestScenarios runs every script in testdata: a line is a command, the lines
@@ -68,6 +69,11 @@ func TestLostMembers(t *testing.T) {
 		{"whose address a new node has, and whose VM is there", false, func(w *world) {
 			w.addPlane("cp-4", 414, 13)
 			w.o.Orphans = cluster.Saw([]cluster.VM{{VMID: 413, Node: "cp-3", Presence: cluster.Present, Owner: cluster.Ours}})
+		}},
+		{"whose address a new node has, which is made and does not answer", false, func(w *world) {
+			w.addPlane("cp-4", 414, 13)
+			n, _ := w.d.Spec.Node("cp-4")
+			w.o.VMs["cp-4"] = w.vm(n)
 		}},
 		{"of a node whose address one without a VM has now", false, func(w *world) {
 			w.addPlane("cp-3", 413, 14)
@@ -131,6 +137,35 @@ func TestLostMembers(t *testing.T) {
 	}
 }
 
+// TestWhoseMembers: of several members that may be a control plane's, its own is the only
+// one with its name and its address, if there is one.
+func TestWhoseMembers(t *testing.T) {
+	exact := cluster.Member{ID: 1, Name: "cp-1", Address: "10.10.0.11"}
+	moved := cluster.Member{ID: 2, Name: "cp-1", Address: "10.10.0.99"}
+	renamed := cluster.Member{ID: 3, Name: "cp-9", Address: "10.10.0.11"}
+	again := cluster.Member{ID: 4, Name: "cp-1", Address: "10.10.0.11"}
+	other := cluster.Member{ID: 5, Name: "cp-2", Address: "10.10.0.12"}
+	for _, c := range []struct {
+		what    string
+		mem     cluster.Member
+		members []cluster.Member
+		owner   string
+		sure    bool
+	}{
+		{"the only one", moved, []cluster.Member{moved, other}, "cp-1", true},
+		{"the right one, beside one elsewhere", exact, []cluster.Member{exact, moved}, "cp-1", true},
+		{"the one elsewhere", moved, []cluster.Member{exact, moved}, "cp-1", false},
+		{"the right one, beside one of another name", exact, []cluster.Member{renamed, exact}, "cp-1", true},
+		{"one of two that are right", exact, []cluster.Member{exact, again}, "cp-1", false},
+		{"one of none of them", other, []cluster.Member{exact, other}, "", false},
+	} {
+		owner, sure := ownerOf(c.members, c.mem, newWorld(1, 0).d.Spec.ControlPlanes())
+		if owner != c.owner || sure != c.sure {
+			t.Errorf("%s: %q, %v", c.what, owner, sure)
+		}
+	}
+}
+
 // TestRemovedNodesAreRecognized: what is left of a node that the inventory does not have any
 // more shows what it was, and what was known of it before fills in the rest.
 func TestRemovedNodesAreRecognized(t *testing.T) {
@@ -164,6 +199,10 @@ func TestRemovedNodesAreRecognized(t *testing.T) {
 			w.o.Orphans = cluster.Saw([]cluster.VM{vm("")})
 			w.o.Members = cluster.Saw([]cluster.Member{{Name: "x", Address: "10.10.0.15"}})
 		}, "controlplane 10.10.0.15"},
+		{"its VM, and a member of etcd elsewhere", func(w *world) {
+			w.o.Orphans = cluster.Saw([]cluster.VM{vm("10.10.0.13/24")})
+			w.o.Members = cluster.Saw([]cluster.Member{{Name: "x", Address: "10.10.0.15"}})
+		}, "controlplane 10.10.0.13"},
 		{"a member of etcd without a name", func(w *world) { w.o.Members = cluster.Saw([]cluster.Member{{Address: "10.10.0.15"}}) }, ""},
 		{"a member of etcd at the address of a node", func(w *world) {
 			w.o.Members = cluster.Saw([]cluster.Member{{Name: "x", Address: "10.10.0.11"}})
@@ -324,5 +363,140 @@ func TestApprovalIsForWhatIsShown(t *testing.T) {
 	w.o.Orphans = cluster.Saw(vms)
 	if f := Forecast(w.d, w.o, w.p); !f.Unapproved || !slices.Equal(f.VMs, []int{522, 524}) {
 		t.Errorf("vm 523 is protected, and an approval is for %v", f.VMs)
+	}
+}
+
+// TestPodsAreDeleted: the pods that a drain leaves are deleted where the inventory has
+// that, and of a machine that does not come back.
+func TestPodsAreDeleted(t *testing.T) {
+	for _, c := range []struct{ delete, forgotten, want bool }{{false, false, false}, {true, false, true}, {false, true, true}} {
+		w := newWorld(1, 2)
+		w.run(t, "made cps=1 workers=2")
+		w.run(t, "dead wk-2 5m")
+		w.run(t, "node wk-2 replace=again")
+		if w.d.Spec.Drain.Delete = c.delete; c.forgotten {
+			w.run(t, "forget wk-2")
+		}
+		p := Make(w.d, w.o, w.p)
+		if a, ok := p.Actions[0].(action.DrainNode); !ok || a.How.Delete != c.want {
+			t.Errorf("%+v: %+v", c, p.Actions)
+		}
+	}
+}
+
+// TestOnlyOwnVMsAreChanged: whoever asks, a VM is corrected only while it is there, ours,
+// and not being deleted.
+func TestOnlyOwnVMsAreChanged(t *testing.T) {
+	for what, edit := range map[string]func(*cluster.VM){
+		"ours":          func(*cluster.VM) {},
+		"not seen":      func(vm *cluster.VM) { vm.Presence = cluster.PresenceUnknown },
+		"foreign":       func(vm *cluster.VM) { vm.Owner = cluster.Foreign },
+		"whose unknown": func(vm *cluster.VM) { vm.Owner = cluster.OwnerUnknown },
+		"being deleted": func(vm *cluster.VM) { vm.Deleting = true },
+	} {
+		w := newWorld(1, 1)
+		n := w.d.Spec.Nodes[1]
+		vm := w.vm(n)
+		vm.Hardware.Value.OnBoot = !vm.Hardware.Value.OnBoot
+		edit(&vm)
+		m := newPlanner(w.d, w.o, w.p)
+		if changes := m.planVM(n, vm); changes != (what == "ours") || len(m.plan.Actions) > 0 != changes {
+			t.Errorf("a VM %s: %v, %v", what, changes, m.plan)
+		}
+	}
+}
+
+// TestUnfinished: a VM was not made to its end if it never ran and its disk was not grown,
+// or it has no tag.
+func TestUnfinished(t *testing.T) {
+	for what, edit := range map[string]func(*cluster.VM){
+		"small disk": func(vm *cluster.VM) { vm.Hardware.Value.System.Bytes = 1 << 30 },
+		"no tag":     func(vm *cluster.VM) { vm.Tags = nil },
+		"finished":   func(*cluster.VM) {},
+		"runs":       func(vm *cluster.VM) { vm.Tags, vm.Power = nil, cluster.PowerRunning },
+		"unread":     func(vm *cluster.VM) { vm.Tags, vm.Hardware.Known = nil, false },
+		"no disk":    func(vm *cluster.VM) { vm.Hardware.Value.System = cluster.DiskSeen{} },
+	} {
+		w := newWorld(1, 0)
+		vm := w.vm(w.d.Spec.Nodes[0])
+		vm.Power = cluster.Stopped
+		edit(&vm)
+		if got := Unfinished(vm); got != (what == "small disk" || what == "no tag") {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+}
+
+// TestCanary: the first node that gets a new config takes it as it runs; a worker, if there
+// is one.
+func TestCanary(t *testing.T) {
+	for what, c := range map[string]struct {
+		want string
+		edit func(*cluster.Node, *cluster.Machine)
+	}{
+		"both workers take it": {"wk-1", func(*cluster.Node, *cluster.Machine) {}},
+		"locked":               {"wk-2", func(n *cluster.Node, _ *cluster.Machine) { n.Locked = true }},
+		"silent":               {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.Reach = cluster.Silent }},
+		"not asked":            {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.Change = nil }},
+		"asked for another":    {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.Change = &cluster.Change{For: "old"} }},
+		"reboots":              {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.Change = &cluster.Change{For: "new", Reboots: true} }},
+		"refuses":              {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.Change = &cluster.Change{For: "new", Refused: "no"} }},
+		"has it":               {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.ConfigDigest = "new" }},
+		"keeps its network":    {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.Fixed = cluster.FixedConfig{Pods: "10.99.0.0/16"} }},
+	} {
+		w := newWorld(2, 2)
+		for i := range w.d.Spec.Nodes {
+			n := &w.d.Spec.Nodes[i]
+			w.d.Configs[n.Name] = cluster.Config{Digest: "new", Fixed: cluster.FixedConfig{Pods: "10.244.0.0/16"}}
+			m := cluster.Machine{Reach: cluster.Configured, ConfigDigest: "before", Change: &cluster.Change{For: "new"}, Fixed: cluster.FixedConfig{Pods: "10.244.0.0/16"}}
+			if n.Name == "wk-1" {
+				c.edit(n, &m)
+			}
+			w.o.Machines[n.Name] = m
+		}
+		if got := newPlanner(w.d, w.o, w.p).chooseCanary(); got != c.want {
+			t.Errorf("%s: %s is the first", what, got)
+		}
+	}
+}
+
+// TestEndedTurns: a turn has ended when the node is Ready with all that the inventory has.
+func TestEndedTurns(t *testing.T) {
+	for what, edit := range map[string]func(*world){
+		"ended":             func(*world) {},
+		"of another node":   func(w *world) { w.o.Facts.Restarts = map[string]cluster.Restart{"wk-1": {Target: "x"}} },
+		"not Ready":         func(w *world) { w.run(&testing.T{}, "node-is wk-2 ready=false") },
+		"hardware unread":   func(w *world) { w.run(&testing.T{}, "vm wk-2 running configless") },
+		"hardware differs":  func(w *world) { w.run(&testing.T{}, "vm wk-2 running cores=2") },
+		"config not read":   func(w *world) { w.run(&testing.T{}, "edit wk-2 config=") },
+		"another config":    func(w *world) { w.run(&testing.T{}, "edit wk-2 config=edited") },
+		"nothing restarted": func(w *world) { w.o.Facts.Restarts = nil },
+	} {
+		w := newWorld(1, 2)
+		w.run(t, "made cps=1 workers=2")
+		w.o.Facts.Restarts = map[string]cluster.Restart{"wk-2": {Target: "x"}}
+		edit(w)
+		if got := slices.Contains(EndedTurns(w.d, w.o), "wk-2"); got != (what == "ended") {
+			t.Errorf("%s: %v", what, got)
+		}
+	}
+}
+
+// TestOnlyMemberGoesDown: nothing keeps the etcd of an only control plane up; of three,
+// one goes down while the others are healthy.
+func TestOnlyMemberGoesDown(t *testing.T) {
+	w := newWorld(1, 0)
+	w.run(t, "made cps=1")
+	if why := EtcdWithout(w.d, w.o, "cp-1"); why != "" {
+		t.Error(why)
+	}
+	w.addPlane("cp-2", 412, 12)
+	if EtcdWithout(w.d, w.o, "cp-1") == "" {
+		t.Error("cp-1 may go down before cp-2 has joined it")
+	}
+	w.run(t, "made cps=3")
+	w.run(t, "machine cp-2 silent")
+	if EtcdWithout(w.d, w.o, "cp-1") == "" {
+		t.Error("cp-1 may go down beside cp-2, which is silent")
 	}
 }

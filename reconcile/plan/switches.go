@@ -15,8 +15,8 @@ import (
 // settledDigest identifies what the inventory has of a node, "" while it is not known what
 // its config is.
 func settledDigest(d cluster.Desired, n cluster.Node) string {
-	cfg, ok := d.Repository().Configs[n.Name]
-	if !ok || cfg.Digest == "" {
+	cfg := d.Repository().Configs[n.Name]
+	if cfg.Digest == "" {
 		return ""
 	}
 	hw, err := json.Marshal(drift.WantHardware(d.Spec, n)) // maps are sorted
@@ -57,7 +57,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	observe, off := m.d.Spec.ObserveOnly || m.p.ObserveOnly, m.d.Spec.ApplyOff || m.p.ApplyOff
 	asks := m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision)
 	n, isNode := m.d.Spec.Node(i.Node)
-	if !observe && !off && !asks || !isNode || m.o.Facts.Destroying() {
+	if !isNode || m.o.Facts.Destroying() {
 		return false
 	}
 	_, restarted := m.o.Facts.Restarts[n.Name]
@@ -101,7 +101,7 @@ func (m *planner) isEdited(n cluster.Node) bool {
 // ended, members of etcd without a machine are removed at any time, and a machine that
 // answers on a node that does not work is changed at any time: it may be why.
 func (m *planner) holdByWindow(i action.Info) bool {
-	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
+	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || m.o.Nodes.Value[i.Node].Turn != "" {
 		return false
 	}
 	if m.plan.Phases[i.Node] == cluster.PhaseJoining && (i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM) {

@@ -28,7 +28,7 @@ func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 		}
 	}
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
-		if c := mach.Change; dr.Reason == cluster.ConfigDrift && c != nil && c.For == dr.Want && c.Reboots && len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) == 0 {
+		if c := mach.Change; c != nil && c.For == dr.Want && c.Reboots && len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) == 0 {
 			out = append(out, dr)
 		}
 	}
@@ -106,7 +106,7 @@ func (m *planner) failedTurn() string {
 		if _, taken := m.o.Facts.Restarts[n.Name]; !taken {
 			continue // most: what each of them lacks is not compared for every other one
 		}
-		if drifts := m.turnOf(n); len(drifts) > 0 && m.wasTaken(n, drifts) {
+		if m.wasTaken(n, m.turnOf(n)) {
 			return n.Name
 		}
 	}
@@ -115,9 +115,9 @@ func (m *planner) failedTurn() string {
 
 // wasTaken reports whether a node was taken down for this already, at this revision.
 func (m *planner) wasTaken(n cluster.Node, drifts []drift.Drift) bool {
-	r, ok := m.o.Facts.Restarts[n.Name]
+	r := m.o.Facts.Restarts[n.Name]
 	boot := m.o.Machines[n.Name].BootID
-	return ok && r.Target == targetOf(drifts) && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot
+	return r.Target == targetOf(drifts) && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot
 }
 
 // planTurn takes the next step of a node's turn, if it needs one.
@@ -159,7 +159,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		}
 	}
 	switch {
-	case !kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID:
+	case !kn.Cordoned || kn.Drained != mach.BootID:
 		m.do(action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, describeChange), How: m.drainOf()})
 	case hardware:
 		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config})

@@ -175,6 +175,40 @@ func (w *world) run(t *testing.T, line string) string {
 			}
 		}
 		*w = *newWorld(cps, workers)
+	case "made": // a cluster that works
+		w.run(t, strings.Replace(line, "made", "cluster", 1))
+		for _, l := range []string{"image stored", "steps", "agree", "created 5h"} {
+			w.run(t, l)
+		}
+	case "add": // a node to the inventory, like another one: name, the other, VMID and IP
+		n, _ := w.d.Spec.Node(arg(2))
+		n.Name, n.VMID, n.IP, n.UUID = arg(1), w.number(t, arg(3)), netip.MustParseAddr(arg(4)), cluster.NodeUUID(w.d.Spec.ID, arg(1))
+		w.d.Spec.Nodes = append(slices.Clone(w.d.Spec.Nodes), n)
+		w.refresh()
+	case "node-is": // what Kubernetes has of a node
+		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) { w.editKubeNode(t, kn, f[2:]) })
+	case "guarded": // protected or locked when it was in the inventory
+		w.o.Facts.Guarded = f[1:]
+	case "unwatched": // nobody has asked its machine
+		w.o = cloneObserved(w.o)
+		delete(w.o.Machines, arg(1))
+	case "members": // cannot be seen
+		w.o.Members = cluster.Unseen[[]cluster.Member]("no control plane answers")
+	case "members-before": // are those, and they cannot be seen now
+		w.o.Members.Known, w.o.Members.Why = false, "no control plane answers"
+	case "members-none": // are listed
+		w.o.Members = cluster.Saw([]cluster.Member{})
+	case "lost": // a member of etcd, for so long
+		w.o.LostSince = map[uint64]time.Time{uint64(w.number(t, arg(1))): w.o.Now.Add(-parseAge(t, arg(2)))}
+	case "hold": // new nodes
+		w.d.Hold = strings.Join(f[1:], " ")
+	case "inactive": // a storage of pve1
+		h := w.o.Hosts["pve1"]
+		h.Storages = cluster.Saw(maps.Clone(h.Storages.Value))
+		st := h.Storages.Value[arg(1)]
+		st.Active = false
+		h.Storages.Value[arg(1)] = st
+		w.o.Hosts["pve1"] = h
 	case "cni":
 		w.d.Spec.CNI = cluster.CNI(arg(1))
 	case "addon":
@@ -236,6 +270,8 @@ func (w *world) run(t *testing.T, line string) string {
 			w.p.ObserveOnly = true
 		case "off":
 			w.p.ApplyOff = true
+		case "approve":
+			w.p.ApplyApproved = true
 		case "removals":
 			w.p.Removals = w.number(t, arg(2))
 		case "networks":
@@ -261,6 +297,10 @@ func (w *world) run(t *testing.T, line string) string {
 				w.editNode(t, n, f[2:])
 			}
 		}
+	case "storages": // of pve1 cannot be seen
+		h := w.o.Hosts["pve1"]
+		h.Storages = cluster.Unseen[map[string]cluster.Storage]("596 broken pipe")
+		w.o.Hosts["pve1"] = h
 	case "host":
 		w.host(t, f[1:])
 	case "vm":
@@ -279,6 +319,18 @@ func (w *world) run(t *testing.T, line string) string {
 			h := w.o.Hosts["pve1"]
 			h.Images = cluster.Saw(map[string]int64{imageName: 200704})
 			w.o.Hosts["pve1"] = h
+		case "cached-before": // it cannot be seen now
+			w.o.ImageCached = cluster.Seen[bool]{Value: true}
+		case "unasked":
+			w.o.ImageCached = cluster.Seen[bool]{}
+		case "cache-unknown":
+			w.o.ImageCached = cluster.Unseen[bool]("no space left on device")
+		case "unknown":
+			h := w.o.Hosts["pve1"]
+			h.Images = cluster.Unseen[map[string]int64]("596 broken pipe")
+			w.o.Hosts["pve1"] = h
+		case "verified":
+			w.o.Facts.Images = map[string]cluster.ImagePin{imageName: {Bytes: 200704}}
 		case "pinned":
 			w.o.Facts.Images = map[string]cluster.ImagePin{imageName: {Bytes: 1}}
 		}
@@ -286,6 +338,8 @@ func (w *world) run(t *testing.T, line string) string {
 		w.d.Schematic, w.d.Image, w.d.Configs = "", cluster.Image{}, nil
 	case "facts":
 		w.facts(t, f[1:])
+	case "fingerprint": // of the bundle is not known
+		w.d.Fingerprint = ""
 	case "secrets":
 		w.d.Bundle = cluster.Secret{}
 	case "remove": // a node that is there from the inventory, which is seen
@@ -309,6 +363,50 @@ func (w *world) run(t *testing.T, line string) string {
 			vm := w.vm(n)
 			vm.Power = cluster.PowerRunning
 			vms = append(vms, vm)
+		}
+		w.o.Orphans = cluster.Saw(vms)
+	case "apis": // down, or as they were, and not seen now
+		for name := range w.o.APIs {
+			w.o.APIs[name] = cluster.Saw(false)
+			if arg(1) == "before" {
+				w.o.APIs[name] = cluster.Seen[bool]{Value: true}
+			}
+		}
+	case "chart": // of an addon: it cannot be fetched, or nothing is rendered of it
+		w.o = cloneObserved(w.o)
+		if arg(2) == "failed" {
+			w.o.Charts[arg(1)] = cluster.Unseen[cluster.Fetched]("404 Not Found")
+		} else {
+			w.o.Charts[arg(1)] = cluster.Saw(cluster.Fetched{})
+		}
+	case "releases-before": // are what they are, and they cannot be seen now
+		w.o.Releases.Known, w.o.Releases.Why = false, "connection refused"
+	case "host2": // pve2, which has a local-lvm, too, with guests: VMID=GiB
+		h := w.o.Hosts["pve1"]
+		h.Name, h.Guests = "pve2", nil
+		for _, kv := range f[1:] {
+			id, size, _ := strings.Cut(kv, "=")
+			h.Guests = append(h.Guests, cluster.Guest{VMID: w.number(t, id), MemoryBytes: int64(w.number(t, size)) << 30, Running: true})
+		}
+		w.o.Hosts["pve2"] = h
+	case "shared": // a storage of pve1, as that of pve2
+		h := w.o.Hosts["pve1"]
+		st := h.Storages.Value[arg(1)]
+		st.Shared = true
+		h.Storages.Value[arg(1)] = st
+	case "asked": // so many members, and the others cannot be; or the repository's schematic is not yet
+		if arg(1) == "schematic" {
+			asked := w.d
+			asked.Schematic = ""
+			w.d.Asked = &asked
+			break
+		}
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), w.number(t, arg(1))
+	case "orphans-are": // these, name=VMID
+		var vms []cluster.VM
+		for _, kv := range f[1:] {
+			name, id, _ := strings.Cut(kv, "=")
+			vms = append(vms, w.vm(cluster.Node{Name: name, VMID: w.number(t, id), Placement: cluster.Placement{Pin: "pve1"}}))
 		}
 		w.o.Orphans = cluster.Saw(vms)
 	case "vip": // served, or by whom it is held
@@ -384,7 +482,7 @@ func (w *world) run(t *testing.T, line string) string {
 		w.o.Nodes = cluster.Saw(nodes)
 	case "pod": // of kube-system: its name, workload and state, and why
 		pods := maps.Clone(w.o.SystemPods.Value)
-		p := cluster.SystemPod{Name: arg(1), Workload: arg(2), DNS: arg(2) == "coredns"}
+		p := cluster.SystemPod{Name: arg(1), Workload: arg(2), DNS: strings.HasPrefix(arg(2), "coredns")}
 		why := strings.Join(f[4:], " ")
 		switch state, on, _ := strings.Cut(arg(3), "@"); state {
 		case "ready":
@@ -428,6 +526,8 @@ func (w *world) run(t *testing.T, line string) string {
 				hw.Cores = w.number(t, v)
 			case "bridge":
 				hw.Bridge = v
+			case "vlan":
+				hw.VLAN = w.number(t, v)
 			case "onboot":
 				hw.OnBoot = v == "1"
 			case "mac":
@@ -493,11 +593,15 @@ func (w *world) run(t *testing.T, line string) string {
 		w.o.Now = w.o.Now.Add(parseAge(t, arg(1)))
 	case "revision":
 		w.d.Revision = cluster.Revision("main@sha1:" + strings.Repeat(arg(1), 40))
-	case "restarted": // a node, for what it lacks now
+	case "restarted": // a node, for what it lacks now; or it is about to be
+		before := "before "
+		if len(f) > 2 {
+			before = ""
+		}
 		n, _ := w.d.Spec.Node(arg(1))
 		mach := w.o.Machines[n.Name]
 		m := newPlanner(w.d, w.o, w.p)
-		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: targetOf(m.turnOf(n)), Boot: "before " + mach.BootID, Revision: w.d.Revision}}
+		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: targetOf(m.turnOf(n)), Boot: before + mach.BootID, Revision: w.d.Revision}}
 	case "settled":
 		w.o.Facts.Settled = SettledNodes(w.d, w.o)
 	case "switches":
@@ -522,8 +626,6 @@ func (w *world) run(t *testing.T, line string) string {
 		w.d.Spec.MaxUnavailable = w.number(t, arg(1))
 	case "agree": // the members of etcd, on who they are
 		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), len(w.o.Members.Value)
-	case "asked": // so many members, and the others cannot be
-		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), w.number(t, arg(1))
 	case "allow-even":
 		w.d.Spec.AllowEven = true
 	case "approve": // the removal of these VMs
@@ -545,6 +647,8 @@ func (w *world) run(t *testing.T, line string) string {
 		nodes := maps.Clone(w.o.Nodes.Value)
 		nodes[arg(1)] = cluster.KubeNode{Name: arg(1), Ready: arg(2) == "ready", Why: "Kubelet stopped posting node status."}
 		w.o.Nodes = cluster.Saw(nodes)
+	case "kubernetes-before": // is what it is, and it does not answer now
+		w.o.Nodes.Known, w.o.Nodes.Why = false, "connection refused"
 	case "kubernetes": // does not answer any more
 		w.o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("connection refused")
 		for name := range w.o.APIs {
@@ -552,6 +656,9 @@ func (w *world) run(t *testing.T, line string) string {
 		}
 	case "orphans":
 		w.o.Orphans = cluster.Unseen[[]cluster.VM]("403 permission check failed")
+		if f[len(f)-1] == "unasked" {
+			w.o.Orphans.Why = ""
+		}
 	case "unlist": // takes an addon out of the inventory
 		w.d.Spec.Addons = slices.DeleteFunc(slices.Clone(w.d.Spec.Addons), func(a cluster.Addon) bool { return a.Name == arg(1) })
 	case "left":
@@ -643,10 +750,18 @@ func (w *world) run(t *testing.T, line string) string {
 				r.UPID = upid
 				continue
 			}
+			if s == "disrupts" {
+				r.Node, r.Disrupts = r.Subject, true
+				continue
+			}
 			host, storage, _ := strings.Cut(s, "/")
 			r.Claims = append(r.Claims, cluster.ClaimStorage(host, storage))
 		}
 		w.o.Running = append(w.o.Running, r)
+	case "others-task": // on pve1: type, VMID, age
+		w.run(t, strings.TrimPrefix(line, "others-"))
+		tasks := w.o.Hosts["pve1"].Tasks.Value
+		tasks[len(tasks)-1].Ours = false
 	case "task": // of ours, on pve1: type, VMID, age, the end of its log
 		id, _ := strconv.Atoi(arg(2))
 		h := w.o.Hosts["pve1"]
@@ -657,6 +772,9 @@ func (w *world) run(t *testing.T, line string) string {
 	case "failed": // an action, so often in a row
 		n, _ := strconv.Atoi(arg(3))
 		w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.ActionKind(strings.ReplaceAll(arg(1), "-", " ")), Subject: arg(2)}, Failed: n, Until: w.o.Now.Add(time.Minute), Error: "no luck"})
+	case "undone": // an action, by somebody else, so often in a row
+		w.run(t, strings.Replace(line, "undone", "failed", 1))
+		w.o.Backoffs[len(w.o.Backoffs)-1].Undone = true
 	case "rest":
 		w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.ActionKind(strings.ReplaceAll(arg(1), "-", " ")), Subject: arg(2)}, Failed: 1, Until: w.o.Now.Add(time.Minute), Error: "no space left"})
 	case "step":
@@ -731,6 +849,10 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			n.DiskBytes = int64(w.number(t, v)) << 30
 		case "datastore":
 			n.Datastore = v
+		case "cloudinit":
+			n.CloudInitDatastore = v
+		case "image-datastore":
+			n.ImageDatastore = v
 		case "replace":
 			n.Replace = v
 		case "protect":
@@ -753,6 +875,27 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			n.Placement.Pin = v
 		default:
 			t.Fatalf("node: %q", kv)
+		}
+	}
+}
+
+func (w *world) editKubeNode(t *testing.T, kn *cluster.KubeNode, words []string) {
+	for _, kv := range words {
+		switch k, v, _ := strings.Cut(kv, "="); k {
+		case "cordoned":
+			kn.Cordoned = v == "" || v == "true"
+		case "turn":
+			kn.Turn = v
+		case "drained":
+			kn.Drained = v
+		case "uuid":
+			kn.UUID = v
+		case "boot":
+			kn.BootID = v
+		case "ready":
+			kn.Ready = v == "" || v == "true"
+		default:
+			t.Fatalf("node-is: %q", kv)
 		}
 	}
 }
@@ -780,6 +923,12 @@ func (w *world) host(t *testing.T, words []string) {
 			h = cluster.Host{Name: "pve1", Why: "connection refused"}
 		case "noquorum":
 			h.Quorate = cluster.Saw(false)
+		case "unasked": // whether it has a quorum
+			h.Quorate = cluster.Seen[bool]{}
+		case "coreless": // how many cores it has is not known
+			h.Cores = 0
+		case "unmeasured": // how much memory it has is not known
+			h.MemoryBytes = 0
 		case "noimport":
 			h.Storages = cluster.Saw(map[string]cluster.Storage{"local": {Active: true, Content: []string{"iso"}}, "local-lvm": {Active: true, Content: []string{"images"}}})
 		default:
@@ -802,6 +951,8 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm = cluster.VM{VMID: n.VMID, Node: name, Presence: cluster.Absent}
 		case "unknown":
 			vm = cluster.VM{VMID: n.VMID, Node: name, Why: "596 no route to host"}
+		case "unasked":
+			vm = cluster.VM{VMID: n.VMID, Node: name}
 		case "unowned": // it is there, and its config cannot be read
 			vm = cluster.VM{VMID: n.VMID, Node: name, Host: n.Placement.Pin, Presence: cluster.Present, Why: "403 permission check failed"}
 		case "foreign":
@@ -827,6 +978,10 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm.Protected = true
 		case "managed":
 			vm.Managed = true
+		case "task": // of somebody's
+			vm.Task = &cluster.Task{Type: v, VMID: n.VMID, Started: w.o.Now}
+		case "configless": // its config cannot be read
+			vm.Hardware = cluster.Unseen[cluster.Hardware]("596 broken pipe")
 		case "others":
 			key, volume, _ := strings.Cut(v, "=")
 			vm.Others = append(vm.Others, cluster.Drive{Key: key, Volume: volume, Own: strings.Contains(volume, fmt.Sprintf("vm-%d-", n.VMID))})
@@ -838,6 +993,8 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm.Deleting, vm.Power = true, cluster.Stopped
 		case "cores":
 			vm.Hardware.Value.Cores, _ = strconv.Atoi(v)
+		case "memory": // GiB
+			vm.Hardware.Value.MemoryMiB = int64(w.number(t, v)) << 10
 		case "bridge":
 			vm.Hardware.Value.Bridge = v
 		case "address":
