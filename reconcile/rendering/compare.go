@@ -184,10 +184,10 @@ func (c *comparison) compareMachine(n cluster.Node, diff *cluster.NodeDifference
 		return
 	}
 	const part = "machine config"
-	running, asked := c.asked.Configs[n.Name]
+	running := c.asked.Configs[n.Name]
 	wanted, rendered := c.repository.Configs[n.Name]
 	switch {
-	case !asked || !running.Known:
+	case !running.Known:
 		c.noteUnknown(n.Name, part, cmp.Or(running.Why, mach.Why))
 		return
 	case !rendered:
@@ -249,8 +249,8 @@ func (c *comparison) compareOrphans() {
 // IsOurs reports whether the release of an addon is there, and for this cluster to keep as
 // the inventory has it: one that is bootstrap-only belongs to others once it is deployed.
 func IsOurs(o cluster.Observed, a cluster.Addon) bool {
-	rel, there := o.Releases.Value[a.Name]
-	return o.Releases.Known && there && rel.Namespace == a.Namespace && rel.Digest != "" && (a.Ownership == cluster.Managed || rel.Status != "deployed")
+	rel := o.Releases.Value[a.Name]
+	return o.Releases.Known && rel.Namespace == a.Namespace && rel.Digest != "" && (a.Ownership == cluster.Managed || rel.Status != "deployed")
 }
 
 func (c *comparison) compareAddon(a cluster.Addon) {
