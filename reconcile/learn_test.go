@@ -363,6 +363,17 @@ func TestNothingOfOurs(t *testing.T) {
 	}
 }
 
+// TestWhatIsIntended: an intent that was never written is not the one of its kind.
+func TestWhatIsIntended(t *testing.T) {
+	asked := cluster.Intent{Kind: cluster.IntendDestroy, At: time.Unix(1, 0)}
+	again := asked
+	again.At = time.Unix(2, 0)
+	facts := cluster.Facts{Intents: []cluster.Intent{asked}}
+	if !isIntended(facts, asked) || isIntended(facts, again) || isIntended(facts, cluster.Intent{}) || isIntended(cluster.Facts{}, cluster.Intent{}) {
+		t.Error("another intent is taken for the one that is written")
+	}
+}
+
 // TestHowADestructionEnds: the cluster stays suspended, as it was suspended before, unless
 // the command was withdrawn meanwhile.
 func TestHowADestructionEnds(t *testing.T) {

@@ -81,7 +81,7 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	r.logCondition(s)
 	if s.Condition != m.condition {
 		earlier := r.c.Earlier.Condition
-		if m.since = now; (m.condition == "" || m.condition == cluster.Unknown) && earlier.State == string(s.Condition) {
+		if m.since = now; earlier.State == string(s.Condition) {
 			m.since = earlier.Since
 		}
 		m.condition = s.Condition
@@ -121,7 +121,7 @@ func mentionsFetch(s cluster.Status) bool {
 func (r *Reconciler) logCondition(s cluster.Status) {
 	m := &r.memo
 	switch {
-	case s.Condition == cluster.Stalled && m.condition == cluster.Stalled && (s.Cause() != m.cause || s.Revision != m.causedAt):
+	case s.Condition == cluster.Stalled && (s.Cause() != m.cause || s.Revision != m.causedAt):
 	case s.Condition == m.condition, m.condition == "" && s.Condition == cluster.Ready:
 		return
 	}

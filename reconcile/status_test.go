@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -386,5 +387,34 @@ func TestPhasesThatPass(t *testing.T) {
 	r.holdPhase("cp-1", cluster.PhaseReady, at(8))
 	if got := r.holdPhase("cp-1", cluster.PhaseStopped, at(9)); got != cluster.PhaseReady {
 		t.Errorf("after a break: %s", got)
+	}
+}
+
+// TestNodesOfAStatus: a node that is only a member of etcd any longer is not among them, and
+// the log has each phase after the first, with what a node waits for that was Ready.
+func TestNodesOfAStatus(t *testing.T) {
+	_, r, _, d := newSteps(t)
+	var log bytes.Buffer
+	r.log = slog.New(slog.NewTextHandler(&log, nil))
+	at := func(n int) time.Time { return time.Unix(int64(n), 0) }
+	d.Removed = []cluster.Node{{Name: "left"}}
+	for i, c := range []struct {
+		phase cluster.Phase
+		p     plan.Plan
+		want  string
+	}{
+		{cluster.PhaseBooting, plan.Plan{}, ""},
+		{cluster.PhaseReady, plan.Plan{}, `detail="cp-1 is Ready" `},
+		{cluster.PhaseReady, plan.Plan{}, ""},
+		{cluster.PhaseAbsent, plan.Plan{Blocked: []cluster.Block{{Subject: "cp-1", Message: "is blocked"}}}, `detail="cp-1 is Absent, no longer Ready: is blocked" `},
+		{cluster.PhaseReady, plan.Plan{Blocked: []cluster.Block{{Subject: "cp-1", Message: "is blocked"}}}, `detail="cp-1 is Ready" `},
+		{cluster.PhaseAbsent, plan.Plan{}, `detail="cp-1 is Absent" `},
+	} {
+		log.Reset()
+		c.p.Phases = map[string]cluster.Phase{"cp-1": c.phase}
+		got := r.nodes(at(i), d, cluster.Observed{}, c.p, nil)
+		if len(got) != 1 || got[0].Name != "cp-1" || got[0].Phase != c.phase || !strings.Contains(log.String(), c.want) || (c.want == "") != (log.Len() == 0) {
+			t.Errorf("%d: %+v; logged %s", i, got, log.String())
+		}
 	}
 }
