@@ -54,25 +54,31 @@ func loseJournal(t *testing.T, r *Reconciler, files *memFiles) {
 // VMs is there.
 func TestFactsOfALostJournal(t *testing.T) {
 	for name, c := range map[string]struct {
-		lost    bool // there was a journal
+		lost    bool // there was a journal, and none can be read
+		known   bool // there is one
 		vm      cluster.VM
 		isLost  bool
 		written bool
 		warned  int
 	}{
-		"new, and seen":        {false, noVM, false, false, 0},
-		"new, and not seen":    {false, unseenVM, true, false, 0},
-		"new, with VMs":        {false, ourVM, true, true, 1},
-		"lost, and all seen":   {true, noVM, false, true, 0},
-		"lost, and not seen":   {true, unseenVM, true, true, 1},
-		"lost, and there VMs":  {true, ourVM, true, true, 1},
-		"lost, and unproven":   {true, cluster.VM{Presence: cluster.Present, Owner: cluster.Foreign}, true, true, 1},
-		"new, and unproven":    {false, cluster.VM{Presence: cluster.Present, Owner: cluster.Foreign}, false, false, 0},
-		"lost, and a moved VM": {true, cluster.VM{Presence: cluster.Present, Owner: cluster.Foreign, Moved: true}, true, true, 1},
+		"new, and seen":        {false, false, noVM, false, false, 0},
+		"new, and not seen":    {false, false, unseenVM, true, false, 0},
+		"new, with VMs":        {false, false, ourVM, true, true, 1},
+		"lost, and all seen":   {true, false, noVM, false, true, 0},
+		"lost, and not seen":   {true, false, unseenVM, true, true, 1},
+		"lost, and there VMs":  {true, false, ourVM, true, true, 1},
+		"lost, and unproven":   {true, false, cluster.VM{Presence: cluster.Present, Owner: cluster.Foreign}, true, true, 1},
+		"new, and unproven":    {false, false, cluster.VM{Presence: cluster.Present, Owner: cluster.Foreign}, false, false, 0},
+		"lost, and a moved VM": {true, false, cluster.VM{Presence: cluster.Present, Owner: cluster.Foreign, Moved: true}, true, true, 1},
+		"known, with VMs":      {false, true, ourVM, false, true, 0},
+		"known, and not seen":  {false, true, unseenVM, false, true, 0},
 	} {
 		_, r, files, d := newSteps(t)
 		if c.lost {
 			loseJournal(t, r, files)
+		}
+		if c.known {
+			must(r.c.Journal.Update(func(f *cluster.Facts) { f.Lost = false }))
 		}
 		warned, before := 0, files.steps
 		r.log = slog.New(handler(func(string) { warned++ }))

@@ -53,7 +53,7 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)
 	setCondition(&s, d, o, p, m.fetchErr)
-	if stop, v := r.findRefusal(), r.view.Load(); stop != nil && v != nil && v.inForce && s.Condition == cluster.Stalled && s.Cause() == stop.block.Key() {
+	if stop, v := r.findRefusal(), r.view.Load(); stop != nil && v != nil && v.inForce && s.Cause() == stop.block.Key() {
 		s.Message += "; " + d.Revision.Short() + " stays in force: " + r.standUnder(stop, s, d, o, p)
 	}
 	s.Destroying = r.c.Journal.Facts().Destroying()

@@ -418,3 +418,33 @@ func TestNodesOfAStatus(t *testing.T) {
 		}
 	}
 }
+
+// TestWhatStaysInForce: while the newest revision is not in force, a status that is about that
+// has how the cluster stands at the one that is, if there is one.
+func TestWhatStaysInForce(t *testing.T) {
+	const invalid = "dev: the inventory is invalid: no"
+	for name, c := range map[string]struct {
+		view  *view
+		other bool // something else is blocked, and first
+		want  string
+	}{
+		"nothing was seen yet": {nil, false, invalid},
+		"none is in force":     {&view{}, false, invalid},
+		"the last good one":    {&view{inForce: true}, false, invalid + "; main@sha1:000000000000 stays in force: all nodes are Ready"},
+		"something else":       {&view{inForce: true}, true, "cp-1: is blocked"},
+	} {
+		_, r, _, d := newSteps(t)
+		r.memo.problems = cluster.Problems{{Severity: cluster.Error, Message: "no"}}
+		if c.view != nil {
+			r.view.Store(c.view)
+		}
+		p := plan.Plan{Phases: map[string]cluster.Phase{"cp-1": cluster.PhaseReady}, Blocked: []cluster.Block{r.findRefusal().block}}
+		if c.other {
+			p.Blocked = append([]cluster.Block{{Subject: "cp-1", Message: "is blocked"}}, p.Blocked...)
+		}
+		r.reportPass(time.Now(), d, cluster.Observed{}, p, nil)
+		if s := r.Status(); s.Message != c.want {
+			t.Errorf("%s: %s", name, s.Message)
+		}
+	}
+}

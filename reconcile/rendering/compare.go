@@ -254,7 +254,7 @@ func IsOurs(o cluster.Observed, a cluster.Addon) bool {
 }
 
 func (c *comparison) compareAddon(a cluster.Addon) {
-	rel, there := c.o.Releases.Value[a.Name]
+	rel := c.o.Releases.Value[a.Name] // without one, of no namespace
 	diff := cluster.AddonDifference{Addon: a.Name}
 	note := func(field, has, wants string) {
 		if has != wants {
@@ -265,7 +265,7 @@ func (c *comparison) compareAddon(a cluster.Addon) {
 	case !c.o.Releases.Known:
 		c.noteUnknown(a.Name, "release", c.o.Releases.Why)
 		return
-	case !there || rel.Namespace != a.Namespace:
+	case rel.Namespace != a.Namespace:
 		note("release", "", a.Chart.Ref())
 	case rel.Digest == "" && a.Ownership == cluster.Managed:
 		note("release", "one that is not the agent's", "its own")
