@@ -99,7 +99,8 @@ func TestBootstrapIsSentToTheNodeThatWasChosen(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(2, 0)
 		chosen, other := f.spec.Nodes[0], f.spec.Nodes[1]
-		reborn := chosen
+		reborn, renamed := chosen, chosen
+		renamed.Name = "cp-9"
 		reborn.UUID = cluster.NodeUUID(f.spec.ID, "another")
 		for _, c := range []struct {
 			what     string
@@ -112,6 +113,7 @@ func TestBootstrapIsSentToTheNodeThatWasChosen(t *testing.T) {
 			{"it was intended, and the agent ended before it knew of an answer", true, false, chosen, true},
 			{"another node was intended", true, false, other, false},
 			{"a machine of that name was intended that is deleted", true, false, reborn, false},
+			{"the node of that machine has another name", true, false, renamed, false},
 			{"it was founded", true, true, chosen, false},
 		} {
 			j, err := OpenJournal(newMemFiles(), "dev", f.spec.ID)

@@ -309,9 +309,13 @@ func TestJournalOfNothing(t *testing.T) {
 	if f := j.Facts(); f.Applied != rev(1) || f.Lost || !j.Fresh() || len(files.files) > 0 {
 		t.Fatalf("%+v, fresh %v, files %v", f, j.Fresh(), files.files)
 	}
-	for range 2 {
-		if err := j.Keep(); err != nil {
-			t.Fatal(err)
+	if whole, err := j.Discard(); !whole || err != nil || j.Facts().Applied != rev(1) || files.steps > 0 {
+		t.Errorf("nothing to discard: %v, %v, %d steps", whole, err, files.steps)
+	}
+	for i := range 2 {
+		before := files.steps
+		if err := j.Keep(); err != nil || (files.steps > before) != (i == 0) {
+			t.Fatalf("kept once more: %v, %v", files.steps > before, err)
 		}
 	}
 	if f := open().Facts(); f.Applied != rev(1) || f.Lost || j.Fresh() {
@@ -333,6 +337,11 @@ func TestJournalOfNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	files.dieAt = files.steps + 1
+	if whole, err := j.Discard(); whole || !errors.Is(err, errDead) || j.Fresh() || open().Fresh() {
+		t.Errorf("it cannot be removed: %v, %v", whole, err)
+	}
+	files.dieAt = 0
 	if gone, err := j.Discard(); !gone || err != nil || !open().Fresh() {
 		t.Errorf("nothing in it: discarded %v, %v", gone, err)
 	}

@@ -169,27 +169,65 @@ func TestDeleteKeepsWhatPeopleWrote(t *testing.T) {
 	})
 }
 
-// TestDeletionTakenBack: a person who takes the word out of the mark keeps the
-// VM.
-func TestDeletionTakenBack(t *testing.T) {
+// TestDeletionGoesOnUnderAKnownProtection: a protection that was set after a deletion has
+// begun, and was known to whoever decided that it goes on, is lifted.
+func TestDeletionGoesOnUnderAKnownProtection(t *testing.T) {
 	d := desired(1)
 	n := d.Spec.Nodes[0]
 	onStand(t, "9.2", func(t *testing.T, s *stand) {
 		c := s.made(d)
 		defer c.Close()
-		s.world.OnCall(func(r world.CallRecord) {
-			if strings.HasSuffix(r.Op, "/status/current") {
-				s.must(s.host.Edit(n.VMID, "description", "keep it"))
-			}
-		})
-		if err := c.Delete(context.Background(), d, vmOf(d), nil); err == nil || !strings.Contains(err.Error(), "was removed meanwhile") {
-			t.Errorf("got %v", err)
-		}
-		s.world.OnCall(nil)
-		if vm, _ := s.host.VM(n.VMID); vm.Power != pve.Running {
-			t.Errorf("%+v", vm)
+		s.must(s.host.Edit(n.VMID, "description", cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: n.Name, Deleting: true}.String()))
+		s.must(s.host.Edit(n.VMID, "protection", "1"))
+		vm := vmOf(d)
+		vm.Protected = true
+		s.must(c.Delete(context.Background(), d, vm, nil))
+		if _, there := s.host.VM(n.VMID); there {
+			t.Error("it is still there")
 		}
 	})
+}
+
+// TestDeletionTakenBack: a person who takes the word out of the mark, protects the VM or has
+// something else done with it, keeps it, and it runs on: nothing more is asked for.
+func TestDeletionTakenBack(t *testing.T) {
+	d := desired(1)
+	n := d.Spec.Nodes[0]
+	edit := func(option, value string) func(*stand) {
+		return func(s *stand) { s.must(s.host.Edit(n.VMID, option, value)) }
+	}
+	for name, c := range map[string]struct {
+		do   func(*stand)
+		want string
+	}{
+		"no mark":       {edit("description", "keep it"), "was removed meanwhile"},
+		"its own mark":  {edit("description", cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: n.Name}.String()), "was removed meanwhile"},
+		"is protected":  {edit("protection", "1"), "somebody has set Proxmox VE's Protection on vm 411"},
+		"another's now": {edit("smbios1", "uuid="+cluster.NodeUUID(d.Spec.ID, "another")), "is not ours"},
+		"is backed up":  {func(s *stand) { s.must(s.host.Lock(n.VMID, "backup")) }, "vm is locked (backup)"},
+	} {
+		onStand(t, "9.2", func(t *testing.T, s *stand) {
+			client := s.made(d)
+			defer client.Close()
+			taken := false
+			s.world.OnCall(func(r world.CallRecord) {
+				if taken && !strings.HasPrefix(r.Op, "GET ") {
+					t.Errorf("%s: asked for %s", name, r.Op)
+				}
+				if strings.HasSuffix(r.Op, "/status/current") && !taken {
+					taken = true
+					c.do(s)
+				}
+			})
+			if err := client.Delete(context.Background(), d, vmOf(d), nil); err == nil || !strings.Contains(err.Error(), c.want) || !taken {
+				t.Errorf("%s: got %v", name, err)
+			}
+			s.world.OnCall(nil)
+			if vm, _ := s.host.VM(n.VMID); vm.Power != pve.Running {
+				t.Errorf("%s: %+v", name, vm)
+			}
+		})
+	}
 }
 
 func TestDeleteRefuses(t *testing.T) {
@@ -220,9 +258,15 @@ func TestDeleteRefuses(t *testing.T) {
 				defer c.Close()
 				vm := vmOf(d)
 				tc.do(s, &d)
+				s.world.ForgetCalls()
 				err := c.Delete(context.Background(), d, vm, nil)
 				if err == nil || !strings.Contains(err.Error(), tc.want) {
 					t.Errorf("got %v", err)
+				}
+				for _, call := range s.world.Calls() {
+					if !strings.HasPrefix(call.Op, "GET ") {
+						t.Errorf("asked for %s", call.Op)
+					}
 				}
 				if vm, ok := s.host.VM(411); !ok || vm.Power != pve.Running || strings.Contains(vm.Config["description"], "deleting") {
 					t.Errorf("%+v", vm)
@@ -255,4 +299,167 @@ func TestDeleteLeavesOthersVolumes(t *testing.T) {
 			t.Errorf("left: %v", left)
 		}
 	})
+}
+
+// TestDeleteOfWhatIsNoVM: what cannot be a VM of ours is asked of nobody.
+func TestDeleteOfWhatIsNoVM(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(1)
+		c := s.made(d)
+		defer c.Close()
+		for name, spoil := range map[string]func(*cluster.VM, *cluster.Desired){
+			"vmid":       func(vm *cluster.VM, _ *cluster.Desired) { vm.VMID = 0 },
+			"node name":  func(vm *cluster.VM, _ *cluster.Desired) { vm.Node = "../x" },
+			"host":       func(vm *cluster.VM, _ *cluster.Desired) { vm.Host = "a/b" },
+			"cluster id": func(_ *cluster.VM, d *cluster.Desired) { d.Spec.ID = "dev" },
+		} {
+			vm, d := vmOf(d), d
+			spoil(&vm, &d)
+			if err := c.Delete(context.Background(), d, vm, nil); err == nil || !strings.Contains(err.Error(), name) || len(s.world.Calls()) > 0 {
+				t.Errorf("%s: %v, asked %v", name, err, s.world.Calls())
+			}
+		}
+	})
+}
+
+// TestDeletionIsConfirmed: a VM is deleted when its VMID is seen to be free, whatever was
+// answered before.
+func TestDeletionIsConfirmed(t *testing.T) {
+	d := desired(1)
+	n := d.Spec.Nodes[0]
+	for want, other := range map[string]pve.Foreign{
+		"a guest that the agent's token does not see has its number": {},
+		"it is still there": {Pool: testPool, Config: map[string]string{"name": n.Name, "smbios1": "uuid=" + n.UUID}},
+	} {
+		onStand(t, "9.2", func(t *testing.T, s *stand) {
+			c := s.made(d)
+			defer c.Close()
+			s.world.OnCall(func(r world.CallRecord) {
+				if _, there := s.host.VM(n.VMID); strings.HasSuffix(r.Op, "/cluster/nextid") && !there {
+					s.must(s.host.CreateForeign(n.VMID, other))
+				}
+			})
+			if err := c.Delete(context.Background(), d, vmOf(d), nil); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %s", err, want)
+			}
+			s.world.OnCall(nil)
+		})
+	}
+}
+
+// TestDeletionThatCannotGoOn: a step that fails is the last, and what is not known to have
+// ended is no success.
+func TestDeletionThatCannotGoOn(t *testing.T) {
+	d := desired(1)
+	n := d.Spec.Nodes[0]
+	for name, c := range map[string]struct {
+		before func(*stand)
+		op     string // what fails
+		never  string // what is not asked for then
+	}{
+		"it is not stopped":            {func(*stand) {}, "POST /nodes/{node}/qemu/{vmid}/status/stop", "DELETE"},
+		"it is deleted, by a task":     {func(s *stand) { s.must(s.host.Remove(n.VMID)) }, "GET /nodes/{node}/tasks", "GET /cluster/nextid"},
+		"it may be there":              {func(*stand) {}, "GET /cluster/nextid", "nothing"},
+		"its mark cannot be written":   {func(*stand) {}, "PUT /nodes/{node}/qemu/{vmid}/config", "POST"},
+		"it cannot be found once more": {func(*stand) {}, "GET /cluster/resources", "POST"},
+	} {
+		onStand(t, "9.2", func(t *testing.T, s *stand) {
+			client := s.made(d)
+			defer client.Close()
+			c.before(s)
+			s.world.ForgetCalls()
+			s.world.Inject(world.Fault{System: "pve", Op: c.op, Kind: world.Answer, Status: 500, Text: "it did not work", Times: 1000})
+			err := client.Delete(context.Background(), d, vmOf(d), nil)
+			if err == nil || !strings.Contains(err.Error(), "it did not work") {
+				t.Errorf("%s: %v", name, err)
+			}
+			for _, call := range s.world.Calls() {
+				if strings.HasPrefix(call.Op, c.never) {
+					t.Errorf("%s: asked for %s", name, call.Op)
+				}
+			}
+		})
+	}
+}
+
+// TestDeletionOfWhatCannotBeRead: whichever look at the VM fails, that is why it is not
+// deleted.
+func TestDeletionOfWhatCannotBeRead(t *testing.T) {
+	d := desired(1)
+	for op, least := range map[string]int{"GET /nodes/{node}/qemu/{vmid}/config": 3, "GET /cluster/resources": 2} {
+		looks := 0
+		onStand(t, "9.2", func(t *testing.T, s *stand) {
+			c := s.made(d)
+			defer c.Close()
+			s.must(c.Delete(context.Background(), d, vmOf(d), nil))
+			for _, call := range s.world.Calls() {
+				if call.Op == op {
+					looks++
+				}
+			}
+		})
+		if looks < least {
+			t.Errorf("%s is asked for %d times", op, looks)
+		}
+		for nth := range looks {
+			onStand(t, "9.2", func(t *testing.T, s *stand) {
+				c := s.made(d)
+				defer c.Close()
+				s.world.Inject(world.Fault{System: "pve", Op: op, Kind: world.Answer, Status: 500, Text: "it did not work", Nth: nth + 1})
+				err := c.Delete(context.Background(), d, vmOf(d), nil)
+				if _, there := s.host.VM(411); !there || err == nil || !strings.Contains(err.Error(), "it did not work") {
+					t.Errorf("%s, look %d: %v", op, nth+1, err)
+				}
+			})
+		}
+	}
+}
+
+// TestDeletionWithoutAnAnswer: what was asked for last may have been done, so that it is
+// waited for, and found to be so; an answer that it failed is taken as one.
+func TestDeletionWithoutAnAnswer(t *testing.T) {
+	d := desired(1)
+	for kind, want := range map[world.FaultKind]string{world.LoseReply: "", world.LoseRequest: "it is still there", world.FailTask: "it did not work"} {
+		onStand(t, "9.2", func(t *testing.T, s *stand) {
+			c := s.made(d)
+			defer c.Close()
+			s.world.Inject(world.Fault{System: "pve", Op: "DELETE /nodes/{node}/qemu/{vmid}", Kind: kind, Text: "it did not work", Nth: 1})
+			err := c.Delete(context.Background(), d, vmOf(d), nil)
+			_, there := s.host.VM(411)
+			if there != (want != "") || (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: there: %v, %v", kind, there, err)
+			}
+		})
+	}
+}
+
+// TestDeletionAtTheLastMoment: a stopped VM that somebody else works on is not deleted, and
+// of one that is deleted nobody is asked whether it still is.
+func TestDeletionAtTheLastMoment(t *testing.T) {
+	d := desired(1)
+	for name, locks := range map[string]bool{"it is backed up": true, "it is deleted": false} {
+		onStand(t, "9.2", func(t *testing.T, s *stand) {
+			c := s.made(d)
+			defer c.Close()
+			stopped, locked, deleted := false, false, false
+			s.world.OnCall(func(r world.CallRecord) {
+				switch {
+				case strings.HasSuffix(r.Op, "/status/stop"):
+					stopped = true
+				case stopped && locks && !locked && r.Op == "GET /nodes/{node}/qemu/{vmid}/config":
+					locked = true
+					s.must(s.host.Lock(411, "backup"))
+				case strings.HasPrefix(r.Op, "DELETE"):
+					deleted = true
+				case deleted && r.Op == "GET /nodes/{node}/tasks":
+					t.Errorf("%s: its tasks are asked for", name)
+				}
+			})
+			err := c.Delete(context.Background(), d, vmOf(d), nil)
+			s.world.OnCall(nil)
+			if deleted != !locks || (err == nil) != !locks || locks && !strings.Contains(err.Error(), "vm is locked (backup)") {
+				t.Errorf("%s: asked to: %v, %v", name, deleted, err)
+			}
+		})
+	}
 }

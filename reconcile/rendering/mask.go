@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -64,13 +65,8 @@ func NewMask(throwAway bool, snaps ...cluster.Snapshot) (*Mask, error) {
 		}
 	}
 	m.key = sum.Sum(nil)
-	forms := slices.SortedFunc(func(yield func(string) bool) {
-		for form := range m.canonical {
-			if len(form) >= cluster.ShortestFound && !yield(form) {
-				return
-			}
-		}
-	}, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
+	forms := slices.DeleteFunc(slices.Collect(maps.Keys(m.canonical)), func(form string) bool { return len(form) < cluster.ShortestFound })
+	slices.SortFunc(forms, func(a, b string) int { return cmp.Or(cmp.Compare(len(b), len(a)), cmp.Compare(a, b)) })
 	var pairs []string
 	for _, form := range forms { // of those that fit at one place, the first counts
 		pairs = append(pairs, form, m.Hide(form))
@@ -127,7 +123,7 @@ func (m *Mask) Hide(secret string) string {
 
 // Clean returns a text with every secret in it hidden that is known.
 func (m *Mask) Clean(text string) string {
-	if _, known := m.canonical[text]; known && text != "" {
+	if _, known := m.canonical[text]; known {
 		return m.Hide(text)
 	}
 	return m.known.Replace(text)

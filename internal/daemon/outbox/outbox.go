@@ -50,7 +50,6 @@ type slot[T any] struct {
 	sent      *T        // what the place has; nil: unknown
 	dropped   bool      // busy was dropped meanwhile: it is not tried again
 	forgotten bool      // busy was forgotten meanwhile: the same is news
-	removed   bool      // the subject was removed while busy was sent
 	notBefore time.Time // nothing is sent before
 	pace      *rate.Limiter
 }
@@ -146,11 +145,7 @@ func (o *Outbox[T]) Remove(subject string) {
 	o.Drop(subject, true)
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if s := o.slots[subject]; s.busy != nil {
-		s.removed = true
-		return
-	}
-	delete(o.slots, subject)
+	delete(o.slots, subject) // what is being sent is kept by who sends it
 }
 
 // Sent returns what the place has about a subject; nil: unknown.
@@ -208,7 +203,7 @@ func (o *Outbox[T]) run() {
 		if closed && err != nil {
 			return
 		}
-		o.endAttempt(subject, s, value, err)
+		o.endAttempt(s, value, err)
 		if o.c.OnAttempt != nil {
 			o.c.OnAttempt(subject, value, err)
 		}
@@ -225,22 +220,18 @@ func (o *Outbox[T]) run() {
 				pause = max(pause, o.c.RetryAfter(err))
 			}
 		}
-		if pause > 0 && !o.sleep(pause, nil) {
+		if !o.sleep(pause, nil) {
 			return
 		}
 	}
 }
 
 // endAttempt takes how an attempt ended.
-func (o *Outbox[T]) endAttempt(subject string, s *slot[T], value T, err error) {
+func (o *Outbox[T]) endAttempt(s *slot[T], value T, err error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	dropped, forgotten, removed := s.dropped, s.forgotten, s.removed
-	s.busy, s.dropped, s.forgotten, s.removed = nil, false, false, false
-	if removed && s.next == nil { // nor was anything put since
-		delete(o.slots, subject)
-		return
-	}
+	dropped, forgotten := s.dropped, s.forgotten
+	s.busy, s.dropped, s.forgotten = nil, false, false
 	if err != nil {
 		s.sent = nil // it may have arrived all the same
 		if s.next == nil && !dropped {

@@ -104,6 +104,9 @@ func TestOutbox(t *testing.T) {
 		"what failed may have arrived": {told: map[string]string{"dev": "a"}, fails: 1,
 			puts: []put{{0, "dev", "b"}, {time.Millisecond, "dev", "a"}},
 			want: "a@1s"},
+		"what is newer than what failed is sent in its place": {fails: 1, takes: 10 * time.Second,
+			puts: []put{{0, "dev", "a"}, {time.Second, "dev", "b"}},
+			want: "b@21s"},
 		"failures are tried again at growing distances": {fails: 10, // 1+2+4+...+256 s, and five minutes
 			puts: []put{{0, "dev", "a"}},
 			want: "a@13m31s"},
@@ -261,4 +264,110 @@ func TestOutboxRemoves(t *testing.T) {
 			t.Errorf("arrived: %s", got)
 		}
 	})
+}
+
+// TestOutboxAmends: what ends something is sent where that was, or may have been, and takes
+// back what was not sent yet.
+func TestOutboxAmends(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(time.Minute, 0, 0, map[string]string{"before": "began"})
+		defer p.out.Close()
+		p.behave(0, 10*time.Second)
+		p.out.Amend("never", "over")
+		time.Sleep(time.Second)
+		p.want(t, "")
+		p.out.Put("dev", "began")
+		synctest.Wait()
+		p.out.Amend("dev", "over") // it is being sent
+		p.out.Put("late", "began") // it is not sent yet
+		p.out.Amend("late", "over")
+		time.Sleep(time.Hour)
+		p.out.Amend("before", "over")
+		time.Sleep(time.Hour)
+		p.want(t, "began@11s over@1m21s over@1h0m11s")
+		if got := p.out.Sent("dev"); got == nil || *got != "over" || p.out.Sent("never") != nil || p.out.Sent("not asked for") != nil {
+			t.Errorf("sent: %v", got)
+		}
+	})
+}
+
+// TestOutboxKeepsAnOrder: of many subjects the one that has waited longest is next, and each
+// that has to wait is sent when its own time has come.
+func TestOutboxKeepsAnOrder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(0, 1, time.Hour, nil)
+		defer p.out.Close()
+		p.behave(0, 30*time.Second) // for the first; the others wait meanwhile
+		var want []string
+		for i := range 12 {
+			p.out.Put(fmt.Sprint("s", i), fmt.Sprint("w", i))
+			time.Sleep(time.Second)
+			p.behave(0, 0)
+			want = append(want, fmt.Sprint("w", i, "@30s"))
+		}
+		time.Sleep(time.Minute)
+		p.want(t, strings.Join(want, " "))
+	})
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(0, 1, time.Hour, nil)
+		defer p.out.Close()
+		var want []string
+		for i := range 12 {
+			p.out.Put(fmt.Sprint("s", i), "first")
+			want = append(want, fmt.Sprint("first@", time.Duration(i)*time.Minute))
+			time.Sleep(time.Minute)
+		}
+		for i := range 12 {
+			p.out.Put(fmt.Sprint("s", i), fmt.Sprint("w", i))
+			want = append(want, fmt.Sprint("w", i, "@", time.Hour+time.Duration(i)*time.Minute))
+		}
+		time.Sleep(3 * time.Hour)
+		p.want(t, strings.Join(want, " "))
+	})
+}
+
+// TestOutboxSendsNothingWhenClosed: an attempt that closing has interrupted did not end, and
+// what waits for its turn is not tried.
+func TestOutboxSendsNothingWhenClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, takes := range []time.Duration{time.Hour, 0} {
+			tried, ended := 0, 0
+			o := New(Config[string]{
+				Send: func(ctx context.Context, _ string) error {
+					tried++
+					select {
+					case <-time.After(takes):
+					case <-ctx.Done():
+					}
+					return ctx.Err()
+				},
+				Same:      func(a, b string) bool { return a == b },
+				Gap:       time.Minute,
+				OnAttempt: func(string, string, error) { ended++ },
+			})
+			o.Put("dev", "a")
+			synctest.Wait()
+			o.Put("dev", "b")
+			o.Close()
+			if want := map[time.Duration]int{time.Hour: 0, 0: 1}[takes]; tried != 1 || ended != want {
+				t.Errorf("an attempt of %v: tried %d times, %d ended", takes, tried, ended)
+			}
+		}
+	})
+}
+
+// TestOneFailureIsLoggedOnce: a failure is news when it is another than the one before, or
+// comes after a success.
+func TestOneFailureIsLoggedOnce(t *testing.T) {
+	var last LastError
+	for i, c := range []struct {
+		err  error
+		want bool
+	}{
+		{nil, false}, {errors.New("no"), true}, {errors.New("no"), false}, {errors.New("other"), true}, {nil, false}, {errors.New("other"), true}, {errors.New(""), true}, {errors.New(""), false},
+	} {
+		if got := last.Changed(c.err); got != c.want {
+			t.Errorf("%d: %v: %v", i, c.err, got)
+		}
+	}
 }

@@ -97,3 +97,36 @@ func (l *limited) Post(_ context.Context, s forge.Status) error {
 	}
 	return nil
 }
+
+// TestStatusesThatAreTheSame: another commit, another state and another failure are news;
+// another step towards being Ready is not.
+func TestStatusesThatAreTheSame(t *testing.T) {
+	report := func(state forge.State, change func(*commitReport)) commitReport {
+		r := commitReport{forge.Status{Commit: "2222", Context: "talos-agent/dev", State: state}, cluster.Stalled, cluster.Key{Subject: "cp-1"}}
+		if change != nil {
+			change(&r)
+		}
+		return r
+	}
+	cause := func(r *commitReport) { r.cause.Subject = "cp-2" }
+	for name, c := range map[string]struct {
+		state  forge.State
+		change func(*commitReport)
+		want   bool
+	}{
+		"the same":        {forge.StateFailure, nil, true},
+		"other words":     {forge.StateFailure, func(r *commitReport) { r.Description = "other" }, true},
+		"another commit":  {forge.StateFailure, func(r *commitReport) { r.Commit = "1111" }, false},
+		"another cluster": {forge.StateFailure, func(r *commitReport) { r.Context = "talos-agent/prod" }, false},
+		"another state":   {forge.StatePending, func(r *commitReport) { r.State = forge.StateError }, false},
+		"a suspension":    {forge.StatePending, func(r *commitReport) { r.condition = cluster.Suspended }, false},
+		"another failure": {forge.StateFailure, cause, false},
+		"another error":   {forge.StateError, cause, false},
+		"another step":    {forge.StatePending, cause, true},
+		"another success": {forge.StateSuccess, cause, true},
+	} {
+		if got := isSameReport(report(c.state, nil), report(c.state, c.change)); got != c.want {
+			t.Errorf("%s: the same: %v", name, got)
+		}
+	}
+}

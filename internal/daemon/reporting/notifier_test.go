@@ -13,6 +13,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/sources/notify"
@@ -69,6 +70,8 @@ func TestNoticesAreNews(t *testing.T) {
 			"Stalled:x Stalled:x"},
 		"suspension": {[]cluster.Condition{cluster.Suspended}, []told{{cluster.Suspended, "a", ""}, {cluster.Suspended, "b", ""}, {cluster.Ready, "", ""}, {cluster.Suspended, "c", ""}},
 			"Suspended:a Suspended:c"},
+		"problems, and a suspension": {[]cluster.Condition{cluster.Stalled},
+			[]told{{cluster.Stalled, "x", "a"}, {cluster.Suspended, "", "a"}, {cluster.Stalled, "x", "a"}}, "Stalled:x Stalled:x"},
 		"another cluster": {nil, []told{{cluster.Stalled, "x", "a"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,6 +140,9 @@ func TestSentNoticesSurvive(t *testing.T) {
 	log := &bytes.Buffer{}
 	logger := slog.New(slog.NewTextHandler(log, nil))
 	sp := OpenSentNotices(files, targets, logger)
+	if sp.set("a", "dev", nil); len(files) > 0 {
+		t.Error("that nothing is known is written down")
+	}
 	sp.set("a", "dev", &notify.Notice{Condition: "Ready"})
 	sp.set("a", "prod", &notify.Notice{Condition: "Ready"})
 	sp.set("b", "dev", &notify.Notice{Condition: "Stalled"})
@@ -145,7 +151,13 @@ func TestSentNoticesSurvive(t *testing.T) {
 	if a, b := sp.of("a"), sp.of("b"); len(a) != 1 || a["dev"].Condition != "Ready" || len(b) != 0 {
 		t.Errorf("%v, %v", a, b)
 	}
+	if log.Len() > 0 {
+		t.Errorf("what was read is no failure: %s", log)
+	}
 	files[SentFile] = []byte("{")
+	if OpenSentNotices(files, nil, logger); log.Len() > 0 {
+		t.Errorf("nobody is notified again where there are no targets: %s", log)
+	}
 	if sp = OpenSentNotices(files, targets, logger); len(sp.of("a")) != 0 || !strings.Contains(log.String(), "it is notified again") {
 		t.Errorf("%v, %s", sp.of("a"), log)
 	}
@@ -180,4 +192,54 @@ func TestOtherWordsAreNoNews(t *testing.T) {
 func reportOf(s cluster.Status) commitReport {
 	st, _ := commitStatus(s)
 	return commitReport{st, s.Condition, s.Cause()}
+}
+
+// TestNoticesThatAreTheSame: Ready is news at another revision, a problem when it is another
+// one, and any other condition when it is new.
+func TestNoticesThatAreTheSame(t *testing.T) {
+	notice := func(c cluster.Condition, change func(*notify.Notice)) notify.Notice {
+		n := notify.Notice{Cluster: "dev", Condition: string(c), Reason: "r", Concerns: "cp-1", About: "cores", Applied: "a"}
+		if change != nil {
+			change(&n)
+		}
+		return n
+	}
+	reason := func(n *notify.Notice) { n.Reason = "other" }
+	concerns := func(n *notify.Notice) { n.Concerns = "cp-2" }
+	about := func(n *notify.Notice) { n.About = "mac" }
+	applied := func(n *notify.Notice) { n.Applied = "b" }
+	for _, c := range []struct {
+		condition cluster.Condition
+		change    func(*notify.Notice)
+		want      bool
+	}{
+		{cluster.Stalled, nil, true}, {cluster.Stalled, reason, false}, {cluster.Stalled, concerns, false}, {cluster.Stalled, about, false}, {cluster.Stalled, applied, true},
+		{cluster.Unknown, nil, true}, {cluster.Unknown, reason, false}, {cluster.Unknown, concerns, false}, {cluster.Unknown, about, false},
+		{cluster.Ready, nil, true}, {cluster.Ready, reason, true}, {cluster.Ready, applied, false},
+		{cluster.Suspended, reason, true}, {cluster.Suspended, applied, true},
+	} {
+		if got := isSameNotice(notice(c.condition, nil), notice(c.condition, c.change)); got != c.want {
+			t.Errorf("%s: %+v is the same: %v", c.condition, notice(c.condition, c.change), got)
+		}
+	}
+	if isSameNotice(notice(cluster.Stalled, nil), notice(cluster.Unknown, nil)) {
+		t.Error("another condition is no news")
+	}
+}
+
+// TestTargetThatCannotBeNotified: a notifier is made of targets that can be notified, all of
+// them.
+func TestTargetThatCannotBeNotified(t *testing.T) {
+	log := slog.New(slog.DiscardHandler)
+	hook := Target{Name: "a", To: notify.Config{Kind: notify.Webhook, URL: "https://hooks.example.org/x"}}
+	bad := Target{Name: "b", To: notify.Config{Kind: notify.Webhook, URL: "http://hooks.example.org/x"}}
+	for _, targets := range [][]Target{{hook}, {hook, bad}} {
+		n, err := NewNotifier(Config{Targets: targets, Gate: callgate.New(t.Context()), Sent: OpenSentNotices(nil, targets, log), OnAttempt: func(string, error) {}, Log: log})
+		if (err == nil) != (len(targets) == 1) || (n == nil) != (err != nil) || err != nil && !strings.HasPrefix(err.Error(), "notifications: b: ") {
+			t.Errorf("%v, %v", n, err)
+		}
+		if n != nil {
+			n.Close()
+		}
+	}
 }

@@ -52,3 +52,26 @@ func TestOutageIsReportedOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestOutageThatEachClusterReports: who is notified of each cluster needs not be notified of
+// the repository.
+func TestOutageThatEachClusterReports(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		target := &noted{}
+		n := startNotifier(Target{Name: "x", On: []cluster.Condition{cluster.Unknown}}, target, nil)
+		covered := true
+		outage := &Outage{Notifier: n, Covered: func() bool { return covered }, Log: slog.New(slog.DiscardHandler)}
+		for range 60 {
+			outage.Observe(errors.New("no route"))
+			time.Sleep(time.Minute)
+		}
+		before := len(target.sent)
+		covered = false
+		outage.Observe(errors.New("no route"))
+		time.Sleep(time.Minute)
+		n.Close()
+		if before != 0 || len(target.sent) != 1 {
+			t.Errorf("notified of %q, %d of it while each cluster was", target.sent, before)
+		}
+	})
+}

@@ -194,6 +194,9 @@ func TestConfigProblems(t *testing.T) {
 			"config.yaml:1:25: repository.directory: /does/not/exist does not exist",
 			"config.yaml:1:50: repository.branch: has no use with directory, which is read as it is (remove it)",
 			"config.yaml:1:68: repository.token_file: has no use with directory, which is read as it is (remove it)"}},
+		{"repository: {directory: relative}\n" + ok, []string{`config.yaml:1:25: repository.directory: "relative" is not an absolute path (write one like /srv/infra)`}},
+		{"repository: {directory: /dev/null/x}\n" + ok, []string{"config.yaml:1:1: repository: directory: stat /dev/null/x: not a directory"}},
+		{"repository: {url: \"http://example.org/a\"}\n" + ok, nil},
 		{"repository: {url: \"ssh://git@example.org/a\"}\n" + ok, []string{
 			"config.yaml:1:1: repository.known_hosts_file: is missing; a host is never trusted on first sight (run ssh-keyscan example.org, compare the fingerprint (ssh-keygen -lf) with the one the server's owner publishes, and add the line to known_hosts_file)",
 			"config.yaml:1:1: repository.ssh_key_file: is missing; ssh needs a deploy key (make one with ssh-keygen -t ed25519 -N '' and add its .pub at the forge as a read-only deploy key)"}},
@@ -210,6 +213,9 @@ func TestConfigProblems(t *testing.T) {
 		{remote + "clusters: [dev, Dev, dev]\n" + ok, []string{
 			`config.yaml:2:17: clusters[1]: "Dev" is not a DNS label (lower-case letters, digits and -, at most 63) (write one like dev-cp-1)`,
 			"config.yaml:2:22: clusters[2]: dev is listed twice (remove one)"}},
+		{remote + "clusters: [Dev, Prod]\n" + ok, []string{
+			`config.yaml:2:12: clusters[0]: "Dev" is not a DNS label (lower-case letters, digits and -, at most 63) (write one like dev-cp-1)`,
+			`config.yaml:2:17: clusters[1]: "Prod" is not a DNS label (lower-case letters, digits and -, at most 63) (write one like dev-cp-1)`}},
 		{remote + "proxmox: {token_file: proxmox.token}\n", []string{
 			"config.yaml: age_key_file: is missing: nothing opens the secrets of the clusters (`talos-agent init` makes a key; or age-keygen -o age.key; its public half belongs into .sops.yaml of the repository)"}},
 		{remote + "proxmox: {token_file: proxmox.token}\nage_key_file: proxmox.token\n", []string{
@@ -224,7 +230,12 @@ func TestConfigProblems(t *testing.T) {
 			"config.yaml:3:95: proxmox.ca_file: the file DIR/age.key holds no certificate (give certificates in PEM, which begin with -----BEGIN CERTIFICATE-----)"}},
 		{remote + "age_key_file: age.key\nproxmox: {token_file: proxmox.token, ca_file: ca.pem, fingerprint: " + strings.Repeat("aB", 32) + "}\n", []string{
 			"config.yaml:3:47: warning: proxmox.ca_file: has no effect beside fingerprint (remove one of them)"}},
+		{remote + "age_key_file: age.key\nproxmox: {token_file: proxmox.token, fingerprint: " + strings.Repeat("aB", 32) + "}\n", nil},
+		{remote + "age_key_file: age.key\nproxmox: nope\n", []string{"config.yaml:3:10: proxmox: "}},
+		{remote + ok + "forge: {kind: github, repository: \"a b\"}\n", []string{`config.yaml:4:35: forge.repository: "a b" is not the name of a repository (write one like org/infra)`}},
 		{remote + ok + "forge: {kind: gitbub, repository: a/b}\n", []string{`config.yaml:4:15: forge.kind: "gitbub" is not known (did you mean github?)`}},
+		// What a forge needs depends on its kind.
+		{remote + ok + "forge: {kind: gitbub, repository: a/b, token_file: nope}\n", []string{`config.yaml:4:15: forge.kind: "gitbub" is not known (did you mean github?)`}},
 		{remote + ok + "forge: {kind: gitea, repository: a/b}\n", []string{
 			"config.yaml:4:1: forge.token_file: is missing (",
 			"config.yaml:4:1: forge.url: is missing (write the address of the forge, such as https://git.example.org)"}},
@@ -243,6 +254,9 @@ func TestConfigProblems(t *testing.T) {
 			"config.yaml:5:145: warning: mirrors.registries.d.e: is plain http: whoever is between it and the nodes chooses what they run (use https where you can)",
 			"config.yaml:5:164: mirrors.registries.h.i: is not the address of a registry (write one like https://mirror.example.org)"}},
 		{remote + ok + "mirrors: {factory: \"http://127.84.1.1:8080\", charts: {\"https://c.d\": \"http://localhost:1\"}}\n", nil},
+		{remote + ok + "mirrors: {charts: {\"https://c.d\": \"http://[e\"}}\n", []string{
+			"config.yaml:4:35: mirrors.charts.https://c.d: is not a web or oci address without user, query, fragment or escapes (write one like https://mirror.example.org/cilium)"}},
+		{remote + ok + "state_dir: /srv/agent\ncache_dir: /srv/agent/cache\n", nil},
 		{remote + ok + "state_dir: /var/cache/talos-agent/state\nsocket: relative.sock\n", []string{
 			"config.yaml:4:12: state_dir: lies in cache_dir, which may be deleted; what the agent must remember may not (choose another place for one of them)",
 			`config.yaml:5:9: socket: "relative.sock" is not an absolute path (write one like /run/talos-agent/agent.sock)`}},
@@ -253,6 +267,11 @@ func TestConfigProblems(t *testing.T) {
 		{remote + ok + "metrics: {listen: \"localhost:9477\", textfile: /run/metrics.txt}\n", []string{
 			`config.yaml:4:19: metrics.listen: "localhost:9477" is not an IP address and a port (write one like "127.0.0.1:9477")`,
 			"config.yaml:4:47: metrics.textfile: does not end in .prom (node_exporter reads files whose names end in .prom)"}},
+		{remote + ok + "metrics: {listen: \"localhost:9477\"}\n", []string{
+			`config.yaml:4:19: metrics.listen: "localhost:9477" is not an IP address and a port (write one like "127.0.0.1:9477")`}},
+		{remote + ok + "metrics: {textfile: agent.prom}\n", []string{
+			`config.yaml:4:21: metrics.textfile: "agent.prom" is not an absolute path (write one like /run/talos-agent/agent.prom)`}},
+		{remote + ok + "metrics: {textfile: /run/talos-agent/agent.prom}\n", nil},
 		{remote + ok + "metrics: {}\n", []string{
 			"config.yaml:4:1: metrics: sets neither where to listen nor which file to write (write listen: for Prometheus to ask, or textfile: for node_exporter to read)"}},
 		{remote + ok + "metrics: {listen: \"127.0.0.1:0\"}\n", []string{
@@ -266,6 +285,8 @@ func TestConfigProblems(t *testing.T) {
 		{remote + ok + "webhook: {secret_file: short}\n", []string{
 			"config.yaml:4:10: webhook.listen: is missing (write listen: \"127.0.0.1:9478\")",
 			"config.yaml:4:24: webhook.secret_file: the file DIR/short holds 12 characters, and at least 16 are needed (make one with `openssl rand -hex 32`, and give the same to the forge)"}},
+		{remote + ok + "webhook: {listen: \"127.0.0.1:1\", secret_file: nope}\n", []string{
+			"config.yaml:4:47: webhook.secret_file: there is no such file (a path that does not begin with / is looked for in DIR)"}},
 		{"repository: {directory: DIR}\n" + ok + "webhook: {listen: \"127.0.0.1:1\", secret_file: age.key}\n", []string{
 			"config.yaml:4:1: warning: webhook: has no use with repository.directory (remove it: a directory is watched)"}},
 		{remote + ok + "clusters: [dev]\nnotifications:\n  - {name: a, kind: chat, url_file: hook.url, clusters: [dev, prod], on: [Ready, Broken]}\n  - {name: a, kind: webhook, url_file: hook.url, secret_file: short}\n" +
@@ -278,7 +299,11 @@ func TestConfigProblems(t *testing.T) {
 			"config.yaml:9:40: notifications[3].url_file: the address in the file DIR/plain.url cannot be used: it is plain http, over which anybody between could read and write (use https; plain http is for loopback addresses)",
 			"config.yaml:10:5: notifications[4].name: is missing (write name: phone)",
 			`config.yaml:10:12: notifications[4].kind: "mail" is not known (write webhook or chat)`}},
-		{remote + ok + "notifications: [{name: a, kind: webhook, url_file: hook.url, secret_file: short}]\n", nil},
+		{remote + ok + "notifications: [{name: a, kind: webhook, url_file: hook.url, secret_file: short, clusters: [dev]}]\n", nil},
+		{remote + ok + "clusters: [dev]\nnotifications: [{name: a, kind: mail}, {kind: webhook}, {name: b, kind: webhook, url_file: hook.url, clusters: [Dev]}]\n", []string{
+			`config.yaml:5:33: notifications[0].kind: "mail" is not known (write webhook or chat)`,
+			"config.yaml:5:40: notifications[1].name: is missing (write name: phone)",
+			`config.yaml:5:113: notifications[2].clusters[0]: "Dev" is not a DNS label`}},
 		{remote + ok + "ca_file: ca.pem\nnotifications:\n  - {name: a, kind: chat, url_file: ntfy.url}\n  - {name: b, kind: chat, url_file: mail.url}\n", []string{
 			"config.yaml:7:5: warning: notifications[1]: ca_file is not for smtp://, which trusts the authorities of the host alone (if ca_file vouches for its server, make it one of the host's authorities: copy it to /usr/local/share/ca-certificates/talos-agent.crt, run `update-ca-certificates`, take ca_file out of the config and restart the agent)"}},
 		{remote + ok + "notifications: [{name: b, kind: chat, url_file: mail.url}]\n", nil},
@@ -341,7 +366,8 @@ func TestConfigFilesMustBeGuarded(t *testing.T) {
 		}
 	}
 	dir := hosttest.New(t, hosttest.Files(t))
-	for _, c := range []struct{ file, want string }{{dir, "is not a regular file"}, {"/dev/null", "is not a regular file"}, {filepath.Join(dir, "config.yaml", "x"), "cannot be read: not a directory"}} {
+	for _, c := range []struct{ file, want string }{{dir, "is not a regular file"}, {"/dev/null", "is not a regular file"}, {filepath.Join(dir, "config.yaml", "x"), "cannot be read: not a directory"},
+		{filepath.Join(dir, "nope"), "file does not exist"}} {
 		if _, _, err := ReadFile(c.file, 0); err == nil || err.Error() != c.want {
 			t.Errorf("%s: %v", c.file, err)
 		}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,16 @@ func TestSmallestPolicy(t *testing.T) {
 	}
 	if len(got.Datastores)+len(got.Bridges)+len(got.Factories)+len(got.Charts) > 0 || got.Limits != (cluster.Limits{}) || got.Capacity != (cluster.Capacity{}) || got.Capacity.Reserve() != 2<<30 || got.Capacity.Thin() != 100 || !maps.Equal(got.Lines, map[string]int{"pool": 1, "vmids": 2}) {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestPolicyOfRemovals: none is not the same as not written, which is one.
+func TestPolicyOfRemovals(t *testing.T) {
+	for text, want := range map[string]int{"": 0, "removals: 0\n": -1, "removals: 1\n": 1, "removals: 2\n": 2} {
+		got, problems := ParsePolicy("policy.yaml", []byte("pool: talos\nvmids: [400-599]\n"+text))
+		if len(problems) > 0 || got.Removals != want {
+			t.Errorf("%q: %d, want %d, %v", text, got.Removals, want, problems)
+		}
 	}
 }
 
@@ -123,6 +134,39 @@ func TestPolicyOutranksTheConfig(t *testing.T) {
 	}
 }
 
+// TestFactoryUnderABrokenPolicy: what a policy allows is asked of one that is whole.
+func TestFactoryUnderABrokenPolicy(t *testing.T) {
+	dir := hosttest.New(t, hosttest.Files(t), map[string]string{
+		"config.yaml": sshConfig,
+		"policy.yaml": "pool: talos\nvmids: [400-599]\nsources: {factory: [https://other.example.org]}\nbridge: vmbr1\n"})
+	_, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
+	if want := dir + "/policy.yaml:4:1: unknown key \"bridge\" (did you mean bridges?)"; problems.Error() != want {
+		t.Errorf("got  %v\nwant %s", problems, want)
+	}
+}
+
+// TestPolicyOfABrokenConfig: a config that does not name its policy leaves it where it was
+// before, and the bounds of the host as they are there.
+func TestPolicyOfABrokenConfig(t *testing.T) {
+	for config, named := range map[string]bool{
+		"owner: [\n": false,
+		sshConfig + "policy_file: \"me@pve!x\"\n":      false,
+		sshConfig + "owner: North\n":                   true,
+		sshConfig + "policy_file: policy.yaml\nx: 1\n": true,
+	} {
+		before := filepath.Join(hosttest.New(t, map[string]string{"rules.yaml": "pool: before\nvmids: [400-599]\n"}), "rules.yaml")
+		dir := hosttest.New(t, hosttest.Files(t), map[string]string{"config.yaml": config})
+		s, problems := load(filepath.Join(dir, "config.yaml"), before, Credentials{})
+		pool, path := "before", before
+		if named {
+			pool, path = "talos", filepath.Join(dir, "policy.yaml")
+		}
+		if !problems.HasErrors() || s.PolicyPath != path || s.Policy.Pool != pool {
+			t.Errorf("%s: pool %q of %s, %v", config, s.Policy.Pool, s.PolicyPath, problems)
+		}
+	}
+}
+
 // TestSettingsUnderAPolicy: settings that stay in force are held to the policy as
 // it is now. One that does not allow their factory, which no inventory names,
 // leaves nothing allowed.
@@ -178,6 +222,26 @@ func TestPolicyIsReadAlone(t *testing.T) {
 	}
 	if !look() {
 		t.Error("a policy is not read while a key is being written")
+	}
+}
+
+// TestPolicyIsReadFirst: one that changes before anybody has looked is read when it stays as
+// it is; another file that does waits for all.
+func TestPolicyIsReadFirst(t *testing.T) {
+	for file, alone := range map[string]bool{"policy.yaml": true, "proxmox.token": false} {
+		dir := hosttest.New(t, hosttest.Files(t), map[string]string{"config.yaml": sshConfig})
+		s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
+		must(problems.Err())
+		own := NewWatch(s.Used)
+		hosttest.Write(t, filepath.Join(dir, file), "# changed\n", 0o600)
+		var got []bool
+		for i := range 3 {
+			hosttest.Write(t, filepath.Join(dir, "age.key"), strings.Repeat("#", i+1), 0o600)
+			got = append(got, own.Poll())
+		}
+		if !slices.Equal(got, []bool{false, alone, alone}) {
+			t.Errorf("%s: %v", file, got)
+		}
 	}
 }
 

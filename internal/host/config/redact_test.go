@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/host/hosttest"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // TestRedaction: whatever people write where, only what is known to be no secret
@@ -156,6 +157,7 @@ func TestWhatIsShown(t *testing.T) {
 		"owner: &a " + secret + "\nsocket: {x: *a}": "owner: " + secret + "\nsocket: (not shown)\n", // a label may be any word
 		// Words of a list, numbers and switches.
 		"forge: {kind: github}":                           "forge:\n    kind: github\n",
+		"proxmox: {fingerprint: {a: " + secret + "}}":     "proxmox:\n    fingerprint: (not shown)\n",
 		"forge: {kind: git}":                              "forge:\n    kind: (not shown)\n",
 		"forge: {kind: [" + secret + "]}":                 "forge:\n    kind: (not shown)\n",
 		"history: {keep: 12}":                             "history:\n    keep: \"12\"\n",
@@ -187,5 +189,35 @@ func TestWhatIsShown(t *testing.T) {
 	got, err := RedactPolicy(path)
 	if want := "heal: observe\nnetworks:\n    - 10.10.0.64/26\nwindow:\n    days:\n        - (not shown)\n    from: '22:00'\n    time_zone: Europe/Berlin\n    to: '05:00'\n"; err != nil || string(got) != want {
 		t.Errorf("the policy: %q, %v", got, err)
+	}
+}
+
+// TestRedactionOfKeysToCome: what a file may hold one day is shown no sooner than somebody has
+// thought about it.
+func TestRedactionOfKeysToCome(t *testing.T) {
+	type inline struct {
+		Known string `yaml:"known" is:"label"`
+	}
+	type file struct {
+		inline   `yaml:",inline"`
+		Flag     bool   `yaml:"flag"`
+		Untagged string `is:"label"`
+		Format   string `yaml:"format" is:"a format alone"`
+		Show     string `yaml:"show" is:"a way to show it alone"`
+		Any      string `yaml:"any" is:"any text"`
+	}
+	language.Formats["a format alone"], showable["a way to show it alone"] = language.Formats["label"], showText
+	language.Formats["any text"], showable["any text"] = yamlschema.Text("any text", "", `^.*$`, 100), showText
+	t.Cleanup(func() {
+		delete(language.Formats, "a format alone")
+		delete(language.Formats, "any text")
+		delete(showable, "any text")
+		delete(showable, "a way to show it alone")
+	})
+	path := filepath.Join(t.TempDir(), "file.yaml")
+	hosttest.Write(t, path, "known: a\nflag: true\nformat: canary\nshow: canary\n\"\": canary\nuntagged: canary\nany: {canary: canary}\n", 0o600)
+	got, err := redactFile(path, file{})
+	if want := "any: (not shown)\nflag: \"true\"\nformat: (not shown)\nknown: a\nshow: (not shown)\nunknown-5: '(not shown: no key of this file)'\nunknown-6: '(not shown: no key of this file)'\n"; err != nil || string(got) != want {
+		t.Errorf("got  %q, %v\nwant %q", got, err, want)
 	}
 }

@@ -1,0 +1,424 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/plan"
+)
+
+// handler is a log of which the test sees each message as it comes.
+type handler func(message string)
+
+func (h handler) Enabled(context.Context, slog.Level) bool { return true }
+func (h handler) Handle(_ context.Context, r slog.Record) error {
+	h(r.Message)
+	return nil
+}
+func (h handler) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h handler) WithGroup(string) slog.Handler      { return h }
+
+// seen is what is observed of the nodes of a cluster: their VMs, and no others.
+func seen(d cluster.Desired, vm cluster.VM) cluster.Observed {
+	o := cluster.Observed{Now: time.Unix(1000, 0), VMs: map[string]cluster.VM{}, Orphans: cluster.Saw[[]cluster.VM](nil)}
+	for _, n := range d.Spec.Nodes {
+		o.VMs[n.Name] = vm
+	}
+	return o
+}
+
+var (
+	noVM     = cluster.VM{Presence: cluster.Absent}
+	ourVM    = cluster.VM{Presence: cluster.Present, Owner: cluster.Ours}
+	unseenVM = cluster.VM{Presence: cluster.PresenceUnknown}
+)
+
+// loseJournal has a reconciler find a journal that cannot be read.
+func loseJournal(t *testing.T, r *Reconciler, files *memFiles) {
+	t.Helper()
+	files.files["dev.json"] = []byte("no journal")
+	j, err := OpenJournal(files, "dev", r.c.ID)
+	if err != nil || j.Fresh() || !j.Facts().Lost {
+		t.Fatalf("fresh: %v, %+v, %v", j.Fresh(), j.Facts(), err)
+	}
+	r.c.Journal = j
+}
+
+// TestFactsOfALostJournal: what is known of a cluster whose journal is lost is decided when
+// its VMs are seen, and reported once; one that never had a journal is new when none of its
+// VMs is there.
+func TestFactsOfALostJournal(t *testing.T) {
+	for name, c := range map[string]struct {
+		lost    bool // there was a journal, and none can be read
+		known   bool // there is one
+		vm      cluster.VM
+		isLost  bool
+		written bool
+		warned  int
+	}{
+		"new, and seen":        {false, false, noVM, false, false, 0},
+		"new, and not seen":    {false, false, unseenVM, true, false, 0},
+		"new, with VMs":        {false, false, ourVM, true, true, 1},
+		"lost, and all seen":   {true, false, noVM, false, true, 0},
+		"lost, and not seen":   {true, false, unseenVM, true, true, 1},
+		"lost, and there VMs":  {true, false, ourVM, true, true, 1},
+		"lost, and unproven":   {true, false, cluster.VM{Presence: cluster.Present, Owner: cluster.Foreign}, true, true, 1},
+		"new, and unproven":    {false, false, cluster.VM{Presence: cluster.Present, Owner: cluster.Foreign}, false, false, 0},
+		"lost, and a moved VM": {true, false, cluster.VM{Presence: cluster.Present, Owner: cluster.Foreign, Moved: true}, true, true, 1},
+		"known, with VMs":      {false, true, ourVM, false, true, 0},
+		"known, and not seen":  {false, true, unseenVM, false, true, 0},
+	} {
+		_, r, files, d := newSteps(t)
+		if c.lost {
+			loseJournal(t, r, files)
+		}
+		if c.known {
+			must(r.c.Journal.Update(func(f *cluster.Facts) { f.Lost = false }))
+		}
+		warned, before := 0, files.steps
+		r.log = slog.New(handler(func(string) { warned++ }))
+		r.memo.last = &Fetched{Revision: rev(1)}
+		for range 2 {
+			o := seen(d, c.vm)
+			if err := r.learnFacts(d, &o); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if r.c.Journal.Facts().Lost != c.isLost || (files.steps > before) != c.written || warned != c.warned {
+			t.Errorf("%s: lost: %v, written: %v, warned %d times", name, r.c.Journal.Facts().Lost, files.steps > before, warned)
+		}
+	}
+}
+
+// TestFactsAreWrittenWhenTheyMatter: what a cluster of nothing is remembered by is held until
+// an action begins, and anything else is durable before anything is planned.
+func TestFactsAreWrittenWhenTheyMatter(t *testing.T) {
+	etcd := func(o *cluster.Observed) { o.Members = cluster.Saw([]cluster.Member{{Name: "cp-1"}}) }
+	for name, c := range map[string]struct {
+		given   func(r *Reconciler)
+		first   cluster.VM // in the pass before
+		vm      cluster.VM
+		see     func(*cluster.Observed)
+		written bool
+	}{
+		"nothing":                   {nil, noVM, noVM, nil, false},
+		"etcd, and no VM":           {nil, noVM, noVM, etcd, true},
+		"a VM":                      {nil, noVM, ourVM, nil, true},
+		"a VM at the start":         {nil, ourVM, ourVM, nil, true},
+		"nothing, after an action":  {func(r *Reconciler) { r.memo.last = nil; must(r.c.Journal.Keep()) }, noVM, noVM, nil, true},
+		"a VM of an unread journal": {func(r *Reconciler) { r.memo.last = nil }, ourVM, ourVM, nil, true},
+	} {
+		_, r, files, d := newSteps(t)
+		r.memo.last = &Fetched{Revision: rev(1)}
+		if c.given != nil {
+			c.given(r)
+		}
+		before := files.steps
+		first, o := seen(d, c.first), seen(d, c.vm)
+		if c.see != nil {
+			c.see(&o)
+		}
+		if err := errors.Join(r.learnFacts(d, &first), r.learnFacts(d, &o)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if (files.steps > before) != c.written || r.c.Journal.Fresh() == (c.written || before > 0) {
+			t.Errorf("%s: written: %v, fresh: %v", name, files.steps > before, r.c.Journal.Fresh())
+		}
+	}
+	_, r, files, d := newSteps(t)
+	files.dieAt = 1
+	o := seen(d, ourVM)
+	if err := r.learnFacts(d, &o); !errors.Is(err, errDead) {
+		t.Errorf("what cannot be written is learned: %v", err)
+	}
+}
+
+// must fails where a test cannot go on.
+func must(err error) {
+	if err != nil {
+		panic(err)
+	}
+}
+
+// TestWhatIsLearnedOfEtcd: etcd was founded when it has members, and they are known.
+func TestWhatIsLearnedOfEtcd(t *testing.T) {
+	members := []cluster.Member{{Name: "cp-1"}}
+	for name, c := range map[string]struct {
+		members cluster.Seen[[]cluster.Member]
+		want    bool
+	}{
+		"members":         {cluster.Saw(members), true},
+		"none":            {cluster.Saw[[]cluster.Member](nil), false},
+		"those of before": {cluster.Seen[[]cluster.Member]{Value: members, Why: "no answer"}, false},
+	} {
+		_, r, _, d := newSteps(t)
+		o := seen(d, ourVM)
+		o.Members = c.members
+		must(r.learnFacts(d, &o))
+		if in, ok := r.c.Journal.Facts().Intent(cluster.IntendBootstrap); ok != c.want || in.Done != c.want || r.c.Journal.Facts().WasReady() != c.want {
+			t.Errorf("%s: %+v", name, in)
+		}
+	}
+}
+
+// TestConfigIsForgottenWithItsMachines: what nodes run is forgotten when it is seen that none
+// is there, unless etcd was, or may have been, founded.
+func TestConfigIsForgottenWithItsMachines(t *testing.T) {
+	for name, c := range map[string]struct {
+		vm      cluster.VM
+		founded bool
+		want    bool
+	}{
+		"nothing is there":           {noVM, false, false},
+		"a VM is there":              {ourVM, false, true},
+		"it is not seen":             {unseenVM, false, true},
+		"nothing is there, but etcd": {noVM, true, true},
+	} {
+		_, r, _, d := newSteps(t)
+		must(r.c.Journal.Update(func(f *cluster.Facts) {
+			f.Lost = false
+			f.Intend(cluster.Intent{Kind: cluster.IntendConfig, Revision: rev(7)})
+			if c.founded {
+				f.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: "cp-1"})
+			}
+		}))
+		o := seen(d, c.vm)
+		must(r.learnFacts(d, &o))
+		if _, ok := r.c.Journal.Facts().Intent(cluster.IntendConfig); ok != c.want {
+			t.Errorf("%s: kept: %v", name, ok)
+		}
+	}
+}
+
+// TestSnapshotThatNodesRunIsKept: what nodes run is not read again from the repository, unless
+// a revision of that name may have been something else.
+func TestSnapshotThatNodesRunIsKept(t *testing.T) {
+	for revision, want := range map[cluster.Revision]bool{rev(1): true, "HEAD@sha1:00+dirty": false} {
+		_, r, _, d := newSteps(t)
+		d.Revision = revision
+		must(r.c.Journal.Update(func(f *cluster.Facts) { f.Intend(cluster.Intent{Kind: cluster.IntendConfig, Revision: revision}) }))
+		o := seen(d, ourVM)
+		must(r.learnFacts(d, &o))
+		if got := r.base.snap.Revision == revision; got != want {
+			t.Errorf("%s: kept: %v", revision, got)
+		}
+	}
+}
+
+// TestWhatActionsNoteMeanwhileIsKept: what an action writes down after a pass has begun to
+// learn is newer than what the pass has seen.
+func TestWhatActionsNoteMeanwhileIsKept(t *testing.T) {
+	_, r, files, d := newSteps(t)
+	loseJournal(t, r, files)
+	noted := cluster.Intent{Kind: cluster.IntendConfig, Revision: rev(7)}
+	r.log = slog.New(handler(func(string) {
+		must(r.c.Journal.Update(func(f *cluster.Facts) {
+			f.Intend(noted)
+			f.Restarts["cp-1"] = cluster.Restart{Target: "t"}
+		}))
+	}))
+	r.memo.last = &Fetched{Revision: rev(1)}
+	o := seen(d, ourVM)
+	must(r.learnFacts(d, &o))
+	if f := r.c.Journal.Facts(); !intentOf(f, cluster.IntendConfig).Equal(noted) || f.Restarts["cp-1"].Target != "t" || f.Applied != rev(1) {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestGuardedNodes: a node that was protected or locked stays so when it leaves the
+// inventory, as long as a VM of it may be there.
+func TestGuardedNodes(t *testing.T) {
+	d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "a"}, {Name: "c", Protect: true}, {Name: "b", Locked: true}}}}}
+	left := cluster.Observed{Orphans: cluster.Saw([]cluster.VM{{Node: "left"}})}
+	for name, c := range map[string]struct {
+		before []string
+		o      cluster.Observed
+		want   []string
+	}{
+		"now":                            {nil, left, []string{"b", "c"}},
+		"no longer":                      {[]string{"a"}, left, []string{"b", "c"}},
+		"no longer, and nothing is seen": {[]string{"a"}, cluster.Observed{}, []string{"b", "c"}},
+		"left, with its VM":              {[]string{"left"}, left, []string{"b", "c", "left"}},
+		"left, without its VM":           {[]string{"other"}, left, []string{"b", "c"}},
+		"left, and nothing is seen":      {[]string{"other"}, cluster.Observed{}, []string{"b", "c", "other"}},
+	} {
+		if got := guardedNodes(c.before, d, c.o); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestRemovedNodesAreWatchedAtOnce: a node that is removed, at another address or in another
+// role, is looked at in the next pass, which comes at once; one that was removed before is
+// looked at already.
+func TestRemovedNodesAreWatchedAtOnce(t *testing.T) {
+	at := func(name, address string) []cluster.VM {
+		return []cluster.VM{{VMID: 1, Node: name, Hardware: cluster.Saw(cluster.Hardware{Address: address})}}
+	}
+	for name, c := range map[string]struct {
+		after  []cluster.VM
+		member bool // of etcd, in the second pass
+		wakes  bool
+	}{
+		"the same":      {at("left", "10.0.0.9/24"), false, false},
+		"another":       {at("other", "10.0.0.9/24"), false, true},
+		"another place": {at("left", "10.0.0.8/24"), false, true},
+		"another role":  {at("left", "10.0.0.9/24"), true, true},
+	} {
+		_, r, _, d := newSteps(t)
+		first, second := seen(d, ourVM), seen(d, ourVM)
+		first.Orphans, second.Orphans = cluster.Saw(at("left", "10.0.0.9/24")), cluster.Saw(c.after)
+		if c.member {
+			second.Members = cluster.Saw([]cluster.Member{{Name: "left"}})
+		}
+		r.learnWatched(&d, &first)
+		<-r.exec.wake
+		r.learnWatched(&d, &second)
+		wakes := false
+		select {
+		case <-r.exec.wake:
+			wakes = true
+		default:
+		}
+		if wakes != c.wakes {
+			t.Errorf("%s: looked at once: %v, %+v", name, wakes, r.memo.removing)
+		}
+	}
+}
+
+// TestWhenAClusterWasReady: that is written down once, of a cluster that goes on, and with
+// which nothing is left to do.
+func TestWhenAClusterWasReady(t *testing.T) {
+	intends := func(kind cluster.IntentKind) cluster.Facts {
+		return cluster.Facts{Intents: []cluster.Intent{{Kind: kind}}}
+	}
+	for name, c := range map[string]struct {
+		o    cluster.Observed
+		p    plan.Plan
+		want bool
+	}{
+		"ready":             {cluster.Observed{}, plan.Plan{}, true},
+		"ready before":      {cluster.Observed{Facts: intends(cluster.SeenReady)}, plan.Plan{}, false},
+		"suspended":         {cluster.Observed{Facts: intends(cluster.IntendSuspend)}, plan.Plan{}, false},
+		"destroyed":         {cluster.Observed{Facts: intends(cluster.IntendDestroy)}, plan.Plan{}, false},
+		"something runs":    {cluster.Observed{Running: []cluster.Running{{}}}, plan.Plan{}, false},
+		"something is left": {cluster.Observed{}, plan.Plan{Blocked: []cluster.Block{{}}}, false},
+	} {
+		_, r, files, _ := newSteps(t)
+		if err := r.learnReady(c.o, &c.p); err != nil || r.c.Journal.Facts().WasReady() != c.want || (files.steps > 0) != c.want {
+			t.Errorf("%s: %v, %v", name, r.c.Journal.Facts().WasReady(), err)
+		}
+	}
+}
+
+// TestSameFacts: whatever a pass can learn is news.
+func TestSameFacts(t *testing.T) {
+	some := func() cluster.Facts {
+		return cluster.Facts{Applied: rev(1), Restarts: map[string]cluster.Restart{"a": {Target: "t"}}, Settled: map[string]string{"a": "s"}, Guarded: []string{"a"}, Forgotten: []cluster.Forgotten{{Node: "a"}},
+			Intents: []cluster.Intent{{Kind: cluster.IntendApproved, VMs: []int{1}}, {Kind: cluster.IntendBootstrap}, {Kind: cluster.IntendConfig, Revision: rev(1)}}}
+	}
+	for name, change := range map[string]func(*cluster.Facts){
+		"lost":      func(f *cluster.Facts) { f.Lost = true },
+		"applied":   func(f *cluster.Facts) { f.Applied = rev(2) },
+		"restarts":  func(f *cluster.Facts) { f.Restarts["a"] = cluster.Restart{Target: "u"} },
+		"settled":   func(f *cluster.Facts) { f.Settled["a"] = "t" },
+		"guarded":   func(f *cluster.Facts) { f.Guarded = nil },
+		"forgotten": func(f *cluster.Facts) { f.Forgotten[0].Left = true },
+		"approved":  func(f *cluster.Facts) { f.Intents[0].VMs = nil },
+		"founded":   func(f *cluster.Facts) { f.Intents[1].Done = true },
+		"config":    func(f *cluster.Facts) { f.Intents[2].Revision = rev(2) },
+	} {
+		if other := some(); !sameFacts(some(), other) {
+			t.Error("the same are not the same")
+		} else if change(&other); sameFacts(some(), other) {
+			t.Errorf("%s: no news", name)
+		}
+	}
+}
+
+// TestNothingOfOurs: a VM counts that is there, and proven to be the cluster's, or was taken
+// out of its pool.
+func TestNothingOfOurs(t *testing.T) {
+	foreign := cluster.VM{Presence: cluster.Present, Owner: cluster.Foreign}
+	moved := foreign
+	moved.Moved = true
+	controlPlane := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}}}}}
+	for name, c := range map[string]struct {
+		vm       cluster.VM
+		orphans  []cluster.VM
+		want     bool
+		unproven bool
+	}{
+		"none":      {noVM, nil, true, false},
+		"deleted":   {cluster.VM{Presence: cluster.Absent, Owner: cluster.Ours, Moved: true}, nil, true, false},
+		"ours":      {ourVM, nil, false, false},
+		"unproven":  {foreign, nil, true, true},
+		"moved":     {moved, nil, false, false},
+		"an orphan": {noVM, []cluster.VM{{Node: "left"}}, false, false},
+		"both":      {foreign, []cluster.VM{{Node: "left"}}, false, false},
+	} {
+		o := cluster.Observed{VMs: map[string]cluster.VM{"cp-1": c.vm}, Orphans: cluster.Saw(c.orphans)}
+		if nothingOfOurs(o) != c.want || isLeftUnproven(controlPlane, o) != c.unproven {
+			t.Errorf("%s: nothing: %v, unproven: %v", name, nothingOfOurs(o), isLeftUnproven(controlPlane, o))
+		}
+	}
+}
+
+// TestWhatIsIntended: an intent that was never written is not the one of its kind.
+func TestWhatIsIntended(t *testing.T) {
+	asked := cluster.Intent{Kind: cluster.IntendDestroy, At: time.Unix(1, 0)}
+	again := asked
+	again.At = time.Unix(2, 0)
+	facts := cluster.Facts{Intents: []cluster.Intent{asked}}
+	if !isIntended(facts, asked) || isIntended(facts, again) || isIntended(facts, cluster.Intent{}) || isIntended(cluster.Facts{}, cluster.Intent{}) {
+		t.Error("another intent is taken for the one that is written")
+	}
+}
+
+// TestHowADestructionEnds: the cluster stays suspended, as it was suspended before, unless
+// the command was withdrawn meanwhile.
+func TestHowADestructionEnds(t *testing.T) {
+	asked, again := time.Unix(1, 0).UTC(), time.Unix(2, 0).UTC()
+	left := []cluster.Block{{Subject: "wk-1", Message: "is protected"}}
+	for name, c := range map[string]struct {
+		intents   []cluster.Intent
+		whole     bool
+		broken    bool
+		suspended bool
+		since     time.Time
+		left      int
+		logged    string
+	}{
+		"whole":                  {intents: []cluster.Intent{{Kind: cluster.IntendDestroy, At: asked}}, whole: true, suspended: true, logged: "the cluster is destroyed; it stays suspended"},
+		"whole, and suspended":   {intents: []cluster.Intent{{Kind: cluster.IntendDestroy, At: asked}, {Kind: cluster.IntendSuspend, At: again}}, whole: true, suspended: true, since: again, logged: "the cluster is destroyed; it stays suspended"},
+		"whole, and resumed":     {whole: true, logged: "the cluster is destroyed, and was resumed meanwhile"},
+		"whole, and unwritten":   {intents: []cluster.Intent{{Kind: cluster.IntendDestroy, At: asked}}, whole: true, broken: true},
+		"in part":                {intents: []cluster.Intent{{Kind: cluster.IntendDestroy, At: asked}}, suspended: true, left: 1, logged: "the destruction has ended and left something"},
+		"in part, and resumed":   {},
+		"in part, and asked for": {intents: []cluster.Intent{{Kind: cluster.IntendDestroy, At: again}}},
+		"in part, and unwritten": {intents: []cluster.Intent{{Kind: cluster.IntendDestroy, At: asked}}, broken: true},
+	} {
+		_, r, files, _ := newSteps(t)
+		must(r.c.Journal.Update(func(f *cluster.Facts) { f.Intents = c.intents }))
+		logged := ""
+		r.log = slog.New(handler(func(message string) { logged += message }))
+		if c.broken {
+			files.dieAt = files.steps + 1
+		}
+		end := func() error { return r.endDestroy(cluster.Intent{Kind: cluster.IntendDestroy, At: asked}, left) }
+		if c.whole {
+			end = r.finishDestroy
+		}
+		err := end()
+		f := r.c.Journal.Facts()
+		in := intentOf(f, cluster.IntendSuspend)
+		if (err != nil) != c.broken || f.Suspended() != c.suspended || !c.since.IsZero() && !in.At.Equal(c.since) || len(in.Left) != c.left || logged != c.logged {
+			t.Errorf("%s: %v; %+v; logged %q", name, err, f.Intents, logged)
+		}
+	}
+}

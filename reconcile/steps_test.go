@@ -1,0 +1,480 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+)
+
+// steps note what the systems around the loop are asked for, in order. One of it fails.
+type steps struct {
+	*fake
+	fails string
+	done  []string
+	after func(what string)
+	etcd  func(*cluster.Observed)
+}
+
+func (s *steps) take(what string) error {
+	s.done = append(s.done, what)
+	if s.after != nil {
+		s.after(what)
+	}
+	if what == s.fails {
+		return errors.New("no luck")
+	}
+	return nil
+}
+
+func (s *steps) Register(context.Context, cluster.Schematic) error { return s.take("register") }
+
+func (s *steps) Download(context.Context, cluster.Desired, Progress) (cluster.ImagePin, error) {
+	return cluster.ImagePin{SHA256: "00"}, s.take("download")
+}
+
+func (s *steps) Upload(context.Context, string, string, cluster.Image, Progress) error {
+	return s.take("upload")
+}
+
+func (s *steps) Create(context.Context, cluster.Desired, cluster.Node, string, cluster.Boot, Progress) error {
+	return s.take("create")
+}
+
+func (s *steps) Start(context.Context, cluster.Desired, cluster.Node, Progress) error {
+	return s.take("start")
+}
+
+func (s *steps) Change(context.Context, cluster.Desired, cluster.Node, string, []cluster.VMField, Progress) error {
+	return s.take("change vm")
+}
+
+func (s *steps) ShutDown(context.Context, cluster.Desired, cluster.Node, Progress) error {
+	return s.take("shut down")
+}
+
+func (s *steps) Delete(context.Context, cluster.Desired, cluster.VM, Progress) error {
+	return s.take("delete")
+}
+
+func (s *steps) Apply(context.Context, cluster.Desired, cluster.Node, cluster.Config) error {
+	return s.take("apply")
+}
+
+func (s *steps) Bootstrap(context.Context, cluster.Desired, cluster.Node) error {
+	return s.take("bootstrap")
+}
+
+func (s *steps) Reboot(context.Context, cluster.Desired, cluster.Node, string, Progress) error {
+	return s.take("reboot")
+}
+
+func (s *steps) Forfeit(context.Context, cluster.Desired, cluster.Node) error {
+	return s.take("forfeit")
+}
+
+func (s *steps) RemoveMember(context.Context, cluster.Desired, cluster.Node, cluster.Member) error {
+	return s.take("remove member")
+}
+
+func (s *steps) Drain(context.Context, cluster.Desired, cluster.Node, string, cluster.Drain, Progress) error {
+	return s.take("drain")
+}
+
+func (s *steps) Uncordon(context.Context, cluster.Desired, cluster.Node) error {
+	return s.take("uncordon")
+}
+
+func (s *steps) DeleteNode(context.Context, cluster.Desired, cluster.Node) error {
+	return s.take("delete node")
+}
+
+func (s *steps) Label(context.Context, cluster.Desired, cluster.Node) error { return s.take("label") }
+
+func (s *steps) FetchChart(_ context.Context, _ cluster.Addon, pin string) (string, error) {
+	return "taken", s.take(strings.TrimSpace("fetch " + pin))
+}
+
+func (s *steps) Install(context.Context, cluster.Desired, cluster.Addon, string) error {
+	return s.take("install")
+}
+
+func (s *steps) Mark(context.Context, cluster.Desired, cluster.Addon, bool) error {
+	return s.take("mark")
+}
+
+func (s *steps) RollBack(context.Context, cluster.Desired, cluster.Addon, int, string) error {
+	return s.take("roll back")
+}
+
+func (s *steps) Uninstall(context.Context, cluster.Desired, cluster.ReleaseName) error {
+	return s.take("uninstall")
+}
+
+func (s *steps) LabelNamespace(context.Context, cluster.Desired, string, cluster.NamespaceMeta) error {
+	return s.take("label namespace")
+}
+
+// Observe implements Observer: it is asked for etcd only.
+func (s *steps) Observe(_ context.Context, _ cluster.Desired, o *cluster.Observed) {
+	_ = s.take("look")
+	if s.etcd != nil {
+		s.etcd(o)
+	}
+}
+
+// Forget implements Forgetter.
+func (s *steps) Forget(string) { _ = s.take("forget") }
+
+// stepsOfMachines are the steps that are asked of machines.
+type stepsOfMachines struct{ *steps }
+
+func (s stepsOfMachines) Change(_ context.Context, _ cluster.Desired, _ cluster.Node, _ cluster.Config, stage bool) error {
+	if stage {
+		return s.take("stage")
+	}
+	return s.take("change config")
+}
+
+// newSteps is a cluster with three healthy members of etcd, and with a journal.
+func newSteps(t *testing.T) (*steps, *Reconciler, *memFiles, cluster.Desired) {
+	t.Helper()
+	f, files := newFake(3, 1), newMemFiles()
+	s := &steps{fake: f, etcd: func(o *cluster.Observed) {
+		o.Members, o.MembersAgree, o.MembersAsked = cluster.Saw([]cluster.Member{{Name: "cp-1"}, {Name: "cp-2"}, {Name: "cp-3"}}), cluster.Saw(true), 3
+		o.Machines = map[string]cluster.Machine{}
+		for _, name := range []string{"cp-1", "cp-2", "cp-3"} {
+			o.Machines[name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {Healthy: true}}}
+		}
+	}}
+	j, err := OpenJournal(files, "dev", f.spec.ID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := New(Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{s}, Renderer: f,
+		Images: s, VMs: s, Machines: stepsOfMachines{s}, Nodes: s, Releases: s, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, r, files, cluster.Desired{Snapshot: cluster.Snapshot{Revision: rev(1), Spec: f.spec}, Fingerprint: "keys"}
+}
+
+// TestStepsOfActions: what each action asks for, and that what comes before it keeps it from
+// being asked for where that fails.
+func TestStepsOfActions(t *testing.T) {
+	f := newFake(3, 1)
+	cp, wk := f.spec.Nodes[0], f.spec.Nodes[3]
+	config := cluster.Config{Digest: "new"}
+	chart := cluster.Addon{Name: "a", Chart: cluster.Chart{Repository: "https://charts.example.org", Name: "a", Version: "1"}}
+	pinned, own := chart, chart
+	pinned.Chart.Digest, own.Chart.Path = "pinned", "charts/a"
+	asksEtcd := []string{"forfeit", "forget", "look"}
+	for name, c := range map[string]struct {
+		do    action.Action
+		given func(*cluster.Facts) // what is in the journal before
+		fails string               // what fails; "journal": what is written into it
+		few   bool                 // members of etcd are healthy
+		want  []string
+		ok    bool
+	}{
+		"register":         {do: action.RegisterSchematic{}, want: []string{"register"}, ok: true},
+		"download":         {do: action.DownloadImage{}, want: []string{"download"}, ok: true},
+		"a bad download":   {do: action.DownloadImage{}, fails: "download", want: []string{"download"}},
+		"upload":           {do: action.UploadImage{}, want: []string{"upload"}, ok: true},
+		"create":           {do: action.CreateVM{}, want: []string{"create"}, ok: true},
+		"start":            {do: action.StartVM{}, want: []string{"start"}, ok: true},
+		"delete":           {do: action.DeleteVM{}, want: []string{"delete"}, ok: true},
+		"drain":            {do: action.DrainNode{}, want: []string{"drain"}, ok: true},
+		"uncordon":         {do: action.UncordonNode{}, want: []string{"uncordon"}, ok: true},
+		"delete a node":    {do: action.DeleteNode{}, want: []string{"delete node"}, ok: true},
+		"label":            {do: action.LabelNode{}, want: []string{"label"}, ok: true},
+		"install":          {do: action.InstallAddon{}, want: []string{"install"}, ok: true},
+		"mark":             {do: action.MarkAddon{}, want: []string{"mark"}, ok: true},
+		"roll back":        {do: action.RollBackAddon{}, want: []string{"roll back"}, ok: true},
+		"uninstall":        {do: action.UninstallAddon{}, want: []string{"uninstall"}, ok: true},
+		"label namespaces": {do: action.LabelNamespace{}, want: []string{"label namespace"}, ok: true},
+
+		"apply":                      {do: action.ApplyConfig{Node: cp}, want: []string{"apply"}, ok: true},
+		"apply, with keys":           {do: action.ApplyConfig{Node: cp}, given: func(f *cluster.Facts) { f.Fingerprint = "keys" }, want: []string{"apply"}, ok: true},
+		"apply, with other keys":     {do: action.ApplyConfig{Node: cp}, given: func(f *cluster.Facts) { f.Fingerprint = "others" }},
+		"apply, and cannot write it": {do: action.ApplyConfig{Node: cp}, fails: "journal"},
+		"bootstrap":                  {do: action.Bootstrap{Node: cp}, want: []string{"bootstrap"}, ok: true},
+		"bootstrap, unwritten":       {do: action.Bootstrap{Node: cp}, fails: "journal"},
+
+		"change a vm":                 {do: action.ChangeVM{Node: cp}, want: []string{"change vm"}, ok: true},
+		"change a vm's network":       {do: action.ChangeVM{Node: cp, Moves: true}, want: []string{"change vm", "watch"}, ok: true},
+		"a vm that is not changed":    {do: action.ChangeVM{Node: cp, Moves: true}, fails: "change vm", want: []string{"change vm"}},
+		"change a config":             {do: action.ChangeConfig{Node: cp, Config: config}, want: []string{"change config", "watch"}, ok: true},
+		"change a worker's config":    {do: action.ChangeConfig{Node: wk, Config: config}, want: []string{"change config"}, ok: true},
+		"a config that is not taken":  {do: action.ChangeConfig{Node: cp, Config: config}, fails: "change config", want: []string{"change config"}},
+		"the first config":            {do: action.ChangeConfig{Node: wk, Config: config, First: true}, want: []string{"change config"}, ok: true},
+		"the first config, unwritten": {do: action.ChangeConfig{Node: wk, Config: config, First: true}, fails: "journal"},
+
+		"shut down":                       {do: action.ShutDownVM{Node: cp}, want: append(slices.Clone(asksEtcd), "shut down"), ok: true},
+		"shut down a worker":              {do: action.ShutDownVM{Node: wk}, want: []string{"shut down"}, ok: true},
+		"shut down without etcd":          {do: action.ShutDownVM{Node: cp}, few: true, want: asksEtcd},
+		"shut down, unwritten":            {do: action.ShutDownVM{Node: cp}, fails: "journal", want: asksEtcd},
+		"reboot":                          {do: action.RebootNode{Node: cp, Config: config}, want: append([]string{"stage"}, append(slices.Clone(asksEtcd), "reboot")...), ok: true},
+		"reboot, and it does not stage":   {do: action.RebootNode{Node: cp, Config: config}, fails: "stage", want: []string{"stage"}},
+		"reboot, and it leads etcd":       {do: action.RebootNode{Node: cp}, fails: "forfeit", want: []string{"forfeit"}},
+		"remove a member":                 {do: action.RemoveMember{Node: cp, Answers: true}, want: append(slices.Clone(asksEtcd), "remove member"), ok: true},
+		"remove a member, which may lead": {do: action.RemoveMember{Node: cp, Answers: true}, fails: "forfeit", want: append(slices.Clone(asksEtcd), "remove member"), ok: true},
+		"remove a dead member":            {do: action.RemoveMember{Node: cp}, want: []string{"forget", "look", "remove member"}, ok: true},
+		"remove a member etcd needs":      {do: action.RemoveMember{Node: cp}, few: true, want: []string{"forget", "look"}},
+		"remove a lost member, unwritten": {do: action.RemoveMember{Node: cp}, given: func(f *cluster.Facts) { f.Forget(cluster.Forgotten{Node: "cp-1"}) }, fails: "journal", want: []string{"forget", "look"}},
+
+		"fetch":                {do: action.FetchChart{Addon: chart}, want: []string{"fetch"}, ok: true},
+		"fetch, unwritten":     {do: action.FetchChart{Addon: chart}, fails: "journal", want: []string{"fetch"}},
+		"fetch once more":      {do: action.FetchChart{Addon: chart}, given: func(f *cluster.Facts) { f.Charts[chart.Chart.Ref()] = "first" }, fails: "journal", want: []string{"fetch first"}, ok: true},
+		"fetch as pinned":      {do: action.FetchChart{Addon: pinned}, fails: "journal", want: []string{"fetch pinned"}, ok: true},
+		"take one's own chart": {do: action.FetchChart{Addon: own}, fails: "journal", want: []string{"fetch"}, ok: true},
+		"a bad chart":          {do: action.FetchChart{Addon: chart}, fails: "fetch", want: []string{"fetch"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s, r, files, d := newSteps(t)
+				if c.given != nil {
+					if err := r.c.Journal.Update(c.given); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if s.fails = c.fails; c.fails == "journal" {
+					files.dieAt = files.steps + 1
+				}
+				if c.few {
+					healthy := s.etcd
+					s.etcd = func(o *cluster.Observed) { healthy(o); delete(o.Machines, "cp-2"); delete(o.Machines, "cp-3") }
+				}
+				before := r.c.Journal.Facts()
+				err := r.execute(t.Context(), d, c.do, func(p cluster.Progress) { _ = s.take("watch") })
+				if !slices.Equal(s.done, c.want) || (err == nil) != c.ok {
+					t.Errorf("asked for %v: %v; want %v", s.done, err, c.want)
+				}
+				if after := r.c.Journal.Facts(); err != nil && (len(after.Images) > len(before.Images) || len(after.Charts) > len(before.Charts) || len(after.Restarts) > len(before.Restarts)) {
+					t.Errorf("what was not done is written down: %+v", after)
+				}
+			})
+		})
+	}
+}
+
+// TestWhatActionsWriteDown: what the world cannot show is in the journal before it is needed.
+func TestWhatActionsWriteDown(t *testing.T) {
+	f := newFake(3, 1)
+	wk := f.spec.Nodes[3]
+	chart := cluster.Addon{Name: "a", Chart: cluster.Chart{Repository: "https://charts.example.org", Name: "a", Version: "1"}}
+	noted := cluster.Intent{Kind: cluster.IntendConfig, Revision: rev(7)}
+	for name, c := range map[string]struct {
+		do    action.Action
+		given func(*cluster.Facts)
+		want  func(cluster.Facts) bool
+		quiet bool // nothing is written
+	}{
+		"an image": {do: action.DownloadImage{Image: cluster.Image{Name: "talos.qcow2"}}, want: func(f cluster.Facts) bool {
+			return f.Images["talos.qcow2"] == cluster.ImagePin{SHA256: "00", For: cluster.Schematic{}.Digest()}
+		}},
+		"a chart": {do: action.FetchChart{Addon: chart}, want: func(f cluster.Facts) bool { return f.Charts[chart.Chart.Ref()] == "taken" }},
+		"keys and configs": {do: action.ApplyConfig{Node: wk}, want: func(f cluster.Facts) bool {
+			return f.Fingerprint == "keys" && intentOf(f, cluster.IntendConfig).Revision == rev(1)
+		}},
+		"configs, of known keys": {do: action.ApplyConfig{Node: wk}, given: func(f *cluster.Facts) { f.Fingerprint = "keys" }, want: func(f cluster.Facts) bool {
+			return intentOf(f, cluster.IntendConfig).Revision == rev(1)
+		}},
+		"keys, of known configs": {do: action.ApplyConfig{Node: wk}, given: func(f *cluster.Facts) { f.Intend(noted) }, want: func(f cluster.Facts) bool {
+			return f.Fingerprint == "keys" && intentOf(f, cluster.IntendConfig).Equal(noted)
+		}},
+		"nothing new": {do: action.ApplyConfig{Node: wk}, given: func(f *cluster.Facts) { f.Fingerprint = "keys"; f.Intend(noted) }, quiet: true, want: func(f cluster.Facts) bool {
+			return intentOf(f, cluster.IntendConfig).Equal(noted)
+		}},
+		"a canary": {do: action.ChangeConfig{Node: wk, First: true, Target: "t"}, want: func(f cluster.Facts) bool {
+			in := intentOf(f, cluster.IntendCanary)
+			return in.Node == "wk-1" && in.Target == "t"
+		}},
+		"no canary": {do: action.ChangeConfig{Node: wk, Target: "t"}, quiet: true, want: func(f cluster.Facts) bool {
+			_, ok := f.Intent(cluster.IntendCanary)
+			return !ok
+		}},
+		"a restart": {do: action.RebootNode{Node: wk, Restart: cluster.Restart{Target: "t"}}, want: func(f cluster.Facts) bool { return f.Restarts["wk-1"].Target == "t" }},
+		"a member that is lost": {do: action.RemoveMember{Node: f.spec.Nodes[0]}, given: func(f *cluster.Facts) { f.Forget(cluster.Forgotten{Node: "cp-1", Unfenced: true}) }, want: func(f cluster.Facts) bool {
+			return len(f.Forgotten) == 1 && f.Forgotten[0].Left && f.Forgotten[0].Unfenced
+		}},
+		"a member that is not": {do: action.RemoveMember{Node: f.spec.Nodes[0]}, given: func(f *cluster.Facts) { f.Forget(cluster.Forgotten{Node: "cp-2"}) }, quiet: true, want: func(f cluster.Facts) bool {
+			return len(f.Forgotten) == 1 && !f.Forgotten[0].Left
+		}},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			_, r, files, d := newSteps(t)
+			if c.given != nil {
+				if err := r.c.Journal.Update(c.given); err != nil {
+					t.Fatal(err)
+				}
+			}
+			before := files.steps
+			if err := r.execute(t.Context(), d, c.do, nil); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if facts := r.c.Journal.Facts(); !c.want(facts) || (files.steps == before) != c.quiet {
+				t.Errorf("%s: %+v, written: %v", name, facts, files.steps > before)
+			}
+		})
+	}
+}
+
+// TestNoMemberIsRemovedWhenTheAgentStops: what takes long before it is not followed by what
+// cannot be undone.
+func TestNoMemberIsRemovedWhenTheAgentStops(t *testing.T) {
+	s, r, _, d := newSteps(t)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	stops := errors.New("the agent stops")
+	s.after = func(what string) {
+		if what == "forfeit" {
+			cancel(stops)
+		}
+	}
+	if err := r.execute(ctx, d, action.RemoveMember{Node: d.Spec.Nodes[0], Answers: true}, nil); !errors.Is(err, stops) || !slices.Equal(s.done, []string{"forfeit"}) {
+		t.Errorf("asked for %v: %v", s.done, err)
+	}
+}
+
+// TestActionsBeginOnce: an action that runs does not begin once more, and none begins when the
+// agent stops.
+func TestActionsBeginOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r, _, d := newSteps(t)
+		r.exec.run, r.exec.ctx, r.exec.cancel = t.Context(), t.Context(), func() {}
+		hold := make(chan struct{})
+		s.after = func(string) { <-hold }
+		start := action.StartVM{Node: d.Spec.Nodes[0]}
+		r.exec.start(d, start)
+		r.exec.start(d, start)
+		synctest.Wait()
+		if running, _ := r.exec.snapshot(); len(running) != 1 {
+			t.Errorf("%+v", running)
+		}
+		close(hold)
+		synctest.Wait()
+		r.exec.stop(time.Second)
+		r.exec.start(d, start)
+		synctest.Wait()
+		if !slices.Equal(s.done, []string{"start"}) {
+			t.Errorf("asked for %v", s.done)
+		}
+	})
+}
+
+// TestStorageIsReleasedOnce: an action that has its disks releases the storage, and the loop
+// looks again for who waits there; other progress of it is no reason to.
+func TestStorageIsReleasedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, r, _, d := newSteps(t)
+		r.exec.run, r.exec.ctx, r.exec.cancel = t.Context(), t.Context(), func() {}
+		progress := make(chan cluster.Progress)
+		r.c.VMs = creating{s, progress}
+		r.exec.start(d, action.CreateVM{Node: d.Spec.Nodes[0], Host: "pve1"})
+		claims := func() (onStorage, all int) {
+			synctest.Wait()
+			running, _ := r.exec.snapshot()
+			for _, c := range running[0].Claims {
+				if all++; c.OfStorage() {
+					onStorage++
+				}
+			}
+			return onStorage, all
+		}
+		_, all := claims()
+		for i, c := range []struct {
+			p         cluster.Progress
+			onStorage int
+			wakes     bool
+		}{
+			{cluster.Progress{Done: 1}, 1, false},
+			{cluster.Progress{Done: 2, Allocated: true}, 0, true},
+			{cluster.Progress{Done: 3, Allocated: true}, 0, false},
+		} {
+			progress <- c.p
+			on, now := claims()
+			wakes := false
+			select {
+			case <-r.exec.wake:
+				wakes = true
+			default:
+			}
+			if on != c.onStorage || now != all-1+c.onStorage || wakes != c.wakes {
+				t.Errorf("%d: %d claims of %d, %d on a storage; the loop looks again: %v", i, now, all, on, wakes)
+			}
+		}
+		close(progress)
+		synctest.Wait()
+		r.exec.stop(time.Second)
+	})
+}
+
+// creating are VMs whose creation reports what it is given.
+type creating struct {
+	*steps
+	progress <-chan cluster.Progress
+}
+
+func (c creating) Create(_ context.Context, _ cluster.Desired, _ cluster.Node, _ string, _ cluster.Boot, p Progress) error {
+	for now := range c.progress {
+		p(now)
+	}
+	return nil
+}
+
+// TestActionsEnd: how each attempt ended is reported, and what it leads to.
+func TestActionsEnd(t *testing.T) {
+	for name, c := range map[string]struct {
+		fails   string
+		stopped bool
+		want    cluster.Result
+		backoff bool
+	}{
+		"done":        {want: cluster.Done},
+		"failed":      {fails: "start", want: cluster.Failed, backoff: true},
+		"interrupted": {fails: "start", stopped: true, want: cluster.ResultInterrupted},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			s, r, _, d := newSteps(t)
+			run, stop := context.WithCancel(t.Context())
+			r.exec.run, r.exec.ctx, r.exec.cancel = run, t.Context(), stop
+			s.fails = c.fails
+			s.after = func(string) {
+				if c.stopped {
+					stop()
+				}
+			}
+			var got []cluster.Outcome
+			r.c.OnAction = func(o cluster.Outcome) { got = append(got, o) }
+			r.exec.start(d, action.StartVM{Node: d.Spec.Nodes[0]})
+			synctest.Wait()
+			_, backoffs := r.exec.snapshot()
+			if len(got) != 1 || got[0].Result != c.want || (got[0].Error == "") != (c.fails == "") || (len(backoffs) == 1) != c.backoff || (len(r.exec.takeFailed()) == 1) != c.backoff {
+				t.Errorf("%s: %+v, %+v", name, got, backoffs)
+			}
+			r.exec.stop(time.Second)
+		})
+	}
+}
+
+// TestOnlyWhatTheAgentSetsIsUndone: what is done again and again is undone by somebody else
+// where the agent sets a Node object, and is ordinary elsewhere.
+func TestOnlyWhatTheAgentSetsIsUndone(t *testing.T) {
+	for kind, want := range map[cluster.ActionKind]int{cluster.LabelNode: 1, cluster.StartVM: 0} {
+		e := newExecutor(&Reconciler{})
+		now := time.Unix(1, 0)
+		for range undoneOften {
+			now = now.Add(time.Second)
+			e.backOffUndone(cluster.ActionID{Kind: kind, Subject: "cp-1"}, now)
+		}
+		if len(e.backoffs) != want {
+			t.Errorf("%s: %+v", kind, e.backoffs)
+		}
+	}
+}
