@@ -66,7 +66,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	maps.Copy(after.Settled, settled)
 	isRemoved := func(name, _ string) bool { _, ok := d.Spec.Node(name); return !ok }
 	maps.DeleteFunc(after.Settled, isRemoved)
-	ended := plan.EndedTurns(d, *o)
+	ended := plan.EndedTurns(d, *o, r.c.Policy())
 	for node := range after.Restarts {
 		if isRemoved(node, "") {
 			ended = append(ended, node)

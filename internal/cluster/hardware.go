@@ -1,5 +1,7 @@
 package cluster
 
+import "cmp"
+
 // Hardware is a VM's configuration in the terms of the inventory, so that what
 // is wanted and what is there can be compared field by field, whatever order
 // or spelling Proxmox VE uses.
@@ -65,3 +67,27 @@ func FieldDisk(serial string) VMField { return VMField("disk " + serial) }
 
 // FieldDiskSize is the size of a data disk.
 func FieldDiskSize(serial string) VMField { return FieldDisk(serial) + " size" }
+
+// Growth is a disk that is to be added to a VM, or to become larger.
+type Growth struct {
+	Field     VMField
+	Datastore string
+	Bytes     int64 // more than it has
+}
+
+// Growth lists what of a node's disks a VM lacks, where it has them.
+func (n Node) Growth(has Hardware) []Growth {
+	var out []Growth
+	if s := has.System; s.Bytes > 0 && n.DiskBytes > s.Bytes {
+		out = append(out, Growth{FieldSystemSize, s.Datastore, n.DiskBytes - s.Bytes})
+	}
+	for _, d := range n.Disks {
+		switch disk, ok := has.Data[d.Serial]; {
+		case !ok:
+			out = append(out, Growth{FieldDisk(d.Serial), cmp.Or(d.Datastore, n.Datastore), d.Bytes})
+		case d.Bytes > disk.Bytes:
+			out = append(out, Growth{FieldDiskSize(d.Serial), disk.Datastore, d.Bytes - disk.Bytes})
+		}
+	}
+	return out
+}

@@ -110,7 +110,7 @@ type Storage struct {
 	// Thin means that a disk takes what was written to it, not its size.
 	Thin bool
 	// Volumes are the sizes of the disks on it, by VMID, that the agent's token may see.
-	// They are looked at only where a VM has to be made.
+	// They are looked at only where a VM has to be made, or a disk has to grow.
 	Volumes Seen[map[int]int64]
 }
 

@@ -43,6 +43,36 @@ func (d Drift) Change() string {
 	return fmt.Sprintf("%s from %s to %s", d.Field, cmp.Or(d.Have, "none"), d.Wants())
 }
 
+// DescribeHave is what a node has and should not have, for people.
+func DescribeHave(drifts []Drift) string {
+	var words []string
+	for _, dr := range drifts {
+		if dr.Reason == cluster.ConfigDrift {
+			words = append(words, "another machine config")
+			continue
+		}
+		word := dr.Has()
+		if dr.By != "" {
+			word += " (" + dr.By + ")"
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, ", ")
+}
+
+// DescribeChange is what changes on a node, for people.
+func DescribeChange(drifts []Drift) string {
+	var words []string
+	for _, dr := range drifts {
+		if dr.Reason == cluster.ConfigDrift {
+			words = append(words, "its machine config")
+			continue
+		}
+		words = append(words, dr.Change())
+	}
+	return strings.Join(words, ", ")
+}
+
 // Of compares a node with the inventory: its VM, its machine as far as
 // Talos lets us see it, and its Node object.
 func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
@@ -286,6 +316,40 @@ func (dr Drift) Refusal(n cluster.Node) cluster.Block {
 // system disk. A creation makes VM and disk in one task, so it was there.
 func LacksSystemDisk(vm cluster.VM) bool {
 	return vm.Hardware.Known && vm.Hardware.Value.System == (cluster.DiskSeen{})
+}
+
+// MissingSystemDisk is the block for a VM without a system disk: what became of it, as
+// far as the config shows, and how it is attached again. Proxmox VE keeps a detached
+// disk as unusedN, and forgets its serial. Which volume is the node's own only a person
+// knows, so none is touched.
+func MissingSystemDisk(n cluster.Node, vm cluster.VM, host string) cluster.Block {
+	b := cluster.Block{Subject: vm.Node, Reason: cluster.SystemDiskMissing}
+	attach := func(key, volume string) string {
+		iothread := ""
+		if n.SCSIHardware == "virtio-scsi-single" {
+			iothread = ",iothread=1"
+		}
+		return fmt.Sprintf("as root on %s: `qm set %d --%s %s,discard=on,ssd=1%s,serial=%s --boot order=%s`", host, vm.VMID, key, volume, iothread, cluster.SystemDiskSerial, key)
+	}
+	own := slices.DeleteFunc(slices.Clone(vm.Others), func(d cluster.Drive) bool { return !d.Own })
+	switch {
+	case len(own) == 0 && vm.Power == cluster.Stopped:
+		b.Message = fmt.Sprintf("vm %d has no system disk", vm.VMID)
+		b.Hint = fmt.Sprintf("restore the vm from a backup; or, if nothing on it is needed, as root on %s: `qm destroy %d --purge`, and it is made again", host, vm.VMID)
+	case len(own) == 0:
+		b.Message = fmt.Sprintf("somebody detached the system disk of vm %d, which it loses when it stops, if not before", vm.VMID)
+		b.Hint = fmt.Sprintf("`qm pending %d` shows the change; as root on %s: `qm set %[1]d --revert scsi0,boot` takes it back", vm.VMID, host)
+	case len(own) > 1:
+		b.Message = fmt.Sprintf("no disk of vm %d has the serial %s, by which its system disk is known: %s", vm.VMID, cluster.SystemDiskSerial, own)
+		b.Hint = attach("scsi0", "VOLUME") + " with the volume that Talos is on"
+	case own[0].Detached():
+		b.Message = fmt.Sprintf("the system disk of vm %d is detached: %s is kept as %s", vm.VMID, own[0].Volume, own[0].Key)
+		b.Hint = attach("scsi0", own[0].Volume)
+	default:
+		b.Message = fmt.Sprintf("%s of vm %d lacks the serial %s, by which its system disk is known: %s", own[0].Key, vm.VMID, cluster.SystemDiskSerial, own[0].Volume)
+		b.Hint = attach(own[0].Key, own[0].Volume)
+	}
+	return b
 }
 
 // Take gives a VM what it should have of some fields, as it has it from its next start

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -24,43 +25,108 @@ type room struct {
 	used     bool // more is in use than was seen to be promised
 }
 
-// judgeCapacity decides for which of the nodes without a VM there is room: in the order
-// of the inventory, as far as hosts and storages are seen. What is there already is
-// counted and never judged.
+// judgeCapacity decides for which of the nodes without a VM there is room, and for what of
+// those that have one is to become larger: in the order of the inventory, as far as hosts
+// and storages are seen. What is there already is counted and never judged.
 func (m *planner) judgeCapacity() {
-	m.lacks = map[string][]cluster.Block{}
-	memory, disks := map[string]*room{}, map[string]*room{}
+	m.lacks, m.short = map[string][]cluster.Block{}, map[string][]string{}
+	m.memory, m.disks = map[string]*room{}, map[string]*room{}
 	fresh := true
 	for _, n := range m.d.Spec.Nodes {
-		fresh = fresh && !m.isMade(n)
-		host := m.placeNode(n)
-		h := m.o.Hosts[host]
-		if m.isMade(n) || n.Locked || !h.Known {
+		made := m.isMade(n)
+		fresh = fresh && !made
+		if made {
+			m.judgeGrowth(n)
 			continue
 		}
-		if memory[host] == nil {
-			memory[host] = m.memoryOf(host)
+		host := m.placeNode(n)
+		h := m.o.Hosts[host]
+		if n.Locked || !h.Known {
+			continue
 		}
-		lacks := append(lacksCores(n, h), m.lacksMemory(n, host, memory[host])...)
+		lacks := append(lacksCores(n, h), m.lacksMemory(n, host)...)
 		needs := disksOf(n)
 		for _, name := range slices.Sorted(maps.Keys(needs)) {
-			key, st := m.storeOf(host, name)
-			if disks[key] == nil {
-				disks[key] = m.roomOn(host, name, st)
+			if b := m.lacksDisk(n, host, name, needs[name], text.GiB(needs[name])); b.Reason != "" {
+				lacks = append(lacks, b)
 			}
-			lacks = append(lacks, m.lacksDisk(n, host, name, needs[name], disks[key])...)
 		}
 		if len(lacks) > 0 {
 			m.lacks[n.Name] = lacks
 			continue
 		}
-		memory[host].take(n.MemoryMiB << 20)
+		m.memoryLeft(host).take(n.MemoryMiB << 20)
 		for name, bytes := range needs {
-			key, _ := m.storeOf(host, name)
-			disks[key].take(bytes)
+			m.diskLeft(host, name).take(bytes)
 		}
 	}
 	m.tooLarge = fresh && len(m.lacks) > 0
+}
+
+// judgeGrowth decides what of a VM that is there may become larger, and reports what may
+// not: nothing is taken down for that, and whatever needs no room is changed all the same.
+func (m *planner) judgeGrowth(n cluster.Node) {
+	vm := m.o.VMs[n.Name]
+	host := carrier(n, vm)
+	h := m.o.Hosts[host]
+	if !h.Known || n.Locked || vm.Owner != cluster.Ours || vm.Deleting || !vm.Hardware.Known || m.isGrowing(n) || drift.IsReplaced(n, vm) || m.isDead(n.Name) {
+		return
+	}
+	lack := func(b cluster.Block, fields ...string) {
+		if b.Reason != "" && !m.isRunning(cluster.ChangeVM, n.Name) {
+			m.short[n.Name] = append(m.short[n.Name], fields...)
+			m.block(b)
+		}
+	}
+	if n.Cores != vm.Hardware.Value.Cores {
+		for _, b := range lacksCores(n, h) {
+			lack(b, string(cluster.FieldCores))
+		}
+	}
+	if more := (n.MemoryMiB - vm.Hardware.Value.MemoryMiB) << 20; more > 0 {
+		if r := m.memoryLeft(host); r.lacks(more) {
+			lack(m.blockMemory(n, host, r, fmt.Sprintf("it needs %s more memory", text.GiB(more))), string(cluster.FieldMemory))
+		} else {
+			r.promised += more
+		}
+	}
+	more, fields := map[string]int64{}, map[string][]string{} // by storage
+	for _, g := range n.Growth(vm.Hardware.Value) {
+		more[g.Datastore] += g.Bytes
+		fields[g.Datastore] = append(fields[g.Datastore], string(g.Field))
+	}
+	for _, store := range slices.Sorted(maps.Keys(more)) {
+		if !m.storesUsable(n, host, h, []need{{store, "images", "datastore of a disk"}}, more) {
+			m.short[n.Name] = append(m.short[n.Name], fields[store]...)
+			continue
+		}
+		b := m.lacksDisk(n, host, store, more[store], text.GiB(more[store])+" more")
+		if lack(b, fields[store]...); b.Reason == "" {
+			m.diskLeft(host, store).promised += more[store]
+		}
+	}
+}
+
+// fitDrifts is what of some drifts of a VM there is room for.
+func (m *planner) fitDrifts(n cluster.Node, drifts []drift.Drift) []drift.Drift {
+	return slices.DeleteFunc(drifts, func(dr drift.Drift) bool { return slices.Contains(m.short[n.Name], dr.Field) })
+}
+
+// memoryLeft is the memory of a host, less what was promised since the planner began.
+func (m *planner) memoryLeft(host string) *room {
+	if m.memory[host] == nil {
+		m.memory[host] = m.memoryOf(host)
+	}
+	return m.memory[host]
+}
+
+// diskLeft is the room on a storage, less what was promised since the planner began.
+func (m *planner) diskLeft(host, name string) *room {
+	key, st := m.storeOf(host, name)
+	if m.disks[key] == nil {
+		m.disks[key] = m.roomOn(host, name, st)
+	}
+	return m.disks[key]
 }
 
 // take promises so much to one VM more.
@@ -101,26 +167,6 @@ func lacksCores(n cluster.Node, h cluster.Host) []cluster.Block {
 		Hint: fmt.Sprintf("set cpu to %d or less", h.Cores)}}
 }
 
-// lacksGrowth is what a host has too little of for what a VM on it is to get more, of the
-// drifts of its hardware. What it has already is promised to it.
-func (m *planner) lacksGrowth(n cluster.Node, drifts []drift.Drift) (lacks []cluster.Block) {
-	vm := m.o.VMs[n.Name]
-	host := carrier(n, vm)
-	h := m.o.Hosts[host]
-	for _, dr := range drifts {
-		switch dr.Field {
-		case string(cluster.FieldCores):
-			lacks = append(lacks, lacksCores(n, h)...)
-		case string(cluster.FieldMemory):
-			more := (n.MemoryMiB - vm.Hardware.Value.MemoryMiB) << 20
-			if r := m.memoryOf(host); h.Known && more > 0 && r.lacks(more) {
-				lacks = append(lacks, m.blockMemory(n, host, r, fmt.Sprintf("it needs %s more memory", text.GiB(more))))
-			}
-		}
-	}
-	return lacks
-}
-
 // memoryOf is the memory of a host: what it has, less the reserve, or what the
 // inventory gives it, if that is less. Promised is what guests are configured with
 // that run, or that are the agent's and may run any time; guests that the agent's
@@ -149,8 +195,8 @@ func (m *planner) memoryOf(host string) *room {
 		}
 	}
 	for _, n := range m.d.Spec.Nodes {
-		if m.isMade(n) && !listed[n.VMID] && carrier(n, m.o.VMs[n.Name]) == host {
-			r.take(n.MemoryMiB << 20)
+		if vm := m.o.VMs[n.Name]; m.isMade(n) && !listed[n.VMID] && carrier(n, vm) == host {
+			r.take(cmp.Or(vm.Hardware.Value.MemoryMiB, n.MemoryMiB) << 20)
 		}
 	}
 	for _, vm := range m.o.Orphans.Value {
@@ -161,7 +207,8 @@ func (m *planner) memoryOf(host string) *room {
 	return r
 }
 
-func (m *planner) lacksMemory(n cluster.Node, host string, r *room) []cluster.Block {
+func (m *planner) lacksMemory(n cluster.Node, host string) []cluster.Block {
+	r := m.memoryLeft(host)
 	if !r.lacks(n.MemoryMiB << 20) {
 		return nil
 	}
@@ -211,9 +258,12 @@ func (m *planner) roomOn(host, name string, st cluster.Storage) *room {
 	if st.Thin {
 		r.limit = st.TotalBytes / 100 * int64(m.p.Capacity.Thin())
 	}
-	pending := map[int]int64{} // by VMID: disks of nodes that are made, as they should be
+	pending := map[int]int64{} // by VMID: disks of nodes that are made, as large as they are or become at once
 	for _, n := range m.d.Spec.Nodes {
 		bytes := disksOf(n)[name]
+		if hw := m.o.VMs[n.Name].Hardware; hw.Known && !m.isGrowing(n) {
+			bytes = disksIn(hw.Value)[name]
+		}
 		if !m.isMade(n) || bytes == 0 || !st.Shared && carrier(n, m.o.VMs[n.Name]) != host {
 			continue
 		}
@@ -245,11 +295,17 @@ func (m *planner) isGrowing(n cluster.Node) bool {
 	return m.plan.Phases[n.Name] == cluster.PhaseCreating || Unfinished(m.o.VMs[n.Name])
 }
 
-func (m *planner) lacksDisk(n cluster.Node, host, name string, bytes int64, r *room) []cluster.Block {
+// lacksDisk is the block for a node that a storage has too little room for; no Reason: it
+// has enough.
+func (m *planner) lacksDisk(n cluster.Node, host, name string, bytes int64, wants string) cluster.Block {
 	_, st := m.storeOf(host, name)
+	r := m.diskLeft(host, name)
 	b := cluster.Block{Subject: n.Name, Reason: cluster.StorageShort, About: host + "/" + name, Hint: "give it smaller disks, or another storage"}
+	if m.isMade(n) {
+		b.Hint = "give it smaller disks, or make room on the storage"
+	}
 	where := fmt.Sprintf("storage %s on %s", name, host)
-	needs := fmt.Sprintf("it needs %s on %s: ", text.GiB(bytes), name)
+	needs := fmt.Sprintf("it needs %s on %s: ", wants, name)
 	switch {
 	case r.lacks(bytes) && !st.Thin:
 		b.Message = needs + fmt.Sprintf("%s has %s free", where, text.GiB(st.FreeBytes))
@@ -266,7 +322,7 @@ func (m *planner) lacksDisk(n cluster.Node, host, name string, bytes int64, r *r
 		b.Message = needs + fmt.Sprintf("%s is nearly full: %s of %s are free, and %d %% must be", where, text.GiB(st.FreeBytes), text.GiB(st.TotalBytes), leastFree)
 		b.Hint = "make room on it: a thin storage without room stops every VM on it"
 	default:
-		return nil
+		return cluster.Block{}
 	}
-	return []cluster.Block{b}
+	return b
 }

@@ -18,7 +18,7 @@ import (
 func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 	vm := m.o.VMs[n.Name]
 	if drift.LacksSystemDisk(vm) {
-		m.block(missingSystemDisk(n, vm))
+		m.block(drift.MissingSystemDisk(n, vm, carrier(n, vm)))
 	}
 	m.planVM(n, vm)
 	m.planConfig(n, mach)
@@ -63,14 +63,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		case drift.Reboot: // in the turn of the node
 		}
 	}
-	if lacks := m.lacksGrowth(n, now); len(lacks) > 0 {
-		for _, b := range lacks {
-			m.block(b)
-		}
-		now = slices.DeleteFunc(now, func(dr drift.Drift) bool {
-			return dr.Field == string(cluster.FieldCores) || dr.Field == string(cluster.FieldMemory)
-		})
-	}
+	now = m.fitDrifts(n, now)
 	switch host := carrier(n, vm); {
 	case len(now) == 0:
 		return false
@@ -99,7 +92,7 @@ func (m *planner) movesNetwork(n cluster.Node, vm cluster.VM, drifts []drift.Dri
 
 // blockLocked reports a node that differs and may not be touched.
 func (m *planner) blockLocked(n cluster.Node, drifts []drift.Drift) {
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "drift", Message: fmt.Sprintf("it has %s, and is locked in the inventory, so it is left alone", m.describeOrigin(n, drifts, describeDrifts)),
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "drift", Message: fmt.Sprintf("it has %s, and is locked in the inventory, so it is left alone", m.describeOrigin(n, drifts, drift.DescribeHave)),
 		Hint: "remove `locked: true` from nodes.yaml"})
 }
 
@@ -200,41 +193,6 @@ func (m *planner) chooseCanary() string {
 		}
 	}
 	return chosen
-}
-
-// missingSystemDisk is the block for a VM without a system disk: what became of it, as
-// far as the config shows, and how it is attached again. Proxmox VE keeps a detached
-// disk as unusedN, and forgets its serial. Which volume is the node's own only a person
-// knows, so none is touched.
-func missingSystemDisk(n cluster.Node, vm cluster.VM) cluster.Block {
-	b := cluster.Block{Subject: vm.Node, Reason: cluster.SystemDiskMissing}
-	host := carrier(n, vm)
-	attach := func(key, volume string) string {
-		iothread := ""
-		if n.SCSIHardware == "virtio-scsi-single" {
-			iothread = ",iothread=1"
-		}
-		return fmt.Sprintf("as root on %s: `qm set %d --%s %s,discard=on,ssd=1%s,serial=%s --boot order=%s`", host, vm.VMID, key, volume, iothread, cluster.SystemDiskSerial, key)
-	}
-	own := slices.DeleteFunc(slices.Clone(vm.Others), func(d cluster.Drive) bool { return !d.Own })
-	switch {
-	case len(own) == 0 && vm.Power == cluster.Stopped:
-		b.Message = fmt.Sprintf("vm %d has no system disk", vm.VMID)
-		b.Hint = fmt.Sprintf("restore the vm from a backup; or, if nothing on it is needed, as root on %s: `qm destroy %d --purge`, and it is made again", host, vm.VMID)
-	case len(own) == 0:
-		b.Message = fmt.Sprintf("somebody detached the system disk of vm %d, which it loses when it stops, if not before", vm.VMID)
-		b.Hint = fmt.Sprintf("`qm pending %d` shows the change; as root on %s: `qm set %[1]d --revert scsi0,boot` takes it back", vm.VMID, host)
-	case len(own) > 1:
-		b.Message = fmt.Sprintf("no disk of vm %d has the serial %s, by which its system disk is known: %s", vm.VMID, cluster.SystemDiskSerial, own)
-		b.Hint = attach("scsi0", "VOLUME") + " with the volume that Talos is on"
-	case own[0].Detached():
-		b.Message = fmt.Sprintf("the system disk of vm %d is detached: %s is kept as %s", vm.VMID, own[0].Volume, own[0].Key)
-		b.Hint = attach("scsi0", own[0].Volume)
-	default:
-		b.Message = fmt.Sprintf("%s of vm %d lacks the serial %s, by which its system disk is known: %s", own[0].Key, vm.VMID, cluster.SystemDiskSerial, own[0].Volume)
-		b.Hint = attach(own[0].Key, own[0].Volume)
-	}
-	return b
 }
 
 // digestText identifies some texts, in their order.

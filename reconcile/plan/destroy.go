@@ -180,7 +180,7 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 		hint := "detach them and move them to another vm, or remove them, if they are not needed; then run destroy again"
 		if drift.LacksSystemDisk(vm) {
 			n, _ := m.d.Spec.Node(vm.Node)
-			hint = "if one is the system disk: " + missingSystemDisk(n, vm).Hint + "; otherwise " + hint
+			hint = "if one is the system disk: " + drift.MissingSystemDisk(n, vm, carrier(n, vm)).Hint + "; otherwise " + hint
 		}
 		m.block(cluster.Block{Subject: name, Reason: cluster.ForeignVolumes, About: about, Message: fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others), Hint: hint})
 	case vm.Managed:

@@ -114,7 +114,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		if _, there := o.Nodes.Value[a.Node.Name]; there { // it is of the machine before
 			editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.UUID = "" })
 		}
-		takeDisks(o, a)
+		takeDisks(o, a.Host, disksOf(a.Node))
 	case action.StartVM:
 		vm := o.VMs[a.Node.Name]
 		vm.Power, vm.Uptime = cluster.PowerRunning, time.Second
@@ -212,7 +212,13 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 // changeVM gives a VM what it should have of the fields of an action.
 func changeVM(d *cluster.Desired, o *cluster.Observed, a action.ChangeVM) {
 	vm := o.VMs[a.Node.Name]
+	before := disksIn(vm.Hardware.Value)
 	drift.Take(d.Spec, a.Node, &vm, a.Fields())
+	grown := disksIn(vm.Hardware.Value)
+	for name, bytes := range before {
+		grown[name] -= bytes
+	}
+	takeDisks(o, carrier(a.Node, vm), grown)
 	o.VMs[a.Node.Name] = vm
 }
 
@@ -248,18 +254,18 @@ func bootAgain(o *cluster.Observed, name string, config cluster.Config, reach cl
 	o.Machines[name] = m
 }
 
-// takeDisks takes the disks of a new VM from storages that are not thin.
-func takeDisks(o *cluster.Observed, a action.CreateVM) {
-	h := o.Hosts[a.Host]
+// takeDisks takes disks from those storages of a host that are not thin.
+func takeDisks(o *cluster.Observed, host string, disks map[string]int64) {
+	h := o.Hosts[host]
 	storages := maps.Clone(h.Storages.Value)
-	for name, bytes := range disksOf(a.Node) {
+	for name, bytes := range disks {
 		if st := storages[name]; !st.Thin {
 			st.FreeBytes -= bytes
 			storages[name] = st
 		}
 	}
 	h.Storages.Value = storages
-	o.Hosts[a.Host] = h
+	o.Hosts[host] = h
 }
 
 // listVolumes takes the storages of a host, whose volumes are asked for when a VM is to

@@ -325,7 +325,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if drift.LacksSystemDisk(vm) {
-		m.block(missingSystemDisk(n, vm))
+		m.block(drift.MissingSystemDisk(n, vm, carrier(n, vm)))
 		m.planVM(n, vm)
 		return
 	}
@@ -378,17 +378,17 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if drift.LacksSystemDisk(vm) {
-		m.block(missingSystemDisk(n, vm))
+		m.block(drift.MissingSystemDisk(n, vm, carrier(n, vm)))
 	}
 	m.planVM(n, vm)
 	var later []drift.Drift
-	for _, dr := range drift.OfVM(m.d.Spec, n, vm) {
+	for _, dr := range m.fitDrifts(n, drift.OfVM(m.d.Spec, n, vm)) {
 		if dr.How == drift.Reboot {
 			later = append(later, dr)
 		}
 	}
 	if len(later) > 0 {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForReady, Message: fmt.Sprintf("vm %d has %s; waits until it is Ready to change %s", n.VMID, describeDrifts(later), describeChange(later)),
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForReady, Message: fmt.Sprintf("vm %d has %s; waits until it is Ready to change %s", n.VMID, drift.DescribeHave(later), drift.DescribeChange(later)),
 			Hint: fmt.Sprintf("if that keeps it from working: `qm shutdown %d` on %s; a vm that is stopped is changed at once", n.VMID, carrier(n, vm))})
 	}
 }

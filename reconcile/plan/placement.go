@@ -37,17 +37,23 @@ func (m *planner) hostUsable(subject string, h cluster.Host, name string) bool {
 
 // storageUsable checks the three storages a VM needs, as far as they are seen.
 func (m *planner) storageUsable(n cluster.Node, host string, h cluster.Host) bool {
-	if !h.Storages.Known {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.StorageUnknown, Message: fmt.Sprintf("cannot see the storages of %s: %s", host, h.Storages.Why), Within: seeWithin})
-		return false
-	}
-	type need struct{ name, content, field string }
 	needs := []need{{n.Datastore, "images", "proxmox.datastore"}, {n.CloudInitDatastore, "images", "proxmox.cloudinit_datastore"}, {n.ImageDatastore, "import", "proxmox.image_datastore"}}
 	for _, d := range n.Disks {
 		needs = append(needs, need{d.Datastore, "images", "datastore of disk " + d.Name})
 	}
+	return m.storesUsable(n, host, h, needs, disksOf(n))
+}
+
+// need is a storage that is needed for a type of content, by a field of the inventory.
+type need struct{ name, content, field string }
+
+// storesUsable is storageUsable for some storages, of which disks take so much.
+func (m *planner) storesUsable(n cluster.Node, host string, h cluster.Host, needs []need, takes map[string]int64) bool {
+	if !h.Storages.Known {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.StorageUnknown, Message: fmt.Sprintf("cannot see the storages of %s: %s", host, h.Storages.Why), Within: seeWithin})
+		return false
+	}
 	ok := true
-	takes := disksOf(n)
 	for _, w := range needs {
 		st, found := h.Storages.Value[w.name]
 		switch {
@@ -79,6 +85,15 @@ func disksOf(n cluster.Node) map[string]int64 {
 	out := map[string]int64{n.Datastore: n.DiskBytes}
 	for _, d := range n.Disks {
 		out[cmp.Or(d.Datastore, n.Datastore)] += d.Bytes
+	}
+	return out
+}
+
+// disksIn is what the disks of a VM take, by storage.
+func disksIn(hw cluster.Hardware) map[string]int64 {
+	out := map[string]int64{hw.System.Datastore: hw.System.Bytes}
+	for _, d := range hw.Data {
+		out[d.Datastore] += d.Bytes
 	}
 	return out
 }

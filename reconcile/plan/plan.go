@@ -64,6 +64,9 @@ type planner struct {
 	budgets  map[cluster.Role]budget
 	etcd     quorum.Etcd
 	lacks    map[string][]cluster.Block // by node without a VM: what there is too little of for it
+	short    map[string][]string        // by node: the fields of its VM that there is no room for
+	memory   map[string]*room           // by host
+	disks    map[string]*room           // by storage
 	target   string                     // identifies the configs of all nodes, once it was asked for
 	tooLarge bool                       // nothing of the cluster is there, and not all of it would fit
 	removed  []cluster.Node             // RemovedNodes

@@ -476,7 +476,7 @@ func TestEndedTurns(t *testing.T) {
 		w.run(t, "made cps=1 workers=2")
 		w.o.Facts.Restarts = map[string]cluster.Restart{"wk-2": {Target: "x"}}
 		edit(w)
-		if got := slices.Contains(EndedTurns(w.d, w.o), "wk-2"); got != (what == "ended") {
+		if got := slices.Contains(EndedTurns(w.d, w.o, cluster.Policy{}), "wk-2"); got != (what == "ended") {
 			t.Errorf("%s: %v", what, got)
 		}
 	}

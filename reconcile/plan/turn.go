@@ -15,14 +15,14 @@ import (
 // the world: the Node object has what the node was drained for and which boot of its
 // machine that was, and a VM that is stopped is changed before it is started.
 
-// turnOf is what of a node takes it down to be changed.
+// turnOf is what of a node takes it down to be changed, as far as there is room for it.
 func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 	vm, mach := m.o.VMs[n.Name], m.o.Machines[n.Name]
 	if vm.Owner != cluster.Ours || mach.Reach != cluster.Configured {
 		return nil
 	}
 	var out []drift.Drift
-	for _, dr := range drift.OfVM(m.d.Spec, n, vm) {
+	for _, dr := range m.fitDrifts(n, drift.OfVM(m.d.Spec, n, vm)) {
 		if dr.How == drift.Reboot {
 			out = append(out, dr)
 		}
@@ -42,36 +42,6 @@ func targetOf(drifts []drift.Drift) string {
 		parts = append(parts, dr.Field, dr.Want)
 	}
 	return digestText(parts)
-}
-
-// describeDrifts is what a node has and should not have, for people.
-func describeDrifts(drifts []drift.Drift) string {
-	var words []string
-	for _, dr := range drifts {
-		if dr.Reason == cluster.ConfigDrift {
-			words = append(words, "another machine config")
-			continue
-		}
-		word := dr.Has()
-		if dr.By != "" {
-			word += " (" + dr.By + ")"
-		}
-		words = append(words, word)
-	}
-	return strings.Join(words, ", ")
-}
-
-// describeChange is what changes on a node, for people.
-func describeChange(drifts []drift.Drift) string {
-	var words []string
-	for _, dr := range drifts {
-		if dr.Reason == cluster.ConfigDrift {
-			words = append(words, "its machine config")
-			continue
-		}
-		words = append(words, dr.Change())
-	}
-	return strings.Join(words, ", ")
 }
 
 // describeOrigin describes drifts of a node as describe does, with who made what is undone of its VM
@@ -135,14 +105,8 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		return
 	case m.wasTaken(n, drifts):
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ChangeNotTaken, About: targetOf(drifts),
-			Message: fmt.Sprintf("it was taken down to change %s, and has %s all the same", describeChange(drifts), describeDrifts(drifts)),
+			Message: fmt.Sprintf("it was taken down to change %s, and has %s all the same", drift.DescribeChange(drifts), drift.DescribeHave(drifts)),
 			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, carrier(n, m.o.VMs[n.Name]), n.IP)})
-		return
-	}
-	if lacks := m.lacksGrowth(n, drifts); len(lacks) > 0 {
-		for _, b := range lacks {
-			m.block(b)
-		}
 		return
 	}
 	if m.holdTurn(n, kn, ready, drifts) {
@@ -160,7 +124,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	}
 	switch {
 	case !kn.Cordoned || kn.Drained != mach.BootID:
-		m.do(action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, describeChange), How: m.drainOf()})
+		m.do(action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange), How: m.drainOf()})
 	case hardware:
 		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config})
 	default:
@@ -170,7 +134,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 
 // holdTurn waits with what takes a node down, and reports whether it does.
 func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drifts []drift.Drift) bool {
-	change := describeChange(drifts)
+	change := drift.DescribeChange(drifts)
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForTurn}
 	vm := m.o.VMs[n.Name]
 	switch failed := m.failedTurn(); {
@@ -224,9 +188,10 @@ func (m *planner) drainOf() cluster.Drain {
 }
 
 // EndedTurns lists the nodes that have what they were taken down for, so that the next
-// time is another.
-func EndedTurns(d cluster.Desired, o cluster.Observed) []string {
-	m := newPlanner(d, o, cluster.Policy{})
+// time is another. What there is no room for they were not taken down for.
+func EndedTurns(d cluster.Desired, o cluster.Observed, p cluster.Policy) []string {
+	m := newPlanner(d, o, p)
+	m.judgeCapacity()
 	var out []string
 	for _, n := range d.Spec.Nodes {
 		same := o.VMs[n.Name].Hardware.Known && o.Machines[n.Name].ConfigDigest != "" && len(m.turnOf(n))+len(drift.OfMachine(d.Repository(), o, n, o.Machines[n.Name])) == 0

@@ -42,6 +42,22 @@ func TestWhatIsTaken(t *testing.T) {
 				if !st.Volumes.Known || !st.Thin || st.TotalBytes != 1<<40 || len(st.Volumes.Value) != 1 {
 					t.Errorf("while one has to be made: %+v", st)
 				}
+				// So are those of a disk that is to grow, or to be added.
+				for what, change := range map[string]func(*cluster.Node){
+					"the system disk": func(n *cluster.Node) { n.DiskBytes++ },
+					"a disk":          func(n *cluster.Node) { n.Disks[0].Bytes++ },
+					"a new disk": func(n *cluster.Node) {
+						n.Disks = append(n.Disks, cluster.Disk{Name: "more", Bytes: 1 << 30, Datastore: "local-lvm", Serial: "talos-more"})
+					},
+				} {
+					grown := one
+					grown.Spec.Nodes = slices.Clone(one.Spec.Nodes)
+					grown.Spec.Nodes[0].Disks = slices.Clone(n.Disks)
+					change(&grown.Spec.Nodes[0])
+					if h := observe(c, grown).Hosts[testHost]; !h.Storages.Value["local-lvm"].Volumes.Known || h.Images.Known {
+						t.Errorf("while %s has to grow: %+v, images %v", what, h.Storages.Value["local-lvm"], h.Images)
+					}
+				}
 				// The drive with its address is a volume as well.
 				if got := st.Volumes.Value[n.VMID]; got < n.DiskBytes+20<<30 || got > n.DiskBytes+21<<30 {
 					t.Errorf("the disks of %d have %d bytes", n.VMID, got)

@@ -75,13 +75,17 @@ func (l *look) guestsOn(host string) []cluster.Guest {
 	return out
 }
 
-// forMaking looks closer at a host on which a VM has to be made.
+// forMaking looks closer at a host on which a VM has to be made, and at its storages where a
+// disk has to be added or to grow.
 func (l *look) forMaking(h *cluster.Host) {
 	store, making := "", false
 	disks := map[string]bool{} // storages of what has to be made
 	for i, n := range l.d.Spec.Nodes {
-		if n.Placement.Pin != h.Name {
+		if cmp.Or(l.found[i].Host, n.Placement.Pin) != h.Name {
 			continue
+		}
+		for _, g := range n.Growth(l.found[i].Hardware.Value) {
+			disks[g.Datastore] = true
 		}
 		// The image store is one for all nodes of a cluster.
 		if l.found[i].Presence == cluster.Absent {
@@ -92,12 +96,7 @@ func (l *look) forMaking(h *cluster.Host) {
 			}
 		}
 	}
-	switch {
-	case !h.Known:
-		h.Images = cluster.Unseen[map[string]int64](h.Why)
-	case !making:
-		h.Images = cluster.Unseen[map[string]int64]("not looked at, because no vm has to be made there")
-	default:
+	if h.Known && len(disks) > 0 {
 		h.Storages = l.storages(h.Name)
 		for name := range disks {
 			if st, ok := h.Storages.Value[name]; ok && st.Active {
@@ -105,6 +104,13 @@ func (l *look) forMaking(h *cluster.Host) {
 				h.Storages.Value[name] = st
 			}
 		}
+	}
+	switch {
+	case !h.Known:
+		h.Images = cluster.Unseen[map[string]int64](h.Why)
+	case !making:
+		h.Images = cluster.Unseen[map[string]int64]("not looked at, because no vm has to be made there")
+	default:
 		h.Images = l.images(h.Name, store)
 	}
 }
