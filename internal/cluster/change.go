@@ -3,6 +3,8 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 )
 
 // Change is what a machine answered when it was asked what the config that is wanted
@@ -36,10 +38,33 @@ type FixedConfig struct {
 	DNSDomain string
 	Pods      string // networks, comma-separated
 	Services  string
+	// Authorities may be rotated, by whoever has the keys of the machines; the agent does not.
+	Authorities Authorities
 }
 
-// Differences are what of two is not the same, for people; none where one is unknown.
+// Authorities identify the certificate authorities in a machine config: hashes of their
+// certificates, comma-separated, of the one that issues and then of those that are
+// accepted besides. "" : unknown, or there is none.
+type Authorities struct{ Talos, Kubernetes, Etcd string }
+
+// Other names the first authority that is another than the wanted one, "" when none is.
+// One that is accepted besides is none.
+func (a Authorities) Other(want Authorities) string {
+	for _, x := range []struct{ name, have, want string }{
+		{"Talos", a.Talos, want.Talos}, {"Kubernetes", a.Kubernetes, want.Kubernetes}, {"etcd", a.Etcd, want.Etcd},
+	} {
+		have, want := strings.Split(x.have, ","), strings.Split(x.want, ",")
+		if x.have != "" && x.want != "" && !(slices.Contains(have, want[0]) && slices.Contains(want, have[0])) {
+			return x.name
+		}
+	}
+	return ""
+}
+
+// Differences are what of two is not the same, for people, besides authorities; none where
+// one is unknown.
 func (f FixedConfig) Differences(want FixedConfig) []string {
+	f.Authorities, want.Authorities = Authorities{}, Authorities{}
 	if f == (FixedConfig{}) || want == (FixedConfig{}) {
 		return nil
 	}

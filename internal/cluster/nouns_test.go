@@ -32,6 +32,35 @@ func TestFixedDifferences(t *testing.T) {
 	}
 }
 
+// TestOtherAuthorities: an authority is another one where neither accepts what the other one
+// issues, and none where one is unknown.
+func TestOtherAuthorities(t *testing.T) {
+	for _, c := range []struct {
+		have, want Authorities
+		other      string
+	}{
+		{Authorities{}, Authorities{Talos: "a", Kubernetes: "b", Etcd: "c"}, ""},
+		{Authorities{Talos: "a", Kubernetes: "b"}, Authorities{Talos: "a", Kubernetes: "b", Etcd: "c"}, ""},
+		{Authorities{Talos: "x"}, Authorities{Talos: "a"}, "Talos"},
+		{Authorities{Talos: "a", Kubernetes: "x"}, Authorities{Talos: "a", Kubernetes: "b"}, "Kubernetes"},
+		{Authorities{Etcd: "x"}, Authorities{Etcd: "c"}, "etcd"},
+		{Authorities{Talos: "a,x"}, Authorities{Talos: "a"}, ""},
+		{Authorities{Talos: "x,a"}, Authorities{Talos: "a"}, "Talos"},
+		{Authorities{Talos: "x,a"}, Authorities{Talos: "a,x"}, ""},
+		{Authorities{Talos: "a"}, Authorities{Talos: "x,a"}, "Talos"},
+	} {
+		if got := c.have.Other(c.want); got != c.other {
+			t.Errorf("%+v and %+v: %q, want %q", c.have, c.want, got, c.other)
+		}
+	}
+	if got := (FixedConfig{Cluster: "dev", Authorities: Authorities{Talos: "a"}}).Differences(FixedConfig{Cluster: "dev", Authorities: Authorities{Talos: "b"}}); len(got) != 0 {
+		t.Errorf("authorities are no part of what can never change: %q", got)
+	}
+	if got := (FixedConfig{Authorities: Authorities{Talos: "a"}}).Differences(FixedConfig{Cluster: "dev"}); len(got) != 0 {
+		t.Errorf("the unknown differs: %q", got)
+	}
+}
+
 // TestClockGoesOn: a clock begins again with another state, and not with one that only
 // cannot be seen.
 func TestClockGoesOn(t *testing.T) {

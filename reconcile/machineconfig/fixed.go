@@ -1,11 +1,15 @@
 package machineconfig
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
 
+	"github.com/siderolabs/crypto/x509"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
 
@@ -30,7 +34,35 @@ func fixedOf(p config.Config) cluster.FixedConfig {
 	if n := p.K8sNetworkConfig(); n != nil {
 		f.DNSDomain, f.Pods, f.Services = n.DNSDomain(), joinNetworks(n.PodCIDRs()), joinNetworks(n.ServiceCIDRs())
 	}
+	if m := p.Machine(); m != nil {
+		f.Authorities.Talos = hashAuthorities(m.Security().IssuingCA(), m.Security().AcceptedCAs())
+	}
+	if ca := p.K8sAPIServerCAConfig(); ca != nil {
+		f.Authorities.Kubernetes = hashAuthorities(ca.IssuingCA(), ca.AcceptedCAs())
+	}
+	if c := p.Cluster(); c != nil && c.Etcd() != nil {
+		f.Authorities.Etcd = hashAuthorities(c.Etcd().CA(), nil)
+	}
 	return f
+}
+
+// hashAuthorities hashes certificates of authorities, of the one that issues first.
+func hashAuthorities(issuing *x509.PEMEncodedCertificateAndKey, accepted []*x509.PEMEncodedCertificate) string {
+	var certs [][]byte
+	if issuing != nil {
+		certs = append(certs, issuing.Crt)
+	}
+	for _, a := range accepted {
+		certs = append(certs, a.Crt)
+	}
+	var out []string
+	for _, text := range certs {
+		if block, _ := pem.Decode(text); block != nil {
+			sum := sha256.Sum256(block.Bytes)
+			out = append(out, hex.EncodeToString(sum[:]))
+		}
+	}
+	return strings.Join(out, ",")
 }
 
 func joinNetworks(networks []netip.Prefix) string {

@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // planAddons plans charts and releases. Charts are fetched from the first moment
@@ -271,7 +272,7 @@ func (m *planner) planNamespace(a cluster.Addon) {
 // refused until somebody does something.
 func (m *planner) waitForAddon(a cluster.Addon, rel cluster.Release) {
 	if rel.Refused {
-		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonPodsRefused, Message: rel.Why, Within: refusedWithin, Hint: hintOfRefused(a)})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonPodsRefused, Message: rel.Why, Within: refusedWithin, Hint: readiness.HintOfRefused(a)})
 		return
 	}
 	message := "becomes ready: " + cmp.Or(rel.Why, "its workloads are not")
@@ -280,20 +281,6 @@ func (m *planner) waitForAddon(a cluster.Addon, rel cluster.Release) {
 	}
 	m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: message, Within: a.ReadyAfter,
 		Hint: fmt.Sprintf("look at its pods: `kubectl -n %s get pods,events`", a.Namespace)})
-}
-
-// hintOfRefused is what to do about an addon whose pods Pod Security refuses.
-func hintOfRefused(a cluster.Addon) string {
-	const label = "pod-security.kubernetes.io/enforce"
-	switch {
-	case cluster.SharedNamespace(a.Namespace):
-		return fmt.Sprintf("give the addon a namespace of its own, and it the label `namespace_labels: {%s: privileged}`, in %s", label, a.File)
-	case a.Asks.Labels[label] != "":
-		return fmt.Sprintf("if these pods are wanted, write `%s: privileged` into namespace_labels in %s; the cluster tries again by itself, after 17 minutes at most", label, a.File)
-	case a.Ownership == cluster.BootstrapOnly:
-		return fmt.Sprintf("if these pods are wanted: `kubectl label namespace %s %s=privileged`", a.Namespace, label)
-	}
-	return fmt.Sprintf("if these pods are wanted, write `namespace_labels: {%s: privileged}` into %s", label, a.File)
 }
 
 // unmetDependency names the first addon that must be ready before this one.

@@ -33,14 +33,14 @@ func (m *planner) planNode(n cluster.Node) {
 			m.planConfig(n, mach)
 			return
 		}
-		why, hint := whyUnseen(vm, mach)
+		why, hint := readiness.WhyUnseen(vm, mach)
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + why, Hint: hint, Within: seeWithin})
 	case cluster.PhaseAbsent:
 		m.planAbsent(n)
 	case cluster.PhaseForeign:
 		m.blockForeign(n, vm, mach)
 	case cluster.PhasePaused:
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, lockedBy(vm)),
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, readiness.LockedBy(vm)),
 			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, carrier(n, vm))})
 	case cluster.PhaseLocked:
 		m.planLocked(n, vm)
@@ -50,10 +50,10 @@ func (m *planner) planNode(n cluster.Node) {
 		m.planStopped(n, vm)
 	case cluster.PhaseBooting:
 		if !m.isRunning(cluster.StartVM, n.Name) {
-			m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBoot, Message: fmt.Sprintf("boots: nothing answers at %s:50000 yet%s", n.IP, lockedBy(vm)), Within: readiness.BootWithin, Hint: consoleHint(n, vm)})
+			m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBoot, Message: fmt.Sprintf("boots: nothing answers at %s:50000 yet%s", n.IP, readiness.LockedBy(vm)), Within: readiness.BootWithin, Hint: readiness.HintOfSilent(n, vm)})
 		}
 	case cluster.PhaseUnreachable:
-		m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000%s", n.IP, lockedBy(vm)), Within: seeWithin, Hint: consoleHint(n, vm)})
+		m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000%s", n.IP, readiness.LockedBy(vm)), Within: seeWithin, Hint: readiness.HintOfSilent(n, vm)})
 		m.waitForDead(n)
 	case cluster.PhaseMaintenance:
 		m.planMaintenance(n)
@@ -74,30 +74,6 @@ func (m *planner) planNode(n cluster.Node) {
 	case cluster.PhaseReady:
 		m.waitForPressure(n)
 		m.planDrifts(n, mach)
-	}
-}
-
-func consoleHint(n cluster.Node, vm cluster.VM) string {
-	return fmt.Sprintf("look at its console: `qm terminal %d` on %s; has it booted the nocloud image, and does its bridge %s reach the agent?", n.VMID, carrier(n, vm), cmp.Or(vm.Hardware.Value.Bridge, n.Bridge))
-}
-
-// lockedBy mentions the lock on a VM that runs: a backup slows it down, and may have
-// stopped it.
-func lockedBy(vm cluster.VM) string {
-	if vm.Lock == "" {
-		return ""
-	}
-	return fmt.Sprintf("; Proxmox VE has locked the vm (%s)", vm.Lock)
-}
-
-func whyUnseen(vm cluster.VM, mach cluster.Machine) (why, hint string) {
-	switch {
-	case vm.Why != "":
-		return vm.Why, ""
-	case mach.Why != "":
-		return mach.Why, mach.Hint
-	default:
-		return "there is no answer yet", ""
 	}
 }
 

@@ -68,6 +68,7 @@ type planner struct {
 	memory   map[string]*room           // by host
 	disks    map[string]*room           // by storage
 	target   string                     // identifies the configs of all nodes, once it was asked for
+	rotated  []string                   // the nodes whose machines have another authority
 	tooLarge bool                       // nothing of the cluster is there, and not all of it would fit
 	removed  []cluster.Node             // RemovedNodes
 	crowded  []cluster.Block            // why no VM may be made before those that are removed are deleted
@@ -103,6 +104,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planOverdue()
 	m.waitForVIP()
 	m.blockContract()
+	m.judgeAuthorities()
 	m.judgeCapacity()
 	m.planImage()
 	for _, n := range d.Spec.Nodes {
@@ -192,7 +194,7 @@ func (m *planner) do(a action.Action) {
 			return
 		}
 	}
-	if m.holdBySwitch(i) || i.Disrupts && (m.holdByWindow(i) || !m.mayDisrupt(i)) {
+	if m.holdBySwitch(i) || m.holdByAuthority(i) || i.Disrupts && (m.holdByWindow(i) || !m.mayDisrupt(i)) {
 		return
 	}
 	m.hold(i.ID(), i.Claims)

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -120,6 +121,34 @@ func (m *planner) holdByWindow(i action.Info) bool {
 	}
 	w.Message += ": " + i.Text
 	m.wait(w)
+	return true
+}
+
+// judgeAuthorities reports the nodes whose machines have another certificate authority
+// than the cluster's secrets: somebody rotates it, and would be locked out.
+func (m *planner) judgeAuthorities() {
+	var ours cluster.Authorities
+	for _, n := range m.d.Spec.ControlPlanes() { // whose configs have all of them
+		ours = m.d.Repository().Configs[n.Name].Fixed.Authorities
+	}
+	for _, n := range slices.Concat(m.d.Spec.Nodes, m.removed) {
+		mach := m.o.Machines[n.Name]
+		if what := mach.Fixed.Authorities.Other(ours); what != "" && mach.Reach == cluster.Configured {
+			m.rotated = append(m.rotated, n.Name)
+			m.block(cluster.Block{Subject: n.Name, Reason: cluster.SecretsChanged, About: what, Message: fmt.Sprintf("its machine has another certificate authority than secrets.sops.yaml (that of %s); until they are the same no node is taken out of service, removed or given a config", what),
+				Hint: "somebody has rotated it: bring the new one into secrets.sops.yaml, or rotate it back"})
+		}
+	}
+}
+
+// holdByAuthority holds what takes a node down, away, or changes its config, while a
+// machine has another authority, and reports whether it does. What an administrator has
+// decided is done.
+func (m *planner) holdByAuthority(i action.Info) bool {
+	if len(m.rotated) == 0 || !i.Disrupts && !i.Destructive && i.Kind != cluster.ChangeConfig || m.o.Facts.Destroying() || m.forgets(i.Node) {
+		return false
+	}
+	m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.SecretsChanged, About: string(i.Kind), Message: fmt.Sprintf("waits until %s has the certificate authorities of secrets.sops.yaml: %s", strings.Join(m.rotated, ", "), i.Text)})
 	return true
 }
 

@@ -509,6 +509,15 @@ func (w *world) run(t *testing.T, line string) string {
 			w.o.Machines[arg(1)] = mach
 		}
 		w.d.Configs[arg(1)] = c
+	case "authorities": // of a node, hashes of Kubernetes', the one that issues first; those of the repository are "ours"
+		for name, c := range w.d.Configs {
+			c.Fixed.Authorities = cluster.Authorities{Talos: "t", Kubernetes: "ours", Etcd: "e"}
+			w.d.Configs[name] = c
+		}
+		w.o = cloneObserved(w.o)
+		mach := w.o.Machines[arg(1)]
+		mach.Fixed.Authorities = cluster.Authorities{Talos: "t", Kubernetes: arg(2)}
+		w.o.Machines[arg(1)] = mach
 	case "ask": // every node, what the config of the inventory takes
 		for _, n := range w.d.Spec.Nodes {
 			mach := w.o.Machines[n.Name]

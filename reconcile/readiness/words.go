@@ -1,0 +1,48 @@
+package readiness
+
+import (
+	"cmp"
+	"fmt"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// HintOfSilent is where to look when nothing answers for a node whose VM runs.
+func HintOfSilent(n cluster.Node, vm cluster.VM) string {
+	return fmt.Sprintf("look at its console: `qm terminal %d` on %s; has it booted the nocloud image, and does its bridge %s reach the agent?", n.VMID, cmp.Or(vm.Host, n.Placement.Pin), cmp.Or(vm.Hardware.Value.Bridge, n.Bridge))
+}
+
+// LockedBy mentions the lock on a VM that runs: a backup slows it down, and may have
+// stopped it.
+func LockedBy(vm cluster.VM) string {
+	if vm.Lock == "" {
+		return ""
+	}
+	return fmt.Sprintf("; Proxmox VE has locked the vm (%s)", vm.Lock)
+}
+
+// WhyUnseen is why a node cannot be seen, and what to do about it where that is known.
+func WhyUnseen(vm cluster.VM, mach cluster.Machine) (why, hint string) {
+	switch {
+	case vm.Why != "":
+		return vm.Why, ""
+	case mach.Why != "":
+		return mach.Why, mach.Hint
+	default:
+		return "there is no answer yet", ""
+	}
+}
+
+// HintOfRefused is what to do about an addon whose pods Pod Security refuses.
+func HintOfRefused(a cluster.Addon) string {
+	const label = "pod-security.kubernetes.io/enforce"
+	switch {
+	case cluster.SharedNamespace(a.Namespace):
+		return fmt.Sprintf("give the addon a namespace of its own, and it the label `namespace_labels: {%s: privileged}`, in %s", label, a.File)
+	case a.Asks.Labels[label] != "":
+		return fmt.Sprintf("if these pods are wanted, write `%s: privileged` into namespace_labels in %s; the cluster tries again by itself, after 17 minutes at most", label, a.File)
+	case a.Ownership == cluster.BootstrapOnly:
+		return fmt.Sprintf("if these pods are wanted: `kubectl label namespace %s %s=privileged`", a.Namespace, label)
+	}
+	return fmt.Sprintf("if these pods are wanted, write `namespace_labels: {%s: privileged}` into %s", label, a.File)
+}
