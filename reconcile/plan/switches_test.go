@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // TestSettledNodes: a node is as the inventory has it when all of it is seen to be so.
@@ -89,7 +90,7 @@ func TestHintOfRefusedPods(t *testing.T) {
 		{cluster.Addon{Namespace: "storage", File: "addons/x.yaml", Asks: cluster.NamespaceMeta{Labels: map[string]string{label: "baseline"}}}, "write `" + label + ": privileged` into namespace_labels in addons/x.yaml"},
 		{cluster.Addon{Namespace: "storage", Ownership: cluster.BootstrapOnly}, "`kubectl label namespace storage " + label + "=privileged`"},
 	} {
-		if got := hintOfRefused(c.addon); !strings.Contains(got, c.want) {
+		if got := readiness.HintOfRefused(c.addon); !strings.Contains(got, c.want) {
 			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
