@@ -162,7 +162,7 @@ fuzz: ## fuzz every target for FUZZTIME each
 
 # The packages that are mutated, the files of them, and the commit since which lines
 # count; "" : all do.
-MUTATED       ?= reconcile/quorum reconcile/bounds reconcile/readiness internal/cluster sources/forge
+MUTATED       ?= reconcile/quorum reconcile/bounds reconcile/readiness reconcile/drift reconcile/action internal/cluster sources/forge
 MUTATED_FILES ?=
 MUTATED_BASE  ?=
 
