@@ -106,7 +106,7 @@ func TestWhatEndsDuringAPassIsNotDoneAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
 		f.renders, f.hang["bootstrap"] = 700*time.Millisecond, true
-		f.spec.Addons = []cluster.Addon{{Name: "web", Chart: cluster.Chart{Repository: "https://charts.example.org", Name: "web", Version: "1.0.0"}}}
+		f.spec.Addons = []cluster.Addon{{Name: "web", Namespace: "web", Ownership: cluster.Managed, Chart: cluster.Chart{Repository: "https://charts.example.org", Name: "web", Version: "1.0.0"}}}
 		a := start(t, f, newMemFiles())
 		time.Sleep(time.Minute)
 		a.stop()

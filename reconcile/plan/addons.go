@@ -89,7 +89,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		m.do(action.InstallAddon{Addon: a, Digest: chart.Value.Release})
 	case m.planRollback(a, rel, chart.Value.Release):
 	case rel.Status == "deployed" && rel.Digest == chart.Value.Release:
-		if good := a.RollBack && rel.Ready && !rel.Good; a.Ownership == cluster.Managed && (!rel.Managed || good) {
+		if good := a.RollBack && rel.Ready && !rel.Good; !rel.Managed || good { // settled is what is bootstrap-only
 			m.do(action.MarkAddon{Addon: a, Good: good})
 		}
 		if rel.ToPutBack() != "" {

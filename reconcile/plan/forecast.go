@@ -288,10 +288,8 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 	if n, isNode := d.Spec.Node(r.Subject); isNode {
 		effectOnNode(d, o, r.Kind, n)
 	}
-	for _, a := range d.Spec.Addons {
-		if a.Name == r.Subject {
-			effectOnAddon(d, o, r.Kind, a)
-		}
+	if i := slices.IndexFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Name == r.Subject }); i >= 0 {
+		effectOnAddon(d, o, r.Kind, d.Spec.Addons[i])
 	}
 	switch r.Kind {
 	case cluster.RegisterSchematic:
@@ -301,8 +299,20 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 	case cluster.UploadImage:
 		host, _, _ := strings.Cut(r.Subject, "/")
 		effect(d, o, action.UploadImage{Image: d.Image, Host: host})
+	case cluster.DrainNode:
+		target := "forecast" // of a turn nothing more is asked
+		if n, stays := d.Spec.Node(r.Subject); !stays || drift.IsReplaced(n, o.VMs[n.Name]) || r.Subject == deadNode(*d, *o) || isForgotten(*o, r.Subject) {
+			target = cluster.TurnRemoval
+		}
+		effect(d, o, action.DrainNode{Node: cluster.Node{Name: r.Subject}, Target: target})
+	case cluster.RemoveMember:
+		o.Members.Value = slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.Name == r.Subject })
+		o.MembersAsked = min(o.MembersAsked, len(o.Members.Value))
 	case cluster.DeleteVM:
-		effect(d, o, action.DeleteVM{VM: o.VMs[r.Subject]})
+		vm, _ := vmOf(*d, *o, cluster.Node{Name: r.Subject})
+		effect(d, o, action.DeleteVM{VM: vm})
+	case cluster.DeleteNode:
+		effect(d, o, action.DeleteNode{Node: cluster.Node{Name: r.Subject}})
 	case cluster.UninstallAddon:
 		namespace, name, _ := strings.Cut(r.Subject, "/")
 		effect(d, o, action.UninstallAddon{Release: cluster.ReleaseName{Namespace: namespace, Name: name}})
@@ -326,8 +336,6 @@ func effectOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKi
 		effect(d, o, action.UncordonNode{Node: n})
 	case cluster.LabelNode:
 		effect(d, o, action.LabelNode{Node: drift.RepositoryNode(*d, n)})
-	case cluster.DrainNode:
-		effect(d, o, action.DrainNode{Node: n, Target: "forecast"})
 	case cluster.ShutDownVM:
 		effect(d, o, action.ShutDownVM{Node: n, Config: d.Repository().Configs[n.Name]})
 	case cluster.RebootNode:

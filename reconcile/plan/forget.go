@@ -20,19 +20,19 @@ import (
 // strength of one that was given long ago.
 const forgetWithin = 24 * time.Hour
 
-// forgottenAs is an administrator's word about a node, if there is one.
-func forgottenAs(o cluster.Observed, node string) (cluster.Forgotten, bool) {
+// forgottenAs is an administrator's word about a node; where there is none, one of long ago.
+func forgottenAs(o cluster.Observed, node string) cluster.Forgotten {
 	i := slices.IndexFunc(o.Facts.Forgotten, func(n cluster.Forgotten) bool { return n.Node == node })
 	if i < 0 {
-		return cluster.Forgotten{}, false
+		return cluster.Forgotten{}
 	}
-	return o.Facts.Forgotten[i], true
+	return o.Facts.Forgotten[i]
 }
 
 // isForgotten reports whether the machine of a node does not come back, by an
 // administrator's word of the last day. A machine that may answer is believed before it.
 func isForgotten(o cluster.Observed, node string) bool {
-	word, _ := forgottenAs(o, node) // none is of long ago
+	word := forgottenAs(o, node)
 	return o.Now.Sub(word.At) < forgetWithin && !answers(o, node)
 }
 
@@ -127,7 +127,7 @@ func (m *planner) isDead(node string) bool {
 // cannot be deleted, and reports whether that is so.
 func (m *planner) forgetUnseen(n cluster.Node) bool {
 	_, why := vmOf(m.d, m.o, n)
-	word, _ := forgottenAs(m.o, n.Name)
+	word := forgottenAs(m.o, n.Name)
 	switch {
 	case !m.forgets(n.Name), why == "":
 		return false

@@ -253,7 +253,7 @@ func (m *planner) holdObject(n cluster.Node) bool {
 // be replaced, when its member had left etcd: with the data that it has it cannot join
 // again (Talos 1.13.9: seen).
 func (m *planner) blockLeft(n cluster.Node) bool {
-	word, _ := forgottenAs(m.o, n.Name)
+	word := forgottenAs(m.o, n.Name)
 	begun := word.Left || m.isOwnNode(n) && m.o.Nodes.Value[n.Name].Turn == cluster.TurnRemoval
 	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !begun || m.isUnderWay(n.Name) {
 		return false

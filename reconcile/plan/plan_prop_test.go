@@ -20,7 +20,7 @@ func anyWorld(t *rapid.T) *world {
 	w := newWorld(rapid.IntRange(1, 3).Draw(t, "control planes"), rapid.IntRange(0, 3).Draw(t, "workers"))
 	if rapid.Bool().Draw(t, "cilium") {
 		w.d.Spec.CNI = cluster.CNICilium
-		w.d.Spec.Addons = []cluster.Addon{{Name: "cilium", Namespace: "kube-system", ReadyAfter: time.Minute}}
+		w.d.Spec.Addons = []cluster.Addon{{Name: "cilium", Namespace: "kube-system", Ownership: cluster.Managed, ReadyAfter: time.Minute}}
 	}
 	for i := range w.d.Spec.Nodes {
 		n := &w.d.Spec.Nodes[i]
@@ -548,7 +548,11 @@ func TestConverges(t *testing.T) {
 		w := newWorld(rapid.SampledFrom([]int{1, 3, 5}).Draw(t, "control planes"), rapid.IntRange(0, 5).Draw(t, "workers"))
 		if rapid.Bool().Draw(t, "cilium") {
 			w.d.Spec.CNI = cluster.CNICilium
-			w.d.Spec.Addons = []cluster.Addon{{Name: "cilium", Namespace: "kube-system"}, {Name: "a", DependsOn: []string{"b"}}, {Name: "b"}}
+			w.d.Spec.Addons = []cluster.Addon{
+				{Name: "cilium", Namespace: "kube-system", Ownership: cluster.Managed},
+				{Name: "a", Namespace: "a", Ownership: cluster.Managed, DependsOn: []string{"b"}},
+				{Name: "b", Namespace: "b", Ownership: cluster.Managed},
+			}
 		}
 		for range rapid.IntRange(0, 40).Draw(t, "passes before the crash") {
 			p := Make(w.d, w.o, w.p)

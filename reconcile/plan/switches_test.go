@@ -2,12 +2,10 @@ package plan
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
-	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // TestSettledNodes: a node is as the inventory has it when all of it is seen to be so.
@@ -73,25 +71,6 @@ func TestTaskOfNoVM(t *testing.T) {
 	for _, x := range Make(w.d, w.o, w.p).Waiting {
 		if x.Reason == cluster.TaskOverdue {
 			t.Errorf("%+v", x)
-		}
-	}
-}
-
-// TestHintOfRefusedPods: where the label goes that lets pods be made which Pod Security
-// refuses.
-func TestHintOfRefusedPods(t *testing.T) {
-	const label = "pod-security.kubernetes.io/enforce"
-	for _, c := range []struct {
-		addon cluster.Addon
-		want  string
-	}{
-		{cluster.Addon{Namespace: "storage", File: "addons/x.yaml"}, "write `namespace_labels: {" + label + ": privileged}` into addons/x.yaml"},
-		{cluster.Addon{Namespace: "kube-system", File: "addons/x.yaml"}, "give the addon a namespace of its own"},
-		{cluster.Addon{Namespace: "storage", File: "addons/x.yaml", Asks: cluster.NamespaceMeta{Labels: map[string]string{label: "baseline"}}}, "write `" + label + ": privileged` into namespace_labels in addons/x.yaml"},
-		{cluster.Addon{Namespace: "storage", Ownership: cluster.BootstrapOnly}, "`kubectl label namespace storage " + label + "=privileged`"},
-	} {
-		if got := readiness.HintOfRefused(c.addon); !strings.Contains(got, c.want) {
-			t.Errorf("%q, want %q", got, c.want)
 		}
 	}
 }

@@ -73,10 +73,8 @@ func (m *planner) describeOrigin(n cluster.Node, drifts []drift.Drift, describe 
 // when there is none. No other node is taken down before that is settled.
 func (m *planner) failedTurn() string {
 	for _, n := range m.d.Spec.Nodes {
-		if _, taken := m.o.Facts.Restarts[n.Name]; !taken {
-			continue // most: what each of them lacks is not compared for every other one
-		}
-		if m.wasTaken(n, m.turnOf(n)) {
+		// Most were not: what each of them lacks is not compared for every other one.
+		if _, taken := m.o.Facts.Restarts[n.Name]; taken && m.wasTaken(n, m.turnOf(n)) {
 			return n.Name
 		}
 	}

@@ -1,0 +1,56 @@
+package readiness
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestHintOfRefusedPods: where the label goes that lets pods be made which Pod Security
+// refuses.
+func TestHintOfRefusedPods(t *testing.T) {
+	const label = "pod-security.kubernetes.io/enforce"
+	for _, c := range []struct {
+		addon cluster.Addon
+		want  string
+	}{
+		{cluster.Addon{Namespace: "storage", File: "addons/x.yaml"}, "write `namespace_labels: {" + label + ": privileged}` into addons/x.yaml"},
+		{cluster.Addon{Namespace: "kube-system", File: "addons/x.yaml"}, "give the addon a namespace of its own"},
+		{cluster.Addon{Namespace: "storage", File: "addons/x.yaml", Asks: cluster.NamespaceMeta{Labels: map[string]string{label: "baseline"}}}, "write `" + label + ": privileged` into namespace_labels in addons/x.yaml"},
+		{cluster.Addon{Namespace: "storage", Ownership: cluster.BootstrapOnly}, "`kubectl label namespace storage " + label + "=privileged`"},
+	} {
+		if got := HintOfRefused(c.addon); !strings.Contains(got, c.want) {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}
+
+// TestWordsOfNodes: what is shown of a node that does not answer.
+func TestWordsOfNodes(t *testing.T) {
+	n := cluster.Node{VMID: 411, Bridge: "vmbr1", Placement: cluster.Placement{Pin: "pve1"}}
+	moved := cluster.VM{Host: "pve2", Hardware: cluster.Saw(cluster.Hardware{Bridge: "vmbr2"})}
+	for _, c := range []struct{ got, want string }{
+		{HintOfSilent(n, cluster.VM{}), "look at its console: `qm terminal 411` on pve1; has it booted the nocloud image, and does its bridge vmbr1 reach the agent?"},
+		{HintOfSilent(n, moved), "look at its console: `qm terminal 411` on pve2; has it booted the nocloud image, and does its bridge vmbr2 reach the agent?"},
+		{LockedBy(cluster.VM{}), ""},
+		{LockedBy(cluster.VM{Lock: "backup"}), "; Proxmox VE has locked the vm (backup)"},
+	} {
+		if c.got != c.want {
+			t.Errorf("%q, want %q", c.got, c.want)
+		}
+	}
+	for _, c := range []struct {
+		vm        cluster.VM
+		mach      cluster.Machine
+		why, hint string
+	}{
+		{cluster.VM{}, cluster.Machine{}, "there is no answer yet", ""},
+		{cluster.VM{}, cluster.Machine{Why: "refused", Hint: "look"}, "refused", "look"},
+		{cluster.VM{Why: "no list"}, cluster.Machine{Why: "refused", Hint: "look"}, "no list", ""},
+	} {
+		if why, hint := WhyUnseen(c.vm, c.mach); why != c.why || hint != c.hint {
+			t.Errorf("%q, %q, want %q, %q", why, hint, c.why, c.hint)
+		}
+	}
+}
