@@ -33,12 +33,12 @@ type policyFile struct {
 	Networks []netip.Prefix `yaml:"networks" default:"any" example:"[10.10.0.64/26]"`
 	// The most that all clusters of this agent may have together.
 	Limits limitsFile `yaml:"limits"`
-	// How far hosts and storages may be filled by new VMs. A VM that is there is never
-	// touched because of it.
+	// How far hosts and storages may be filled by new VMs, and by those that get more memory
+	// or larger disks. A VM that is there is never touched because of it.
 	Capacity capacityFile `yaml:"capacity"`
 	// observe: whatever the repository has, nodes that somebody changed or stopped stay
-	// as they are, and objects of addons that somebody deleted or edited are not put back;
-	// all of it is reported.
+	// as they are, objects of addons that somebody deleted or edited are not put back, and
+	// the labels and annotations of their namespaces stay; all of it is reported.
 	Heal string `yaml:"heal" enum:"heal,observe" default:"what the repository has" example:"observe"`
 	// off: whatever the repository has, nodes that are there are not changed, and no addon
 	// is uninstalled; approve: that is done when root has approved it.
