@@ -46,6 +46,11 @@ type policyFile struct {
 	// When nodes that run may be taken out of service, besides the window that a cluster
 	// has itself: both must be open.
 	Window windowFile `yaml:"window" default:"always"`
+	// How many workers of a cluster may be out of service at once, however many it asks for
+	// with its own `max_unavailable`. Of control planes it is always one.
+	MaxUnavailable int `yaml:"max_unavailable" unit:"number of workers" min:"1" max:"1000" default:"what the repository has" example:"2"`
+	// How nodes are drained, whatever a cluster has in its own `drain`.
+	Drain policyDrain `yaml:"drain"`
 	// How many nodes of a cluster may leave the inventory at once and are removed without
 	// approval. When more do, each waits for `talos-agent approve`.
 	Removals int `yaml:"removals" unit:"number of nodes" min:"0" max:"1000" default:"1" example:"2"`
@@ -63,6 +68,12 @@ type windowFile struct {
 	To string `yaml:"to" is:"clock" required:"true" example:"\"05:00\""`
 	// The time zone of the days and times, by its name in the IANA database.
 	TimeZone string `yaml:"time_zone" is:"timezone" default:"UTC" example:"Europe/Berlin"`
+}
+
+type policyDrain struct {
+	// stop: whatever the repository has, pods that are left when a drain ends because of
+	// disruption budgets are never deleted; the node returns to service.
+	OnTimeout string `yaml:"on_timeout" enum:"stop,delete" default:"what the repository has" example:"stop"`
 }
 
 type capacityFile struct {
