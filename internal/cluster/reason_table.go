@@ -87,7 +87,7 @@ var nodeReasons = []ReasonInfo{
 	{VMProtected, Everyone, "Proxmox VE's Protection is on for a VM that is to be deleted. The agent never sets it.", "Take it off, or name the VM: `talos-agent destroy CLUSTER --despite-protection VMID`."},
 	{VMNotShown, Everyone, "A VM of the cluster was not among what `destroy` showed when it was confirmed: it came later, as from a backup. It is kept.", "Look at what it is; if it may go, `talos-agent destroy CLUSTER` shows and deletes it."},
 	{ControlPlaneUnproven, Everyone, "A VM has the VMID of a control plane, and is proven neither to be the node's nor to be another's: it is outside the pool, or has no SMBIOS UUID. It may hold etcd, so that the cluster does not count as destroyed.", "Give the VM back its pool and its UUID, or remove it, and destroy again. If no etcd of the cluster is left: `talos-agent accept CLUSTER --bootstrap`."},
-	{VMManaged, Everyone, "Proxmox VE's HA manager manages a VM that is to be deleted.", "Take it out of HA: `ha-manager remove vm:VMID`."},
+	{VMManaged, Everyone, "Proxmox VE's HA manager manages a VM that is to be deleted, taken down or started.", "Take it out of HA: `ha-manager remove vm:VMID`; or, to have it started, `ha-manager set vm:VMID --state started`."},
 	{ForeignVolumes, Everyone, "Volumes that are not the agent's would be deleted with a VM.", "Move them to another VM, or remove them."},
 	{NodeUnreachable, Everyone, "The VM of a node runs, and nothing answers at its address.", "See its console: `qm terminal VMID`."},
 	{NodeIdentityChanged, Everyone, "The inventory gives a node another VMID or address than its VM has.", "Undo the change."},

@@ -315,6 +315,11 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 	if m.planVM(n, vm) {
 		return // it is started as the inventory has it
 	}
+	if vm.Managed { // it refuses to have it started beside it
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMManaged, About: "start", Message: fmt.Sprintf("vm %d is stopped, and managed by Proxmox VE's HA, which has to start it", n.VMID), Within: seeWithin,
+			Hint: fmt.Sprintf("`ha-manager status` on %s shows what keeps it; `ha-manager set vm:%d --state started` has it started; or take it out of HA: `ha-manager remove vm:%[2]d`", carrier(n, vm), n.VMID)})
+		return
+	}
 	m.do(action.StartVM{Node: n, Changed: action.ChangedOf(vm)})
 }
 
