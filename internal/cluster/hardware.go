@@ -68,6 +68,25 @@ func FieldDisk(serial string) VMField { return VMField("disk " + serial) }
 // FieldDiskSize is the size of a data disk.
 func FieldDiskSize(serial string) VMField { return FieldDisk(serial) + " size" }
 
+// DiskUse is what a node's disks take, by storage. The drive with its address is too small
+// to count.
+func (n Node) DiskUse() map[string]int64 {
+	out := map[string]int64{n.Datastore: n.DiskBytes}
+	for _, d := range n.Disks {
+		out[cmp.Or(d.Datastore, n.Datastore)] += d.Bytes
+	}
+	return out
+}
+
+// DiskUse is what the disks of a VM take, by storage.
+func (h Hardware) DiskUse() map[string]int64 {
+	out := map[string]int64{h.System.Datastore: h.System.Bytes}
+	for _, d := range h.Data {
+		out[d.Datastore] += d.Bytes
+	}
+	return out
+}
+
 // Growth is a disk that is to be added to a VM, or to become larger.
 type Growth struct {
 	Field     VMField

@@ -23,6 +23,11 @@ type Policy struct {
 	Capacity Capacity
 	Switches        // narrow those of every cluster
 	Window   Window // that must be open besides that of a cluster
+	// MaxUnavailable is how many workers of a cluster may be out of service at once at
+	// most, whatever it asks for; 0: as many as it asks for.
+	MaxUnavailable int
+	// DrainStops: a drain never deletes pods that may not leave, whatever a cluster asks for.
+	DrainStops bool
 	// Removals is how many nodes of a cluster may be removed at once without approval; 0:
 	// one, negative: none.
 	Removals  int

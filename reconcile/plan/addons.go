@@ -117,25 +117,32 @@ func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
 	switch {
 	case rel.Digest == do.Digest, strings.HasPrefix(rel.Status, "pending-"): // it is left half done
 	case !m.o.Facts.WasReady() && !rel.Edited && !rel.Ready: // the cluster is being made, and may need it
-	case rel.Edited && (m.d.Spec.ObserveOnly || m.p.ObserveOnly):
-		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.HealingOff, About: string(i.Kind), Message: "somebody else has changed its release, and it is left so: heal is observe; else: " + i.Text,
-			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
-		return
-	case !rel.Edited && m.holdAddon(i, "undo the change"):
+	case rel.Edited && m.holdEdit(i, "somebody else has changed its release, and it"), !rel.Edited && m.holdAddon(i, "the inventory has changed", "undo the change"):
 		return
 	}
 	m.do(do)
 }
 
-// holdAddon holds what the inventory changes of a release that is there, where changes
-// are off or wait for approval, and reports whether it does.
-func (m *planner) holdAddon(i action.Info, undo string) bool {
+// holdEdit holds what puts something of an addon back as the inventory has it, where that is
+// only observed, and reports whether it does.
+func (m *planner) holdEdit(i action.Info, what string) bool {
+	observe := m.d.Spec.ObserveOnly || m.p.ObserveOnly
+	if observe {
+		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.HealingOff, About: string(i.Kind), Message: what + " is left so: heal is observe; else: " + i.Text,
+			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
+	}
+	return observe
+}
+
+// holdAddon holds what the inventory changes of a release that is there, or of its namespace,
+// where changes are off or wait for approval, and reports whether it does.
+func (m *planner) holdAddon(i action.Info, why, undo string) bool {
 	switch {
 	case m.d.Spec.ApplyOff || m.p.ApplyOff:
-		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
+		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: why + ", and apply is off; else: " + i.Text,
 			Hint: undo + ", or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)})
 	case m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision):
-		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: "the inventory has changed, and that waits for approval: apply is approve; then: " + i.Text,
+		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: why + ", and that waits for approval: apply is approve; then: " + i.Text,
 			Hint: undo + "; or " + m.approveHint()})
 	default:
 		return false
@@ -200,7 +207,7 @@ func (m *planner) planLeft() {
 		a := action.UninstallAddon{Release: r.ReleaseName, Status: r.Status}
 		begun := r.Status == "uninstalling" || m.isRunning(a.Info().Kind, a.Info().Subject)
 		switch {
-		case r.Kept != "", !begun && m.holdAddon(a.Info(), "put the addon back"):
+		case r.Kept != "", !begun && m.holdAddon(a.Info(), "the inventory has changed", "put the addon back"):
 		default:
 			m.do(a)
 		}
@@ -219,9 +226,7 @@ const putBackAfter = 5 * time.Minute
 func (m *planner) putBack(a cluster.Addon, rel cluster.Release, digest string) {
 	do := action.InstallAddon{Addon: a, Digest: digest, Status: rel.Status, PutBack: rel.ToPutBack()}
 	switch since := m.o.Now.Sub(rel.Changed); {
-	case m.d.Spec.ObserveOnly || m.p.ObserveOnly:
-		m.block(cluster.Block{Subject: a.Name, Reason: cluster.HealingOff, About: string(cluster.InstallAddon), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + do.Info().Text,
-			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
+	case m.holdEdit(do.Info(), "it is not as the inventory has it, and"):
 	case since < putBackAfter:
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: rel.ToPutBack() + "; it is put back at " + text.Moment(rel.Changed.Add(putBackAfter)), Within: a.ReadyAfter,
 			Hint: "the release was changed a moment ago: if this happens again, find out what in the cluster does it"})
@@ -259,12 +264,21 @@ func listLeft(d cluster.Desired, o cluster.Observed) []cluster.LeftRelease {
 }
 
 // planNamespace keeps what an addon asks of its namespace. One that is missing is
-// made by the installation.
+// made by the installation. Whether the inventory or somebody else has changed what is
+// there is not seen, so that it is held where either is; not for an addon that is new.
 func (m *planner) planNamespace(a cluster.Addon) {
 	have, there := m.o.Namespaces[a.Namespace]
-	want := m.d.Spec.Namespace(a.Namespace)
-	if there && a.Ownership == cluster.Managed && !have.Equal(want) {
-		m.do(action.LabelNamespace{Namespace: a.Namespace, Meta: want})
+	do := action.LabelNamespace{Namespace: a.Namespace, Meta: m.d.Spec.Namespace(a.Namespace)}
+	if !there || a.Ownership != cluster.Managed || have.Equal(do.Meta) {
+		return
+	}
+	isNew := func(a cluster.Addon) bool {
+		rel, installed := m.o.Releases.Value[a.Name]
+		return a.Namespace == do.Namespace && (!installed || rel.Namespace != a.Namespace)
+	}
+	settled := m.o.Facts.WasReady() && !slices.ContainsFunc(m.d.Spec.Addons, isNew)
+	if i := do.Info(); !settled || !m.holdEdit(i, "it is not as its addons ask for, and") && !m.holdAddon(i, "the inventory or somebody else has changed it", "undo the change") {
+		m.do(do)
 	}
 }
 

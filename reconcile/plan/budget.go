@@ -77,6 +77,9 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	if !b.allows(n.Name) && !m.isDead(n.Name) && !m.forgets(n.Name) {
 		w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind),
 			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))}
+		if n.Role == cluster.Worker {
+			w.Hint = m.fewer
+		}
 		if m.o.Nodes.Value[n.Name].Turn != "" { // it is out of service meanwhile
 			w.Within, w.Hint = joinWithin, "it is drained, and goes on when those are back: `talos-agent status "+m.d.Spec.Name+"` shows what they lack"
 		}

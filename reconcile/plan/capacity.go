@@ -45,7 +45,7 @@ func (m *planner) judgeCapacity() {
 			continue
 		}
 		lacks := append(lacksCores(n, h), m.lacksMemory(n, host)...)
-		needs := disksOf(n)
+		needs := n.DiskUse()
 		for _, name := range slices.Sorted(maps.Keys(needs)) {
 			if b := m.lacksDisk(n, host, name, needs[name], text.GiB(needs[name])); b.Reason != "" {
 				lacks = append(lacks, b)
@@ -260,9 +260,9 @@ func (m *planner) roomOn(host, name string, st cluster.Storage) *room {
 	}
 	pending := map[int]int64{} // by VMID: disks of nodes that are made, as large as they are or become at once
 	for _, n := range m.d.Spec.Nodes {
-		bytes := disksOf(n)[name]
+		bytes := n.DiskUse()[name]
 		if hw := m.o.VMs[n.Name].Hardware; hw.Known && !m.isGrowing(n) {
-			bytes = disksIn(hw.Value)[name]
+			bytes = hw.Value.DiskUse()[name]
 		}
 		if !m.isMade(n) || bytes == 0 || !st.Shared && carrier(n, m.o.VMs[n.Name]) != host {
 			continue

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // planDestroy plans the end of a cluster: every VM that is provably ours goes,
@@ -64,7 +65,7 @@ func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left 
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + cmp.Or(vm.Why, "there is no answer yet"), Within: seeWithin})
 	case vm.Lock == "create" && vm.Task == nil:
 		m.block(cluster.Block{Subject: name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (create) by a task that died", vm.VMID),
-			Hint: removeLocked(vm, vm.Host)})
+			Hint: readiness.HintOfLocked(vm, vm.Host)})
 	case !vm.Hardware.Known:
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.VMConfigUnknown, Message: fmt.Sprintf("cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why), Within: seeWithin})
 	case vm.Lock != "":

@@ -114,7 +114,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		if _, there := o.Nodes.Value[a.Node.Name]; there { // it is of the machine before
 			editNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.UUID = "" })
 		}
-		takeDisks(o, a.Host, disksOf(a.Node))
+		takeDisks(o, a.Host, a.Node.DiskUse())
 	case action.StartVM:
 		vm := o.VMs[a.Node.Name]
 		vm.Power, vm.Uptime = cluster.PowerRunning, time.Second
@@ -212,9 +212,9 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 // changeVM gives a VM what it should have of the fields of an action.
 func changeVM(d *cluster.Desired, o *cluster.Observed, a action.ChangeVM) {
 	vm := o.VMs[a.Node.Name]
-	before := disksIn(vm.Hardware.Value)
+	before := vm.Hardware.Value.DiskUse()
 	drift.Take(d.Spec, a.Node, &vm, a.Fields())
-	grown := disksIn(vm.Hardware.Value)
+	grown := vm.Hardware.Value.DiskUse()
 	for name, bytes := range before {
 		grown[name] -= bytes
 	}

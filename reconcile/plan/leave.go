@@ -213,10 +213,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case !m.forgets(n.Name) && m.holdRemoval(n, kn, isMember, verb):
 		return
 	case m.isOwnNode(n) && kn.BootID != "" && !isDrainedForRemoval(kn):
-		how := m.drainOf()
-		how.Adopt = true
-		how.Delete = how.Delete || m.forgets(n.Name)
-		m.do(action.DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: how})
+		m.drainTo(action.DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: cluster.Drain{Adopt: true}})
 		return
 	case len(vm.Others) > 0: // those of a storage driver are detached by the drain
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ForeignVolumes, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others),

@@ -278,17 +278,10 @@ func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 	switch {
 	case vm.Lock == "create" || vm.Lock == "clone":
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (%s) by a task that died", n.VMID, vm.Lock),
-			Hint: removeLocked(vm, carrier(n, vm)) + "; it is made again then"})
+			Hint: readiness.HintOfLocked(vm, carrier(n, vm)) + "; it is made again then"})
 	default:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
 	}
-}
-
-// removeLocked is how a person removes a VM that a task left locked. Its config
-// names none of the volumes that were made for it: a plain destroy leaves them, and
-// the next creation would stumble over them.
-func removeLocked(vm cluster.VM, host string) string {
-	return cluster.RemoveLocked(vm.VMID, host) + ", which deletes every volume with its number"
 }
 
 // planStopped finishes a VM whose creation was interrupted, then starts it.
@@ -311,6 +304,11 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 	}
 	if m.planVM(n, vm) {
 		return // it is started as the inventory has it
+	}
+	if vm.Managed { // it refuses to have it started beside it
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMManaged, About: "start", Message: fmt.Sprintf("vm %d is stopped, and managed by Proxmox VE's HA, which has to start it", n.VMID), Within: seeWithin,
+			Hint: fmt.Sprintf("`ha-manager status` on %s shows what keeps it; `ha-manager set vm:%d --state started` has it started; or take it out of HA: `ha-manager remove vm:%[2]d`", carrier(n, vm), n.VMID)})
+		return
 	}
 	m.do(action.StartVM{Node: n, Changed: action.ChangedOf(vm)})
 }

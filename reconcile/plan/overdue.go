@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // How long an action may take before it is overdue: so many times what one of its
@@ -74,7 +75,7 @@ func (m *planner) planOverdue() {
 		}
 		m.overdue[t.action] = true
 		m.wait(cluster.Wait{Subject: t.action.Subject, Reason: cluster.TaskOverdue, About: t.Type, Within: within, Began: t.Started,
-			Message: fmt.Sprintf("task %s on %s has run since %s%s%s", t.Type, t.host, text.Moment(t.Started), m.keeps(t.action), endOf(t.Log)),
+			Message: fmt.Sprintf("task %s on %s has run since %s%s%s", t.Type, t.host, text.Moment(t.Started), m.keeps(t.action), readiness.EndOfLog(t.Log)),
 			Hint: fmt.Sprintf("as root on %s: `pvesm status` shows whether a storage hangs; `pvesh delete /nodes/%s/tasks/'%s'` ends the task, and what it was for is tried again",
 				t.host, t.host, t.UPID)})
 	}
@@ -158,13 +159,4 @@ func (m *planner) keeps(id cluster.ActionID) string {
 	}
 	slices.Sort(out)
 	return " and keeps " + strings.Join(out, " and ") + " from others"
-}
-
-// endOf is the end of a task's log in words.
-func endOf(log []string) string {
-	lines := slices.DeleteFunc(slices.Clone(log), func(l string) bool { return strings.TrimSpace(l) == "" })
-	if len(lines) == 0 {
-		return ""
-	}
-	return "; its log ends: " + strings.TrimSpace(lines[len(lines)-1])
 }

@@ -41,7 +41,7 @@ func (m *planner) storageUsable(n cluster.Node, host string, h cluster.Host) boo
 	for _, d := range n.Disks {
 		needs = append(needs, need{d.Datastore, "images", "datastore of disk " + d.Name})
 	}
-	return m.storesUsable(n, host, h, needs, disksOf(n))
+	return m.storesUsable(n, host, h, needs, n.DiskUse())
 }
 
 // need is a storage that is needed for a type of content, by a field of the inventory.
@@ -77,23 +77,4 @@ func (m *planner) storesUsable(n cluster.Node, host string, h cluster.Host, need
 		}
 	}
 	return ok
-}
-
-// disksOf is what a node's disks take, by storage. The drive with its address is too
-// small to count.
-func disksOf(n cluster.Node) map[string]int64 {
-	out := map[string]int64{n.Datastore: n.DiskBytes}
-	for _, d := range n.Disks {
-		out[cmp.Or(d.Datastore, n.Datastore)] += d.Bytes
-	}
-	return out
-}
-
-// disksIn is what the disks of a VM take, by storage.
-func disksIn(hw cluster.Hardware) map[string]int64 {
-	out := map[string]int64{hw.System.Datastore: hw.System.Bytes}
-	for _, d := range hw.Data {
-		out[d.Datastore] += d.Bytes
-	}
-	return out
 }

@@ -62,6 +62,7 @@ type planner struct {
 	held     map[cluster.Claim]cluster.ActionID // by whom, under way or planned
 	overdue  map[cluster.ActionID]bool          // what takes longer than it should
 	budgets  map[cluster.Role]budget
+	fewer    string // the rule of the host by which fewer workers may be unavailable than the cluster asks for
 	etcd     quorum.Etcd
 	lacks    map[string][]cluster.Block // by node without a VM: what there is too little of for it
 	short    map[string][]string        // by node: the fields of its VM that there is no room for
@@ -149,7 +150,9 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		}
 	}
 	m.removed = RemovedNodes(d, o)
-	m.budgets, m.etcd = budgetsOf(d.Spec, m.plan.Phases, o, m.removed), etcdOf(d, o)
+	narrowed := d.Spec
+	narrowed.MaxUnavailable, m.fewer = bounds.MaxUnavailable(d.Spec, p)
+	m.budgets, m.etcd = budgetsOf(narrowed, m.plan.Phases, o, m.removed), etcdOf(d, o)
 	m.crowded = bounds.OverLimits(d, p, o.Orphans.Value)
 	return m
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
@@ -122,7 +123,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	}
 	switch {
 	case !kn.Cordoned || kn.Drained != mach.BootID:
-		m.do(action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange), How: m.drainOf()})
+		m.drainTo(action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange)})
 	case hardware:
 		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config})
 	default:
@@ -178,11 +179,17 @@ func (m *planner) turnBefore(n cluster.Node) string {
 	return ""
 }
 
-// drainOf is how nodes are drained. The pods of an only node have nowhere to go.
-func (m *planner) drainOf() cluster.Drain {
-	d := m.d.Spec.Drain
-	d.Stay = len(m.d.Spec.Nodes) == 1
-	return d
+// drainTo drains a node. The pods of an only node have nowhere to go.
+func (m *planner) drainTo(a action.DrainNode) {
+	how, rule := bounds.Drain(m.d.Spec, m.p)
+	if m.forgets(a.Node.Name) {
+		how.Delete, rule = true, ""
+	}
+	how.Adopt, how.Stay = a.How.Adopt, len(m.d.Spec.Nodes) == 1
+	if a.How = how; rule != "" {
+		a.For += "; " + rule
+	}
+	m.do(a)
 }
 
 // EndedTurns lists the nodes that have what they were taken down for, so that the next

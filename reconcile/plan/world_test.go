@@ -264,6 +264,10 @@ func (w *world) run(t *testing.T, line string) string {
 		switch arg(1) {
 		case "reserve":
 			w.p.Capacity.MemoryReserveMiB = int64(w.number(t, arg(2))) << 10
+		case "max-unavailable":
+			w.p.MaxUnavailable = w.number(t, arg(2))
+		case "drain":
+			w.p.DrainStops = arg(2) == "stop"
 		case "heal":
 			w.p.ObserveOnly = false
 		case "observe":
@@ -631,6 +635,8 @@ func (w *world) run(t *testing.T, line string) string {
 			t.Fatal(err)
 		}
 		w.o.Now = at
+	case "drain-deletes": // pods that may not leave
+		w.d.Spec.Drain.Delete = true
 	case "max-unavailable":
 		w.d.Spec.MaxUnavailable = w.number(t, arg(1))
 	case "agree": // the members of etcd, on who they are

@@ -3,6 +3,8 @@ package readiness
 import (
 	"cmp"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -45,4 +47,20 @@ func HintOfRefused(a cluster.Addon) string {
 		return fmt.Sprintf("if these pods are wanted: `kubectl label namespace %s %s=privileged`", a.Namespace, label)
 	}
 	return fmt.Sprintf("if these pods are wanted, write `namespace_labels: {%s: privileged}` into %s", label, a.File)
+}
+
+// EndOfLog is the end of a task's log in words.
+func EndOfLog(log []string) string {
+	lines := slices.DeleteFunc(slices.Clone(log), func(l string) bool { return strings.TrimSpace(l) == "" })
+	if len(lines) == 0 {
+		return ""
+	}
+	return "; its log ends: " + strings.TrimSpace(lines[len(lines)-1])
+}
+
+// HintOfLocked is how a person removes a VM that a task left locked. Its config
+// names none of the volumes that were made for it: a plain destroy leaves them, and
+// the next creation would stumble over them.
+func HintOfLocked(vm cluster.VM, host string) string {
+	return cluster.RemoveLocked(vm.VMID, host) + ", which deletes every volume with its number"
 }

@@ -34,6 +34,10 @@ func TestWordsOfNodes(t *testing.T) {
 		{HintOfSilent(n, cluster.VM{}), "look at its console: `qm terminal 411` on pve1; has it booted the nocloud image, and does its bridge vmbr1 reach the agent?"},
 		{HintOfSilent(n, moved), "look at its console: `qm terminal 411` on pve2; has it booted the nocloud image, and does its bridge vmbr2 reach the agent?"},
 		{LockedBy(cluster.VM{}), ""},
+		{EndOfLog(nil), ""},
+		{EndOfLog([]string{" ", ""}), ""},
+		{EndOfLog([]string{"begins", " copies 3 GiB \n", " "}), "; its log ends: copies 3 GiB"},
+		{HintOfLocked(cluster.VM{VMID: 411}, "pve1"), cluster.RemoveLocked(411, "pve1") + ", which deletes every volume with its number"},
 		{LockedBy(cluster.VM{Lock: "backup"}), "; Proxmox VE has locked the vm (backup)"},
 	} {
 		if c.got != c.want {

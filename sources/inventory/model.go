@@ -42,8 +42,8 @@ type clusterFile struct {
 	// its policy allows, and never adds to it.
 	PVECapacity map[string]hostCapacity `yaml:"pve_capacity" example:"{pve1: {cpu: 16, ram: 65536}}"`
 	// What becomes of a node that is no longer as the inventory has it, because somebody
-	// changed or stopped it, and of objects of addons that somebody deleted or edited: heal
-	// corrects it, observe only reports it.
+	// changed or stopped it, and of objects and namespaces of addons that somebody deleted or
+	// edited: heal corrects it, observe only reports it.
 	Heal string `yaml:"heal" enum:"heal,observe" default:"heal"`
 	// What becomes of a change of the inventory: auto has nodes that are there changed,
 	// approve has that wait until root of the host approves what `talos-agent plan` shows,

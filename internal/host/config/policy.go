@@ -33,12 +33,12 @@ type policyFile struct {
 	Networks []netip.Prefix `yaml:"networks" default:"any" example:"[10.10.0.64/26]"`
 	// The most that all clusters of this agent may have together.
 	Limits limitsFile `yaml:"limits"`
-	// How far hosts and storages may be filled by new VMs. A VM that is there is never
-	// touched because of it.
+	// How far hosts and storages may be filled by new VMs, and by those that get more memory
+	// or larger disks. A VM that is there is never touched because of it.
 	Capacity capacityFile `yaml:"capacity"`
 	// observe: whatever the repository has, nodes that somebody changed or stopped stay
-	// as they are, and objects of addons that somebody deleted or edited are not put back;
-	// all of it is reported.
+	// as they are, objects of addons that somebody deleted or edited are not put back, and
+	// the labels and annotations of their namespaces stay; all of it is reported.
 	Heal string `yaml:"heal" enum:"heal,observe" default:"what the repository has" example:"observe"`
 	// off: whatever the repository has, nodes that are there are not changed, and no addon
 	// is uninstalled; approve: that is done when root has approved it.
@@ -46,6 +46,11 @@ type policyFile struct {
 	// When nodes that run may be taken out of service, besides the window that a cluster
 	// has itself: both must be open.
 	Window windowFile `yaml:"window" default:"always"`
+	// How many workers of a cluster may be out of service at once, however many it asks for
+	// with its own `max_unavailable`. Of control planes it is always one.
+	MaxUnavailable int `yaml:"max_unavailable" unit:"number of workers" min:"1" max:"1000" default:"what the repository has" example:"2"`
+	// How nodes are drained, whatever a cluster has in its own `drain`.
+	Drain policyDrain `yaml:"drain"`
 	// How many nodes of a cluster may leave the inventory at once and are removed without
 	// approval. When more do, each waits for `talos-agent approve`.
 	Removals int `yaml:"removals" unit:"number of nodes" min:"0" max:"1000" default:"1" example:"2"`
@@ -63,6 +68,12 @@ type windowFile struct {
 	To string `yaml:"to" is:"clock" required:"true" example:"\"05:00\""`
 	// The time zone of the days and times, by its name in the IANA database.
 	TimeZone string `yaml:"time_zone" is:"timezone" default:"UTC" example:"Europe/Berlin"`
+}
+
+type policyDrain struct {
+	// stop: whatever the repository has, pods that are left when a drain ends because of
+	// disruption budgets are never deleted; the node returns to service.
+	OnTimeout string `yaml:"on_timeout" enum:"stop,delete" default:"what the repository has" example:"stop"`
 }
 
 type capacityFile struct {
