@@ -31,8 +31,9 @@ TESTS    ?= -parallel 8 -timeout 60m
 # Nobody debugs a test's program, and vet has run before.
 TEST      = $(GO) test -p $(PARALLEL) -vet=off -ldflags '-s -w' $(TESTS)
 # The exhaustive tests. With the race detector a part of each is run, so they are
-# run again without; ci_test.go checks that none is missing here.
-EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestCrashDuringAResize TestCrashDuringARemoval TestCrashDuringAReplacement TestEveryStop TestSeeds TestPrivileges TestInitConverges \
+# run again without; ci_test.go checks that none is missing here. Of what has many
+# crash points this is a part as well; "make faults" runs all of them.
+EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestCrashDuringAResize TestCrashDuringARemoval TestCrashDuringAReplacement TestCrashDuringARoll TestEveryStop TestSeeds TestPrivileges TestInitConverges \
 	TestInitStopped TestCrashAnywhere TestEveryCallMayFail TestUninstallInterrupted TestQuietPass TestKilledAgentRepeatsNothing
 EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox
 SEEDS    ?= 1000
@@ -125,7 +126,7 @@ endif
 
 # With RACE, test runs a part of these.
 .PHONY: exhaust
-exhaust: ## run the exhaustive tests in full
+exhaust: ## run the exhaustive tests without the race detector, which gets a part of each
 	$(TEST) -run '^($(subst $(eval) ,|,$(strip $(EXHAUSTIVE))))$$' $(EXHAUSTED)
 
 .PHONY: demo

@@ -271,8 +271,9 @@ func hasTag(vm cluster.VM, tag string) bool {
 	return slices.ContainsFunc(vm.Tags, func(t string) bool { return strings.EqualFold(t, tag) })
 }
 
-// Refusal is the block for a drift that is not corrected.
-func (dr Drift) Refusal(n cluster.Node) cluster.Block {
+// Refusal is the block for a drift that is not corrected, with what to do instead. The only
+// control plane gets no new machine.
+func (dr Drift) Refusal(s cluster.Spec, n cluster.Node) cluster.Block {
 	b := cluster.Block{Subject: n.Name, Reason: dr.Reason, About: dr.Field}
 	switch {
 	case dr.Reason == cluster.TalosVersionDrift:
@@ -289,20 +290,24 @@ func (dr Drift) Refusal(n cluster.Node) cluster.Block {
 		return b
 	}
 	b.Message = fmt.Sprintf("vm %d has %s, and the inventory has %s", n.VMID, dr.Has(), dr.Wants())
-	b.Hint = "undo the change in the repository, or change the vm by hand to match"
+	replace := "; or give it another `replace` in nodes.yaml: it gets a new machine, and what is on its disks is lost"
+	if n.Role == cluster.ControlPlane && len(s.ControlPlanes()) == 1 {
+		replace = "; or add two control planes, and then" + strings.TrimPrefix(replace, "; or")
+	}
+	b.Hint = "undo the change in the repository, or change the vm by hand to match" + replace
 	switch {
 	case dr.Field == string(cluster.FieldAddress):
 		b.Message += ", which is not changed on a machine that runs"
-		b.Hint = "undo the change: a machine's address is in its config and in etcd, too"
+		b.Hint = "undo the change: a machine's address is in its config and in etcd, too" + replace
 	case strings.HasSuffix(dr.Field, " size"):
 		b.Message += ": disks are not made smaller"
-		b.Hint = "write the size that it has into the inventory"
+		b.Hint = "write the size that it has into the inventory" + replace
 	case strings.HasSuffix(dr.Field, " datastore"):
 		b.Message += ": disks are not moved"
-		b.Hint = "undo the change in the repository, or move the disk by hand: `qm disk move`"
+		b.Hint = "undo the change in the repository, or move the disk by hand: `qm disk move`" + replace
 	case dr.Want == "":
 		b.Message += ": a disk is never removed"
-		b.Hint = "put it back into the inventory, or remove it by hand"
+		b.Hint = "put it back into the inventory, or remove it by hand" + replace
 	case dr.Have == "":
 		b.Message += ": volumes of the vm are detached, and one of them may be it"
 		b.Hint = fmt.Sprintf("attach it again with `serial=%s`, or remove the detached volumes of the vm if nothing on them is needed", strings.TrimPrefix(dr.Field, "disk "))

@@ -59,7 +59,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		case drift.InPlace, drift.NextStart:
 			now = append(now, dr)
 		case drift.Replace, drift.Refuse:
-			m.block(dr.Refusal(n))
+			m.block(dr.Refusal(m.d.Spec, n))
 		case drift.Reboot: // in the turn of the node
 		}
 	}
@@ -106,7 +106,7 @@ const WatchedFor = time.Minute
 func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
 		if dr.Reason != cluster.ConfigDrift {
-			m.block(dr.Refusal(n))
+			m.block(dr.Refusal(m.d.Spec, n))
 			continue
 		}
 		fixed := mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)

@@ -96,7 +96,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 	if twin, ok := m.twin(n); ok {
 		m.block(cluster.Block{Subject: n.Name,
 			Reason: cluster.NodeIdentityChanged, Message: fmt.Sprintf("it is vm %d, and the inventory now has vm %d; giving a node another vmid or ip is not supported yet", twin.VMID, n.VMID),
-			Hint: fmt.Sprintf("undo the change in nodes.yaml; its vmid follows from its ip where none is written (vmid: %d)", twin.VMID)})
+			Hint: fmt.Sprintf("undo the change in nodes.yaml; its vmid follows from its ip where none is written (vmid: %d); or take it out of nodes.yaml, and add it again when its machine is removed", twin.VMID)})
 		return
 	}
 	mach := m.o.Machines[n.Name]
@@ -251,10 +251,10 @@ func (m *planner) carries(n cluster.Node) (cluster.VM, bool) {
 func (m *planner) blockRenamed(n cluster.Node, vm cluster.VM) {
 	b := cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged,
 		Message: fmt.Sprintf("vm %d is that of %s, which the inventory no longer has; renaming a node is not supported yet", vm.VMID, vm.Node),
-		Hint:    fmt.Sprintf("name it %s again in nodes.yaml; a node of another name beside it needs a vmid and an ip of its own", vm.Node)}
+		Hint:    fmt.Sprintf("name it %s again in nodes.yaml; a node of another name beside it needs a vmid and an ip of its own, and then %[1]s can be removed", vm.Node)}
 	if other, ok := m.d.Spec.Node(vm.Node); ok {
 		b.Message = fmt.Sprintf("vm %d is that of %s, to which the inventory gives vm %d; giving a node another vmid is not supported yet", vm.VMID, vm.Node, other.VMID)
-		b.Hint = "undo the change in nodes.yaml; a vmid follows from the ip where none is written"
+		b.Hint = "undo the change in nodes.yaml; a vmid follows from the ip where none is written; or take the node out of nodes.yaml, and add it again when its machine is removed"
 	}
 	m.block(b)
 }

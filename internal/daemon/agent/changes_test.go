@@ -361,8 +361,8 @@ func (s *sim) pointsSince(calls, steps int) (points []crashPoint) {
 	return points
 }
 
-// TestCrashDuringAResize kills the agent at every instant of a turn: another one ends
-// it, and the node goes down once.
+// TestCrashDuringAResize kills the agent at every second instant of a turn, with -all-crashes
+// at every one: another one ends it, and the node goes down once.
 func TestCrashDuringAResize(t *testing.T) {
 	sz := size{ControlPlanes: 1, Workers: 2}
 	var points []crashPoint

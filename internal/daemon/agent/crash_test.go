@@ -77,7 +77,7 @@ func crashPoints(t *testing.T, sz size) []crashPoint {
 	return points
 }
 
-var allCrashes = flag.Bool("all-crashes", false, "run every crash point of every size")
+var allCrashes = flag.Bool("all-crashes", false, "run every crash point")
 
 // every is how many crash points there are to one that is run.
 func every(part int) int {

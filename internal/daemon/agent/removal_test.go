@@ -225,8 +225,8 @@ func removedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []c
 	return points, s.Deaths
 }
 
-// TestCrashDuringARemoval kills the agent at every instant of the removal of a control
-// plane and of a worker: another one ends it.
+// TestCrashDuringARemoval kills the agent at every third instant of the removal of a control
+// plane and of a worker, with -all-crashes at every one: another one ends it.
 func TestCrashDuringARemoval(t *testing.T) {
 	crashEverywhere(t, size{ControlPlanes: 2, Workers: 2}, 3, removedWith)
 }
