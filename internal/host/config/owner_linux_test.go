@@ -109,7 +109,8 @@ func TestStampsWithoutInodes(t *testing.T) {
 		must(err)
 		return stampOf(info)
 	}
-	if one := (fstest.MapFile{Data: []byte("a")}); of(one) != of(one) || of(one) == of(fstest.MapFile{Data: []byte("ab")}) {
-		t.Errorf("%v", of(one))
+	one, again, longer := of(fstest.MapFile{Data: []byte("a")}), of(fstest.MapFile{Data: []byte("a")}), of(fstest.MapFile{Data: []byte("ab")})
+	if one != again || one == longer {
+		t.Errorf("%v, %v, %v", one, again, longer)
 	}
 }
