@@ -94,10 +94,14 @@ type Growth struct {
 	Bytes     int64 // more than it has
 }
 
-// Growth lists what of a node's disks a VM lacks, where it has them.
+// Growth lists what of a node's disks a VM lacks, where it has them; nothing of one that is
+// not seen, or has no system disk.
 func (n Node) Growth(has Hardware) []Growth {
+	if has.System == (DiskSeen{}) {
+		return nil
+	}
 	var out []Growth
-	if s := has.System; s.Bytes > 0 && n.DiskBytes > s.Bytes {
+	if s := has.System; n.DiskBytes > s.Bytes {
 		out = append(out, Growth{FieldSystemSize, s.Datastore, n.DiskBytes - s.Bytes})
 	}
 	for _, d := range n.Disks {

@@ -353,3 +353,24 @@ func TestDestructiveForecast(t *testing.T) {
 		t.Error("a forecast is destructive by one step that is")
 	}
 }
+
+// TestGrowth: what of disks is to become larger or to be added, on the storage where it is;
+// nothing of a VM that is not seen.
+func TestGrowth(t *testing.T) {
+	n := Node{Datastore: "fast", DiskBytes: 50, Disks: []Disk{{Serial: "talos-a", Datastore: "fast", Bytes: 20}, {Serial: "talos-b", Bytes: 10}}}
+	has := Hardware{System: DiskSeen{Datastore: "slow", Bytes: 40}, Data: map[string]DiskSeen{"talos-a": {Datastore: "slow", Bytes: 5}}}
+	want := []Growth{{FieldSystemSize, "slow", 10}, {FieldDiskSize("talos-a"), "slow", 15}, {FieldDisk("talos-b"), "fast", 10}}
+	if got := n.Growth(has); !slices.Equal(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+	has = Hardware{System: DiskSeen{Datastore: "fast", Bytes: 60}, Data: map[string]DiskSeen{"talos-a": {Bytes: 20}, "talos-b": {Bytes: 11}}}
+	if got := append(n.Growth(has), n.Growth(Hardware{})...); len(got) > 0 {
+		t.Errorf("nothing is to become larger: %+v", got)
+	}
+	if got := n.DiskUse(); got["fast"] != 80 || len(got) != 1 {
+		t.Errorf("its disks take %v", got)
+	}
+	if got := has.DiskUse(); got["fast"] != 60 || got[""] != 31 {
+		t.Errorf("the disks of the vm take %v", got)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -210,7 +212,22 @@ func (dr *drainer) checkTime() error {
 
 // report sends how far the drain has come.
 func (dr *drainer) report() {
-	dr.progress(cluster.Progress{Done: int64(dr.total - len(dr.pods)), Total: int64(dr.total), Unit: "pods", Waits: dr.describePods(false)})
+	waits := dr.describePods(false)
+	if lost := dr.describeLost(); lost != "" {
+		waits = strings.TrimPrefix(waits+"; deletes pods that no controller starts again: "+lost, "; ")
+	}
+	dr.progress(cluster.Progress{Done: int64(dr.total - len(dr.pods)), Total: int64(dr.total), Unit: "pods", Waits: waits})
+}
+
+// describeLost lists the pods that are left and have no controller, which are lost.
+func (dr *drainer) describeLost() string {
+	var names []string
+	for _, p := range dr.inOrder() {
+		if metav1.GetControllerOf(&p.pod) == nil {
+			names = append(names, p.name())
+		}
+	}
+	return kubeapi.Sanitize(text.JoinSome(names, mostNamed, ", "))
 }
 
 // mostNamed is how many pods or volumes are named before the rest is only counted.

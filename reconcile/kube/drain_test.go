@@ -137,7 +137,7 @@ func TestDrainWaitsForBudgets(t *testing.T) {
 				t.Errorf("tried at %v", tries)
 			}
 		}
-		const waits = "default/db (The disruption budget db needs 1 healthy pods and has 1 currently)"
+		const waits = "default/db (The disruption budget db needs 1 healthy pods and has 1 currently); deletes pods that no controller starts again: default/db"
 		if !slices.Contains(b.progress, cluster.Progress{Done: 1, Total: 2, Unit: "pods", Waits: waits}) {
 			t.Errorf("progress %+v", b.progress)
 		}

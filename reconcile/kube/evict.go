@@ -85,6 +85,9 @@ func (dr *drainer) choose(ctx context.Context, first bool) error {
 		dr.pods[p.UID] = &evicted{pod: p}
 	}
 	dr.total += len(dr.pods)
+	if lost := dr.describeLost(); lost != "" {
+		dr.k.log.Warn("a drain deletes pods that no controller starts again", logging.Node, dr.node, logging.Detail, lost)
+	}
 	return nil
 }
 
