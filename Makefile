@@ -164,7 +164,7 @@ fuzz: ## fuzz every target for FUZZTIME each
 # The packages that are mutated, the files of them, and the commit since which lines
 # count; "" : all do.
 MUTATED       ?= reconcile/quorum reconcile/bounds reconcile/readiness internal/cluster sources/forge \
-	internal/host/config internal/host/harden internal/daemon/outbox internal/daemon/reporting reconcile/rendering
+	internal/host/harden internal/daemon/outbox internal/daemon/reporting
 MUTATED_FILES ?=
 MUTATED_BASE  ?=
 

@@ -86,6 +86,8 @@ func TestFloods(t *testing.T) {
 			"nodes.cp: the patches of cp have 450013 KiB together, and 1024 KiB at most are taken"},
 		"patches of all": {with(flood(1, 40, true, "patches: {all: [p.yaml]}\n"), map[string]string{"p.yaml": text}), 1,
 			"patches: the patches of all nodes have more than 32 MiB together"},
+		"patches of all clusters": {with(flood(4, 30, true, "patches: {all: [p.yaml]}\n"), map[string]string{"p.yaml": text}), 2,
+			"patches: the patches of all nodes of all clusters of this host have more than 64 MiB together"},
 		"empty patches": {with(flood(1, 900, true, "patches: {all: ["+strings.Repeat("p.yaml, ", 499)+"p.yaml]}\n"), map[string]string{"p.yaml": "machine: {}\n"}), 1,
 			"patches: the patches of all nodes have more than 32 MiB together"},
 		"values": {with(flood(1, 1, true, "addons: [a.yaml]\n"), map[string]string{"a.yaml": addon(500), "v.yaml": values}), 1,

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"log/slog"
 	"net/http"
 	"os"
@@ -48,6 +49,9 @@ func Run(ctx context.Context, c Config) error {
 	setGC(os.Getenv("GOGC"))
 	// The library for chat services uses it, and would wait for ever.
 	http.DefaultClient.Timeout = outbox.SendTimeout
+	// Helm's function for templates writes there what a template asks for, secrets too
+	// (pkg/engine, lookup_func.go). The agent's own log is another.
+	log.SetOutput(io.Discard)
 	d := &Daemon{c: c, log: c.Log}
 	return d.run(ctx)
 }

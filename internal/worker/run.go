@@ -19,6 +19,8 @@ type Limits struct {
 	Wall   time.Duration // from its begin to its end, the parent's answers included
 	Memory int64         // bytes, beside what a worker takes that has nothing to do
 	Output int64         // bytes of all it sends, before they are encoded
+	// First: all clusters wait for it, so that it waits for no worker that is not first.
+	First bool
 }
 
 // What a worker can take too much of.
@@ -42,17 +44,24 @@ func (e *Exceeded) Error() string { return fmt.Sprintf("it takes more than %s of
 // printed may quote the request and is not shown.
 var ErrCrashed = errors.New("the worker that reads it crashed")
 
-// busy holds a token for each worker: so many run at once, whatever asks for them, so that
-// the host keeps its processors and its memory.
-var busy = make(chan struct{}, 2)
+// busy and first hold a token for each worker: so many run at once, whatever asks for them,
+// so that the host keeps its processors and its memory.
+var (
+	busy  = make(chan struct{}, 2)
+	first = make(chan struct{}, 1)
+)
 
 // Run has a worker do a job and returns its result. answer is asked what the job
 // asks, one question at a time; nil: the job must ask nothing. When ctx ends, so does the
 // worker. Errors are *Exceeded, the job's own, or about the process.
 func Run(ctx context.Context, job Job, l Limits, request []byte, answer Answer) ([]byte, error) {
+	places := busy
+	if l.First {
+		places = first
+	}
 	select {
-	case busy <- struct{}{}:
-		defer func() { <-busy }()
+	case places <- struct{}{}:
+		defer func() { <-places }()
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
@@ -97,6 +106,7 @@ func startProcess(ctx context.Context, job Job) (*process, error) {
 	p.cmd.Dir = string(os.PathSeparator)
 	p.cmd.Env = listEnvironment()
 	p.cmd.Stderr = &p.errors
+	p.cmd.WaitDelay = time.Second // for pipes that something else holds, once it has ended
 	if p.in, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -146,8 +156,9 @@ func (p *process) end(kill bool) error {
 	if kill {
 		// What takes long to die by itself, such as one that prints why.
 		_ = p.cmd.Process.Kill()
+	} else {
+		_, _ = io.Copy(io.Discard, p.out)
 	}
-	_, _ = io.Copy(io.Discard, p.out)
 	return p.cmd.Wait()
 }
 

@@ -14,6 +14,28 @@ import (
 	"go.uber.org/goleak"
 )
 
+// TestFirst: what is first waits for no worker that is not.
+func TestFirst(t *testing.T) {
+	for range cap(busy) {
+		busy <- struct{}{}
+	}
+	defer func() {
+		for range cap(busy) {
+			<-busy
+		}
+	}()
+	l := moderate
+	l.First = true
+	if got, err := Run(t.Context(), doubling, l, []byte("a"), nil); err != nil || string(got) != "aa" {
+		t.Errorf("%s, %v", got, err)
+	}
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("over"))
+	if _, err := Run(ended, doubling, moderate, nil, nil); err == nil || err.Error() != "over" {
+		t.Errorf("while all places are taken: %v", err)
+	}
+}
+
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // The jobs of these tests.

@@ -2,6 +2,7 @@ package helm
 
 import (
 	"context"
+	"strconv"
 	"strings"
 
 	"helm.sh/helm/v3/pkg/action"
@@ -42,8 +43,14 @@ func (j *job) render(ctx context.Context, revision int, upgrade bool) (*chart.Ch
 	return made, nil
 }
 
-// quoteTemplate makes a template that renders to a text.
-func quoteTemplate(text string) string { return strings.ReplaceAll(text, "{{", `{{"{{"}}`) }
+// quoteTemplate makes a template that renders to a text. It is parsed in this process: one
+// string, however many {{ are in it, each of which would take some 300 bytes by itself.
+func quoteTemplate(text string) string {
+	if !strings.Contains(text, "{{") {
+		return text
+	}
+	return "{{" + strconv.Quote(text) + "}}"
+}
 
 // capabilities are what the API serves, as templates see it, and Helm from then on. Source:
 // Helm 3.22, getCapabilities in pkg/action/action.go.

@@ -146,6 +146,9 @@ func checkBundle(b *secrets.Bundle, c *config.VersionContract) error {
 // checkAuthority reports what is wrong with a certificate and its key, in words
 // that reveal neither, or "".
 func checkAuthority(p *x509.PEMEncodedCertificateAndKey) string {
+	if len(p.Crt) > maxPEM || len(p.Key) > maxPEM {
+		return "is larger than 16 KiB"
+	}
 	crt, err := p.GetCert()
 	if err != nil {
 		return "holds no certificate that can be read"
@@ -167,6 +170,10 @@ func checkAuthority(p *x509.PEMEncodedCertificateAndKey) string {
 	}
 	return ""
 }
+
+// maxPEM bounds a certificate and a key, in bytes: an RSA key of 4,096 bits has 3,300, and the
+// time it takes to sign grows with the cube of its size.
+const maxPEM = 16 << 10
 
 // Fingerprint identifies a secrets bundle without revealing anything of it: two
 // files with the same content, however written, have the same fingerprint, and

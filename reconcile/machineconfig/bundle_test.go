@@ -111,6 +111,9 @@ func TestOpenBundle(t *testing.T) {
 		"no key":         {func(m map[string]map[string]any) { m["certs"]["etcd"].(map[string]any)["key"] = canary }, "certs.etcd holds no private key that can be read"},
 		"no service key": {func(m map[string]map[string]any) { m["certs"]["k8sserviceaccount"].(map[string]any)["key"] = canary }, "certs.k8sserviceaccount holds no private key that can be read"},
 		"another's key":  {func(m map[string]map[string]any) { m["certs"]["k8s"].(map[string]any)["key"] = anotherKey }, "certs.k8s has a certificate and a key that do not belong together"},
+		"large key": {func(m map[string]map[string]any) {
+			m["certs"]["os"].(map[string]any)["key"] = base64.StdEncoding.EncodeToString(make([]byte, maxPEM+1))
+		}, "certs.os is larger than 16 KiB"},
 		"no base64":      {func(m map[string]map[string]any) { m["certs"]["k8s"].(map[string]any)["key"] = "canary-canary" }, "it is not of the shape that `talosctl gen secrets` writes"},
 		"unknown key":    {func(m map[string]map[string]any) { m["cluster"]["canary"] = "canary" }, "it is not of the shape that `talosctl gen secrets` writes"},
 		"another shape":  {func(m map[string]map[string]any) { m["canary"] = nil }, "it is not of the shape that `talosctl gen secrets` writes"},

@@ -17,7 +17,7 @@ import (
 
 // indexLimits bound the worker that reads a pack, beside what Limits lets it unpack to: an object
 // is held with its base and what is made of both.
-var indexLimits = worker.Limits{CPU: 2 * time.Minute, Memory: 384 << 20, Output: 64 << 20}
+var indexLimits = worker.Limits{CPU: 2 * time.Minute, Memory: 384 << 20, Output: 64 << 20, First: true}
 
 // examinePack has a worker measure and index a pack. Whoever pushes decides what is in it, and
 // go-git's parser takes as much memory as it declares, and as much stack as its chains of

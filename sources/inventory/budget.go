@@ -19,14 +19,17 @@ const (
 	maxNodePatches    = 1 << 20  // bytes of all patches of a node
 	maxClusterPatches = 32 << 20 // of all nodes: each patch counts for each
 	leastPatch        = 256      // what an empty one counts: a node has it all the same
+	hostPatches       = 2 * maxClusterPatches
 )
 
 // Budget is what the clusters of a host may still have together. What Load takes of it is
 // taken, whether the cluster is valid or not.
-type Budget struct{ nodes, yaml, charts int }
+type Budget struct{ nodes, yaml, charts, patches int }
 
 // NewBudget returns what all clusters of a host may have.
-func NewBudget() *Budget { return &Budget{nodes: hostNodes, yaml: hostYAML, charts: hostCharts} }
+func NewBudget() *Budget {
+	return &Budget{nodes: hostNodes, yaml: hostYAML, charts: hostCharts, patches: hostPatches}
+}
 
 // TakeYAML takes the bytes of a file that is read beside Load; why is empty where that much
 // was left, and else there is a hint.
@@ -46,7 +49,7 @@ type spend struct {
 
 // newSpend begins with what a host has left; nil: there is no other cluster.
 func newSpend(host *Budget) spend {
-	s := spend{own: Budget{nodes: maxNodes, yaml: maxYAML, charts: maxCharts}, host: host}
+	s := spend{own: Budget{nodes: maxNodes, yaml: maxYAML, charts: maxCharts, patches: maxClusterPatches}, host: host}
 	if host == nil {
 		s.host = NewBudget()
 	}
@@ -77,6 +80,20 @@ func (s *spend) takeYAML(bytes int) (why, hint string) {
 func (s *spend) takeChart(bytes int) (why, hint string) {
 	s.own.charts, s.host.charts = s.own.charts-bytes, s.host.charts-bytes
 	return describeSpent("charts", s.own.charts, maxCharts, s.host.charts, hostCharts)
+}
+
+// takePatches takes the bytes of the patches of one node; why is empty where that much was
+// left.
+func (s *spend) takePatches(bytes int) (why, hint string) {
+	s.own.patches, s.host.patches = s.own.patches-bytes, s.host.patches-bytes
+	switch {
+	case s.own.patches < 0:
+		return fmt.Sprintf("the patches of all nodes have more than %d MiB together: each counts for each node that has it", maxClusterPatches>>20),
+			"shorten them, or name those of some nodes at these nodes only"
+	case s.host.patches < 0:
+		return fmt.Sprintf("the patches of all nodes of all clusters of this host have more than %d MiB together: each counts for each node that has it", hostPatches>>20), hintBudget
+	}
+	return "", ""
 }
 
 func describeSpent(what string, own, mostOwn, host, mostHost int) (why, hint string) {

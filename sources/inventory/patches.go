@@ -47,17 +47,16 @@ func (l *loader) resolvePatches() {
 			own[c.nameOf(n)] = files
 		}
 	}
-	total := 0
 	for i := range l.spec.Nodes {
 		n := &l.spec.Nodes[i]
 		size := bytesOf(byRole[n.Role]) + bytesOf(own[n.Name])
-		if total += size; size > maxNodePatches {
+		if size > maxNodePatches {
 			l.Wrong("nodes."+n.Name, "name each patch once, and only what the node needs", "the patches of %s have %d KiB together, and %d KiB at most are taken: one that is named several times counts each time",
 				n.Name, size>>10, maxNodePatches>>10)
 			return
 		}
-		if total > maxClusterPatches {
-			l.Wrong("patches", "shorten them, or name those of some nodes at these nodes only", "the patches of all nodes have more than %d MiB together: each counts for each node that has it", maxClusterPatches>>20)
+		if why, hint := l.spend.takePatches(size); why != "" {
+			l.Wrong("patches", hint, "%s", why)
 			return
 		}
 		files := slices.Concat(byRole[n.Role], own[n.Name])

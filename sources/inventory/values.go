@@ -47,27 +47,21 @@ func (l *loader) substituteText(d yamlschema.Document, n *yaml.Node) bool {
 	if !strings.Contains(n.Value, "${") {
 		return true
 	}
-	out, err := expandText(n.Value, l.value)
+	short := false // a secret in it cannot be found by itself
+	out, err := expandText(n.Value, func(name string) (string, *refusal) {
+		v, err := l.value(name)
+		short = short || err == nil && l.opts.Secrets != nil && len(v) < cluster.ShortestFound
+		return v, err
+	})
 	if err != nil {
 		d.Problem(n.Line, n.Column, "", err.message, err.hint)
 		return false
 	}
-	l.noteShort(n.Value, out)
+	if short {
+		l.confidential = append(l.confidential, cluster.SecretString(out))
+	}
 	n.Value, n.Tag, n.Style = out, "!!str", yaml.DoubleQuotedStyle
 	return true
-}
-
-// noteShort notes a text that has a secret in it which cannot be found by itself.
-func (l *loader) noteShort(text, expanded string) {
-	if l.opts.Secrets == nil {
-		return
-	}
-	for name, v := range l.opts.Secrets.values {
-		if len(v.RevealString()) < cluster.ShortestFound && strings.Contains(text, "${values."+name+"}") {
-			l.confidential = append(l.confidential, cluster.SecretString(expanded))
-			return
-		}
-	}
 }
 
 // listConfidential lists what of a cluster's patches and addons is not to be shown.

@@ -16,7 +16,7 @@ import (
 
 // limits bound the worker of one repository. What inventory's own bounds let through takes
 // a tenth of them; what a worker sends are questions for files, some 200 bytes each.
-var limits = worker.Limits{CPU: 10 * time.Second, Wall: 2 * time.Minute, Memory: 256 << 20, Output: 32 << 20}
+var limits = worker.Limits{CPU: 10 * time.Second, Wall: 2 * time.Minute, Memory: 256 << 20, Output: 32 << 20, First: true}
 
 // most is how many clusters of one revision may take too much: each costs the processor time
 // of limits, and every cluster waits for it. The rest is not read then.

@@ -43,7 +43,7 @@ func readPacked(r readRequest) readAnswer {
 		err = checkChart(c, r.Want)
 	}
 	if err != nil {
-		return readAnswer{Problem: err.Error(), Hint: fault.HintOf(err)}
+		return readAnswer{Problem: shortenProblem(err), Hint: fault.HintOf(err)}
 	}
 	var crds []File
 	size := 0
@@ -76,13 +76,13 @@ const notes = "NOTES.txt"
 func renderPacked(r renderRequest, ask worker.Ask) (answer renderAnswer) {
 	c, err := r.Packed.load()
 	if err != nil {
-		return renderAnswer{Problem: err.Error()}
+		return renderAnswer{Problem: shortenProblem(err)}
 	}
 	answer.Public = textsIn(c, r.Private)
 	dropSchemas(c)
 	files, err := renderFiles(c, r, ask)
 	if err != nil {
-		answer.Problem = err.Error()
+		answer.Problem = shortenProblem(err)
 		return answer
 	}
 	size := 0
@@ -103,9 +103,22 @@ func renderPacked(r renderRequest, ask worker.Ask) (answer renderAnswer) {
 	}
 	// Whoever takes these texts sorts them again.
 	if _, _, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder); err != nil {
-		answer.Problem = err.Error()
+		answer.Problem = shortenProblem(err)
 	}
 	return answer
+}
+
+// maxProblem bounds each end of an error that a template makes as long as it likes, in bytes:
+// the parent looks for secrets in it.
+const maxProblem = 8 << 10
+
+// shortenProblem is an error's text, of a long one its two ends.
+func shortenProblem(err error) string {
+	s := err.Error()
+	if len(s) <= 2*maxProblem {
+		return s
+	}
+	return s[:maxProblem] + " ... " + s[len(s)-maxProblem:]
 }
 
 // renderFiles renders all templates of a chart.
