@@ -32,7 +32,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		r.memo.warnedLost = true
 		r.log.Warn("the agent's records of this cluster are lost: pins are taken anew, a suspension is forgotten, and nothing is bootstrapped until etcd is seen", logging.Why, r.c.Journal.Why())
 	}
-	if in, ok := after.Intent(cluster.IntendBootstrap); o.Members.Known && len(o.Members.Value) > 0 {
+	if in, ok := after.Intent(cluster.IntendBootstrap); o.Members.Known && len(o.Members.Value) > 0 && !in.Done {
 		if !ok {
 			in = cluster.Intent{Kind: cluster.IntendBootstrap, At: o.Now.UTC()}
 			// It was there before these records, and was Ready as far as anybody
@@ -110,7 +110,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 			f.Intend(config)
 		}
 	}
-	if r.c.Journal.Fresh() && nothingOfOurs(*o) && len(after.Intents) == 0 {
+	if r.c.Journal.Fresh() && nothingOfOurs(*o) && !after.Lost && len(after.Intents) == 0 {
 		r.c.Journal.Hold(learn) // until the first action, which the pass has it kept for
 	} else if err := r.c.Journal.Update(learn); err != nil {
 		return err

@@ -53,7 +53,7 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)
 	setCondition(&s, d, o, p, m.fetchErr)
-	if stop, v := r.findRefusal(), r.view.Load(); stop != nil && v != nil && v.inForce && s.Cause() == stop.block.Key() {
+	if stop, v := r.findRefusal(), r.view.Load(); stop != nil && v != nil && v.inForce && s.Condition == cluster.Stalled && s.Cause() == stop.block.Key() {
 		s.Message += "; " + d.Revision.Short() + " stays in force: " + r.standUnder(stop, s, d, o, p)
 	}
 	s.Destroying = r.c.Journal.Facts().Destroying()
@@ -81,7 +81,7 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 	r.logCondition(s)
 	if s.Condition != m.condition {
 		earlier := r.c.Earlier.Condition
-		if m.since = now; earlier.State == string(s.Condition) {
+		if m.since = now; (m.condition == "" || m.condition == cluster.Unknown) && earlier.State == string(s.Condition) {
 			m.since = earlier.Since
 		}
 		m.condition = s.Condition
@@ -121,7 +121,7 @@ func mentionsFetch(s cluster.Status) bool {
 func (r *Reconciler) logCondition(s cluster.Status) {
 	m := &r.memo
 	switch {
-	case s.Condition == cluster.Stalled && (s.Cause() != m.cause || s.Revision != m.causedAt):
+	case s.Condition == cluster.Stalled && m.condition == cluster.Stalled && (s.Cause() != m.cause || s.Revision != m.causedAt):
 	case s.Condition == m.condition, m.condition == "" && s.Condition == cluster.Ready:
 		return
 	}

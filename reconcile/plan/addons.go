@@ -49,10 +49,11 @@ func (m *planner) anyAPI() bool {
 func (m *planner) foundable() bool { return etcdSeen(m.o) || m.o.Facts.BootstrapSent() }
 
 func (m *planner) planAddon(a cluster.Addon, api bool) {
-	chart, rel := m.o.Charts[a.Name], m.o.Releases.Value[a.Name]
-	installed := rel.Namespace == a.Namespace // none has none
+	chart, asked := m.o.Charts[a.Name]
+	rel, installed := m.o.Releases.Value[a.Name]
+	installed = installed && rel.Namespace == a.Namespace
 	settled := installed && m.o.Releases.Known && a.Ownership == cluster.BootstrapOnly && rel.Status == "deployed"
-	if !settled && !chart.Known {
+	if !settled && (!asked || !chart.Known) {
 		m.do(action.FetchChart{Addon: a})
 	}
 	if !api {
@@ -89,10 +90,10 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		m.do(action.InstallAddon{Addon: a, Digest: chart.Value.Release})
 	case m.planRollback(a, rel, chart.Value.Release):
 	case rel.Status == "deployed" && rel.Digest == chart.Value.Release:
-		if good := a.RollBack && rel.Ready && !rel.Good; !rel.Managed || good { // settled is what is bootstrap-only
+		if good := a.RollBack && rel.Ready && !rel.Good; a.Ownership == cluster.Managed && (!rel.Managed || good) {
 			m.do(action.MarkAddon{Addon: a, Good: good})
 		}
-		if rel.ToPutBack() != "" {
+		if rel.ToPutBack() != "" && a.Ownership == cluster.Managed {
 			m.putBack(a, rel, chart.Value.Release)
 		} else if !rel.Ready {
 			m.waitForAddon(a, rel)
@@ -100,7 +101,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	case rel.Digest == "" && a.Ownership == cluster.Managed:
 		m.block(cluster.Block{Subject: a.Name, Reason: cluster.ReleaseForeign, Message: fmt.Sprintf("a release %s that is not ours is installed in %s", a.Name, rel.Namespace),
 			Hint: "say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it"})
-	case rel.Digest == "":
+	case a.Ownership == cluster.BootstrapOnly && rel.Digest == "":
 		// Whoever installed it manages it, broken or not.
 	case rel.Status == "uninstalling" && m.o.Now.Sub(rel.Changed) < abandonedAfter:
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "its release is being uninstalled", Within: taskWithin})
@@ -115,7 +116,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
 	i := do.Info()
 	switch {
-	case rel.Digest == do.Digest, strings.HasPrefix(rel.Status, "pending-"): // it is left half done
+	case rel.Digest == do.Digest, m.o.Facts.Destroying(), strings.HasPrefix(rel.Status, "pending-"): // it is left half done
 	case !m.o.Facts.WasReady() && !rel.Edited && !rel.Ready: // the cluster is being made, and may need it
 	case rel.Edited && m.holdEdit(i, "somebody else has changed its release, and it"), !rel.Edited && m.holdAddon(i, "the inventory has changed", "undo the change"):
 		return
@@ -164,7 +165,7 @@ func (m *planner) planRollback(a cluster.Addon, rel cluster.Release, digest stri
 		switch {
 		case !rel.Ready:
 			m.waitForAddon(a, rel)
-		case !rel.Good: // the one before it may be pruned
+		case !rel.Good && a.Ownership == cluster.Managed: // the one before it may be pruned
 			m.do(action.MarkAddon{Addon: a, Good: true})
 		}
 		return true
@@ -300,7 +301,7 @@ func (m *planner) waitForAddon(a cluster.Addon, rel cluster.Release) {
 // unmetDependency names the first addon that must be ready before this one.
 func (m *planner) unmetDependency(a cluster.Addon) string {
 	for _, d := range m.d.Spec.Dependencies(a) {
-		if !m.o.Releases.Value[d].Ready {
+		if rel, ok := m.o.Releases.Value[d]; !ok || !rel.Ready {
 			return d
 		}
 	}

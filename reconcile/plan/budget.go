@@ -110,10 +110,10 @@ func (m *planner) removedNode(name string) cluster.Node {
 // the others that only wait to go on with theirs, behind it, do not count. More may be
 // drained than are allowed by now, and each would wait for the others.
 func (m *planner) withoutLaterTurns(b budget, node string) budget {
-	if !m.waitsInTurn(node) {
+	i := slices.Index(b.unavailable, node)
+	if i < 0 || !m.waitsInTurn(node) {
 		return b
 	}
-	i := slices.Index(b.unavailable, node) // it is there, being cordoned
 	later := slices.DeleteFunc(slices.Clone(b.unavailable[i+1:]), m.waitsInTurn)
 	b.unavailable = append(slices.Clone(b.unavailable[:i+1]), later...)
 	return b
@@ -134,7 +134,7 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 	switch {
 	case i.Kind == cluster.RemoveMember:
 		return m.etcd.WithoutMember(n.Name)
-	case n.Role != cluster.ControlPlane, m.isOnlyMember(n.Name):
+	case n.Role != cluster.ControlPlane, stays && m.isOnlyMember(n.Name):
 		return ""
 	case i.Kind == cluster.DrainNode && (!stays || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name])):
 		return "" // its etcd goes on; its member is removed by a step of its own

@@ -156,7 +156,7 @@ func (m *planner) holdCapacity(n cluster.Node) bool {
 
 // isMade reports whether a node has a VM, or may have one, or is getting one.
 func (m *planner) isMade(n cluster.Node) bool {
-	return m.plan.Phases[n.Name] != cluster.PhaseAbsent
+	return m.plan.Phases[n.Name] != cluster.PhaseAbsent || m.isRunning(cluster.CreateVM, n.Name)
 }
 
 func lacksCores(n cluster.Node, h cluster.Host) []cluster.Block {
@@ -292,7 +292,7 @@ func (m *planner) roomOn(host, name string, st cluster.Storage) *room {
 
 // isGrowing reports whether the disks of a node's VM may not have their size yet.
 func (m *planner) isGrowing(n cluster.Node) bool {
-	return m.plan.Phases[n.Name] == cluster.PhaseCreating || Unfinished(m.o.VMs[n.Name])
+	return m.plan.Phases[n.Name] == cluster.PhaseCreating || m.isRunning(cluster.CreateVM, n.Name) || Unfinished(m.o.VMs[n.Name])
 }
 
 // lacksDisk is the block for a node that a storage has too little room for; no Reason: it
@@ -318,7 +318,7 @@ func (m *planner) lacksDisk(n cluster.Node, host, name string, bytes int64, want
 			b.Message += fmt.Sprintf(", and may promise %s (host policy, %s: capacity.thin_overcommit)", text.GiB(r.limit), m.p.Line("capacity.thin_overcommit"))
 		}
 		b.Hint += "; capacity.thin_overcommit in the host's policy is how much a thin storage may promise"
-	case st.Thin && st.FreeBytes < st.TotalBytes/100*leastFree:
+	case st.Thin && r.known && st.FreeBytes < st.TotalBytes/100*leastFree:
 		b.Message = needs + fmt.Sprintf("%s is nearly full: %s of %s are free, and %d %% must be", where, text.GiB(st.FreeBytes), text.GiB(st.TotalBytes), leastFree)
 		b.Hint = "make room on it: a thin storage without room stops every VM on it"
 	default:

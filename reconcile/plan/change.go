@@ -30,10 +30,10 @@ func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 // of the inventory. Talos brings labels and taints, too, when its config changes; who comes
 // second finds nothing to do.
 func (m *planner) planMeta(n cluster.Node) {
-	if m.plan.Phases[n.Name] != cluster.PhaseReady {
+	kn, there := m.o.Nodes.Value[n.Name]
+	if m.plan.Phases[n.Name] != cluster.PhaseReady || !there {
 		return
 	}
-	kn := m.o.Nodes.Value[n.Name]
 	a := action.LabelNode{Node: drift.RepositoryNode(m.d, n)}
 	want := a.Node.Meta()
 	a.Edits = kn.EditsFor(want)
@@ -104,6 +104,9 @@ const WatchedFor = time.Minute
 // planConfig gives a node that runs the config that the inventory has, where that takes
 // no reboot.
 func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
+	if mach.Reach != cluster.Configured {
+		return
+	}
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
 		if dr.Reason != cluster.ConfigDrift {
 			m.block(dr.Refusal(m.d.Spec, n))
@@ -132,14 +135,14 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 // others when that has been Ready with it for a while.
 func (m *planner) changeConfig(n cluster.Node) {
 	c := m.o.Machines[n.Name].Change
-	a := action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c.Assumed}
+	a := action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed}
 	a.Target = m.configs()
 	if m.isEdited(n) {
 		a.Edited, a.Since = true, m.o.Machines[n.Name].ConfigSince
 	}
-	in, _ := m.o.Facts.Intent(cluster.IntendCanary)
-	switch first, _ := m.d.Spec.Node(in.Node); { // the target names all nodes of the inventory
-	case in.Target != a.Target:
+	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
+	switch first, there := m.d.Spec.Node(in.Node); {
+	case !ok || in.Target != a.Target || !there:
 		if canary := m.chooseCanary(); canary != n.Name {
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: canary, Message: fmt.Sprintf("its machine config is changed after that of %s, which is the first", canary)})
 			return

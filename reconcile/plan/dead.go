@@ -99,7 +99,7 @@ func sparesDead(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 			last = kn.Created
 		}
 	}
-	if next := last.Add(replaceEvery); next.After(o.Now) {
+	if next := last.Add(replaceEvery); !last.IsZero() && next.After(o.Now) {
 		return "the last node came at " + text.Moment(last) + "; the next one may at " + text.Moment(next)
 	}
 	if n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1 {
@@ -146,7 +146,7 @@ func (m *planner) waitForDead(n cluster.Node) {
 	if at := believedAt(m.o, n); at.After(due) {
 		due = at
 	}
-	if why == "" && !due.After(m.o.Now) { // it is not m.dead itself, which is being replaced
+	if why == "" && !due.After(m.o.Now) && m.dead != n.Name {
 		why = m.dead + " comes first"
 	}
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.NodeDead, Message: fmt.Sprintf("has not been Ready since %s, and gets a new machine at %s", text.Moment(since), text.Moment(due))}

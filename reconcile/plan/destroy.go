@@ -19,7 +19,7 @@ import (
 func (m *planner) planDestroy() {
 	left := false
 	for _, n := range m.d.Spec.Nodes {
-		if m.planRemoval(n.Name, n, m.o.VMs[n.Name]) {
+		if m.planRemoval(n.Name, n, m.o.VMs[n.Name]) || m.isRunning(cluster.CreateVM, n.Name) || m.isRunning(cluster.DeleteVM, n.Name) {
 			left = true
 		}
 	}
@@ -29,9 +29,7 @@ func (m *planner) planDestroy() {
 	}
 	for _, vm := range m.o.Orphans.Value {
 		n, _ := m.d.Spec.Node(vm.Node) // which may have another VMID by now
-		if m.planRemoval(vm.Node, n, vm) {
-			left = true
-		}
+		left = m.planRemoval(vm.Node, n, vm) || left
 	}
 	m.plan.Destroyed = !left && len(m.o.Running) == 0
 	m.endDestroy(left)
@@ -120,7 +118,7 @@ func findTwin(o cluster.Observed, vm cluster.VM) (vmid int, seen bool) {
 	own, isNode := o.VMs[vm.Node]
 	switch {
 	case !isNode || own.VMID == vm.VMID:
-	case own.Owner == cluster.Ours || own.Moved:
+	case own.Presence == cluster.Present && (own.Owner == cluster.Ours || own.Moved):
 		return own.VMID, true
 	case isUnseen(own):
 		return 0, false
@@ -141,7 +139,7 @@ func (m *planner) isConfirmed(name string, vm cluster.VM) bool {
 	listed := len(in.VMs) == 0 || slices.Contains(in.VMs, vm.VMID) // an older agent wrote no list
 	about := fmt.Sprint(vm.VMID)
 	other, seen := findTwin(m.o, vm)
-	if n, _ := m.d.Spec.Node(vm.Node); !listed && n.VMID != vm.VMID && other == 0 {
+	if n, ok := m.d.Spec.Node(vm.Node); ok && !listed && n.VMID != vm.VMID && other == 0 {
 		other = n.VMID
 	}
 	switch {
@@ -172,7 +170,7 @@ const (
 func (m *planner) planDelete(name string, vm cluster.VM) {
 	about := fmt.Sprint(vm.VMID)
 	in, _ := m.o.Facts.Intent(cluster.IntendDestroy)
-	b := m.backoffs[cluster.ActionID{Kind: cluster.DeleteVM, Subject: name}]
+	b, failed := m.backoffs[cluster.ActionID{Kind: cluster.DeleteVM, Subject: name}]
 	switch {
 	case vm.Protected && !slices.Contains(in.Despite, vm.VMID):
 		m.block(cluster.Block{Subject: name, Reason: cluster.VMProtected, About: about, Message: fmt.Sprintf("vm %d is kept: somebody has set Proxmox VE's Protection on it", vm.VMID),
@@ -190,7 +188,7 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 	case m.destroyExpired():
 		m.block(cluster.Block{Subject: name, Reason: cluster.DestroyExpired, About: about, Message: fmt.Sprintf("vm %d is kept: the command to destroy the cluster is older than a day", vm.VMID),
 			Hint: fmt.Sprintf("if it still holds: `talos-agent destroy %s`", m.d.Spec.Name)})
-	case b.Failed >= destroyTries && !m.isRunning(cluster.DeleteVM, name):
+	case failed && b.Failed >= destroyTries && !m.isRunning(cluster.DeleteVM, name):
 		m.block(cluster.Block{Subject: name, Reason: cluster.ActionFailed, About: string(b.Kind), Message: fmt.Sprintf("vm %d is left: %d tries to delete it failed: %s", vm.VMID, b.Failed, b.Error), Hint: b.Hint})
 	default:
 		if h := m.o.Hosts[vm.Host]; m.hostUsable(name, h, vm.Host) {

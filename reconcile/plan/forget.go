@@ -20,20 +20,20 @@ import (
 // strength of one that was given long ago.
 const forgetWithin = 24 * time.Hour
 
-// forgottenAs is an administrator's word about a node; where there is none, one of long ago.
-func forgottenAs(o cluster.Observed, node string) cluster.Forgotten {
+// forgottenAs is an administrator's word about a node, if there is one.
+func forgottenAs(o cluster.Observed, node string) (cluster.Forgotten, bool) {
 	i := slices.IndexFunc(o.Facts.Forgotten, func(n cluster.Forgotten) bool { return n.Node == node })
 	if i < 0 {
-		return cluster.Forgotten{}
+		return cluster.Forgotten{}, false
 	}
-	return o.Facts.Forgotten[i]
+	return o.Facts.Forgotten[i], true
 }
 
 // isForgotten reports whether the machine of a node does not come back, by an
 // administrator's word of the last day. A machine that may answer is believed before it.
 func isForgotten(o cluster.Observed, node string) bool {
-	word := forgottenAs(o, node)
-	return o.Now.Sub(word.At) < forgetWithin && !answers(o, node)
+	word, ok := forgottenAs(o, node)
+	return ok && o.Now.Sub(word.At) < forgetWithin && !answers(o, node)
 }
 
 // isMadeAgain reports whether a node of the inventory is to have another machine although
@@ -61,9 +61,9 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 		return refuse(cluster.Destroying, "the cluster is being destroyed", fmt.Sprintf("`talos-agent status %s` shows how far that is", d.Spec.Name))
 	case o.Facts.Suspended():
 		return refuse(cluster.SuspendedByAdmin, "the cluster is suspended", fmt.Sprintf("`talos-agent resume %s`, and then again", d.Spec.Name))
-	case vm.Presence == cluster.Absent:
+	case stays && vm.Presence == cluster.Absent:
 		return refuse(cluster.NothingToAccept, "it has no vm, and is made again by itself", fmt.Sprintf("`talos-agent status %s` shows what that waits for", d.Spec.Name))
-	case vm.Owner == cluster.Foreign:
+	case stays && vm.Owner == cluster.Foreign:
 		return refuse(cluster.NothingToAccept, fmt.Sprintf("vm %d is not its machine", n.VMID), "move that vm to another VMID, or give the node another one; then it is made")
 	case o.Machines[n.Name].Reach == cluster.Configured || o.Machines[n.Name].Reach == cluster.Maintenance || o.Nodes.Known && o.Nodes.Value[n.Name].Ready:
 		return refuse(cluster.NotConfirmed, "its machine answers", "take it out of nodes.yaml to remove it, or give it a new `replace` token to have it made again: it is drained then")
@@ -105,7 +105,7 @@ func endForgotten(in cluster.Forgotten, d cluster.Desired, o cluster.Observed) (
 	removed := slices.ContainsFunc(RemovedNodes(d, o), func(n cluster.Node) bool { return n.Name == in.Node })
 	answers := o.Machines[in.Node].Reach == cluster.Configured || o.Nodes.Known && o.Nodes.Value[in.Node].Ready
 	switch {
-	case o.VMs[in.Node].Presence == cluster.Absent, !stays && !removed && SeesAllVMs(o):
+	case stays && o.VMs[in.Node].Presence == cluster.Absent, !stays && !removed && SeesAllVMs(o):
 		return in, false
 	case answers && (!in.Left || o.Members.Known && hasMember(o, n)), !in.Left && o.Now.Sub(in.At) >= forgetWithin:
 		return in, false
@@ -127,7 +127,7 @@ func (m *planner) isDead(node string) bool {
 // cannot be deleted, and reports whether that is so.
 func (m *planner) forgetUnseen(n cluster.Node) bool {
 	_, why := vmOf(m.d, m.o, n)
-	word := forgottenAs(m.o, n.Name)
+	word, _ := forgottenAs(m.o, n.Name)
 	switch {
 	case !m.forgets(n.Name), why == "":
 		return false
@@ -139,8 +139,8 @@ func (m *planner) forgetUnseen(n cluster.Node) bool {
 	}
 	member, isMember := m.ownMemberOf(n)
 	switch {
-	case !m.o.Members.Known:
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, About: "removal", Message: "is lost: cannot see the members of etcd" + text.Colon(m.o.Members.Why), Within: etcdWithin})
+	case !m.o.Members.Known || !m.o.Nodes.Known:
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, About: "removal", Message: "is lost: cannot see the members of etcd and the nodes in Kubernetes" + text.Colon(m.o.Members.Why), Within: etcdWithin})
 	case isMember:
 		m.do(action.RemoveMember{Node: n, Member: member})
 	case m.isOwnNode(n):

@@ -160,7 +160,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 // isApproved reports whether the deletion of a VM was approved, or has begun.
 func (m *planner) isApproved(vm cluster.VM) bool {
 	in, _ := m.o.Facts.Intent(cluster.IntendApproved)
-	return vm.Deleting || slices.Contains(in.VMs, vm.VMID) || m.forgets(vm.Node)
+	return vm.Deleting || slices.Contains(in.VMs, vm.VMID) || vm.Node != "" && m.forgets(vm.Node)
 }
 
 // countsDeletions reports whether it is seen how many VMs are to be deleted: those that
@@ -233,7 +233,8 @@ func (m *planner) canMake(n cluster.Node, vm cluster.VM) bool {
 	h := m.o.Hosts[carrier(n, vm)]
 	_, stored := h.Images.Value[m.d.Image.Name]
 	stored = stored || m.o.ImageCached.Known && m.o.ImageCached.Value
-	return m.d.Schematic != "" && stored && h.Storages.Value[n.Datastore].Active
+	st, ok := h.Storages.Value[n.Datastore]
+	return m.d.Schematic != "" && stored && ok && st.Active
 }
 
 // holdObject deletes the Node object that a removed machine of a node left, before
@@ -250,7 +251,7 @@ func (m *planner) holdObject(n cluster.Node) bool {
 // be replaced, when its member had left etcd: with the data that it has it cannot join
 // again (Talos 1.13.9: seen).
 func (m *planner) blockLeft(n cluster.Node) bool {
-	word := forgottenAs(m.o, n.Name)
+	word, _ := forgottenAs(m.o, n.Name)
 	begun := word.Left || m.isOwnNode(n) && m.o.Nodes.Value[n.Name].Turn == cluster.TurnRemoval
 	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !begun || m.isUnderWay(n.Name) {
 		return false
@@ -288,10 +289,10 @@ func (m *planner) isOwnNode(n cluster.Node) bool {
 	return isOwn(m.d, m.o.Nodes.Value[n.Name])
 }
 
-// isDrainedForRemoval reports whether a node, of which it is known which boot it is, was
-// drained to be removed, and has not booted since.
+// isDrainedForRemoval reports whether a node was drained to be removed, and has not
+// booted since.
 func isDrainedForRemoval(kn cluster.KubeNode) bool {
-	return kn.Cordoned && kn.Turn == cluster.TurnRemoval && kn.Drained == kn.BootID
+	return kn.Cordoned && kn.Turn == cluster.TurnRemoval && kn.Drained != "" && kn.Drained == kn.BootID
 }
 
 // holdRemoval waits with the removal of a node that works while nodes that stay do not,

@@ -55,7 +55,7 @@ func (m *planner) planOrphanMembers() {
 	for _, mem := range m.o.Members.Value {
 		owner, sure := ownerOf(m.o.Members.Value, mem, m.d.Spec.ControlPlanes())
 		switch {
-		case sure, m.isOrphanVM(mem.Name):
+		case owner != "" && sure, m.isOrphanVM(mem.Name):
 			continue
 		case owner != "":
 			m.block(cluster.Block{Subject: owner, Reason: cluster.OrphanEtcdMember, About: mem.HexID(),

@@ -135,7 +135,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 	}
 	size, ok := h.Images.Value[m.d.Image.Name]
 	if !ok {
-		if m.o.ImageCached.Why != "" {
+		if !m.o.ImageCached.Known && m.o.ImageCached.Why != "" {
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ImageCacheUnknown, Message: "cannot see the image cache: " + m.o.ImageCached.Why, Within: seeWithin})
 			return
 		}
@@ -199,7 +199,7 @@ func (m *planner) mayAdd(n cluster.Node) bool {
 // that it cannot see.
 func (m *planner) blindStart() string {
 	const message = "cannot see yet whether VMs of this cluster are there already"
-	if m.o.Orphans.Why != "" {
+	if !m.o.Orphans.Known && m.o.Orphans.Why != "" {
 		return message + text.Colon(m.o.Orphans.Why) // it keeps the VMs of nodes from being seen as well
 	}
 	for _, n := range m.d.Spec.Nodes {
@@ -348,7 +348,7 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 	default:
 		return
 	}
-	if vm.Owner != cluster.Ours || Unfinished(vm) {
+	if vm.Owner != cluster.Ours || vm.Deleting || Unfinished(vm) {
 		return
 	}
 	if drift.LacksSystemDisk(vm) {

@@ -28,7 +28,7 @@ func (m *planner) planTwins() {
 // isOrphanVM reports whether a name is that of a VM which planOrphans reports:
 // its member of etcd and its Node object are part of the same story.
 func (m *planner) isOrphanVM(name string) bool {
-	return slices.ContainsFunc(m.o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == name })
+	return m.o.Orphans.Known && slices.ContainsFunc(m.o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == name })
 }
 
 // planOrphanNodes deletes the Node objects of nodes whose VMs are deleted, and reports

@@ -62,7 +62,7 @@ func (m *planner) storesUsable(n cluster.Node, host string, h cluster.Host, need
 			ok = false
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.StorageUnknown, About: host + "/" + w.name, Message: fmt.Sprintf("cannot see the volumes on storage %s of %s: %s", w.name, host, st.Volumes.Why), Within: seeWithin,
 				Hint: fmt.Sprintf("`pvesm list %s` as root on %s shows whether the storage answers; the agent's token needs Datastore.AllocateSpace on it", w.name, host)})
-		case w.name == "" || st.Active && slices.Contains(st.Content, w.content):
+		case w.name == "" || found && st.Active && slices.Contains(st.Content, w.content):
 		case !found:
 			ok = false
 			m.block(cluster.Block{Subject: m.d.Spec.Name, Reason: cluster.StorageMissing, About: host + "/" + w.name, Message: fmt.Sprintf("%s: host %s shows no storage %q", w.field, host, w.name),

@@ -77,7 +77,7 @@ func removedNode(d cluster.Desired, o cluster.Observed, name string, vm cluster.
 		texts = append(texts, o.Members.Value[i].Address)
 	}
 	for _, text := range texts {
-		if ip, _ := netip.ParseAddr(text); !n.IP.IsValid() { // none is the zero address
+		if ip, err := netip.ParseAddr(text); err == nil && !n.IP.IsValid() {
 			n.IP = ip
 		}
 	}
@@ -111,7 +111,7 @@ func LostMembers(d cluster.Desired, o cluster.Observed) []uint64 {
 // isLost is LostMembers for one. Whose a member is shows its name: its address may have
 // been given to another node since.
 func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
-	if slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == mem.Name }) {
+	if mem.Name != "" && slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == mem.Name }) {
 		return false
 	}
 	planes := d.Spec.ControlPlanes()
@@ -130,7 +130,7 @@ func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
 		silent = phase == cluster.PhaseAbsent && o.Machines[planes[i].Name].Reach == cluster.Silent
 	}
 	kn := o.Nodes.Value[mem.Name]
-	return silent && !kn.Ready && isOwn(d, kn)
+	return mem.Name != "" && silent && !kn.Ready && isOwn(d, kn)
 }
 
 // isOwn reports whether a Node object is of a machine that the agent made.

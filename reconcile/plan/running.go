@@ -24,7 +24,7 @@ func (m *planner) keptFor(n cluster.Node) action.Kept {
 	switch have, want := m.d.Spec.Versions, asked.Spec.Versions; {
 	case have.Talos != want.Talos || have.Kubernetes != want.Kubernetes:
 		return action.Kept{Versions: have}
-	case m.d.Configs[n.Name].Digest != asked.Configs[n.Name].Digest:
+	case m.d.Base != "" && m.d.Configs[n.Name].Digest != asked.Configs[n.Name].Digest:
 		return action.Kept{Config: m.d.Base}
 	}
 	return action.Kept{}

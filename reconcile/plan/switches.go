@@ -16,8 +16,8 @@ import (
 // settledDigest identifies what the inventory has of a node, "" while it is not known what
 // its config is.
 func settledDigest(d cluster.Desired, n cluster.Node) string {
-	cfg := d.Repository().Configs[n.Name]
-	if cfg.Digest == "" {
+	cfg, ok := d.Repository().Configs[n.Name]
+	if !ok || cfg.Digest == "" {
 		return ""
 	}
 	hw, err := json.Marshal(drift.WantHardware(d.Spec, n)) // maps are sorted
@@ -102,7 +102,7 @@ func (m *planner) isEdited(n cluster.Node) bool {
 // ended, members of etcd without a machine are removed at any time, and a machine that
 // answers on a node that does not work is changed at any time: it may be why.
 func (m *planner) holdByWindow(i action.Info) bool {
-	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || m.o.Nodes.Value[i.Node].Turn != "" {
+	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
 		return false
 	}
 	if m.plan.Phases[i.Node] == cluster.PhaseJoining && (i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM) {

@@ -29,7 +29,7 @@ func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 		}
 	}
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
-		if c := mach.Change; c != nil && c.For == dr.Want && c.Reboots && len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) == 0 {
+		if c := mach.Change; dr.Reason == cluster.ConfigDrift && c != nil && c.For == dr.Want && c.Reboots && len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) == 0 {
 			out = append(out, dr)
 		}
 	}
@@ -75,8 +75,10 @@ func (m *planner) describeOrigin(n cluster.Node, drifts []drift.Drift, describe 
 func (m *planner) failedTurn() string {
 	for _, n := range m.d.Spec.Nodes {
 		// Most were not: what each of them lacks is not compared for every other one.
-		if _, taken := m.o.Facts.Restarts[n.Name]; taken && m.wasTaken(n, m.turnOf(n)) {
-			return n.Name
+		if _, taken := m.o.Facts.Restarts[n.Name]; taken {
+			if drifts := m.turnOf(n); len(drifts) > 0 && m.wasTaken(n, drifts) {
+				return n.Name
+			}
 		}
 	}
 	return ""
@@ -84,9 +86,9 @@ func (m *planner) failedTurn() string {
 
 // wasTaken reports whether a node was taken down for this already, at this revision.
 func (m *planner) wasTaken(n cluster.Node, drifts []drift.Drift) bool {
-	r := m.o.Facts.Restarts[n.Name]
+	r, ok := m.o.Facts.Restarts[n.Name]
 	boot := m.o.Machines[n.Name].BootID
-	return r.Target == targetOf(drifts) && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot
+	return ok && r.Target == targetOf(drifts) && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot
 }
 
 // planTurn takes the next step of a node's turn, if it needs one.
@@ -122,7 +124,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		}
 	}
 	switch {
-	case !kn.Cordoned || kn.Drained != mach.BootID:
+	case !kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID:
 		m.drainTo(action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange)})
 	case hardware:
 		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config})

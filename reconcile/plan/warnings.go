@@ -14,7 +14,7 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 	var out cluster.Problems
 	for _, n := range d.Spec.Nodes {
 		vm := o.VMs[n.Name]
-		if vm.Owner != cluster.Ours {
+		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours {
 			continue
 		}
 		if carrier(n, vm) != n.Placement.Pin {
@@ -36,7 +36,7 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 func reportAltered(d cluster.Desired, o cluster.Observed) cluster.Problems {
 	var out cluster.Problems
 	for _, a := range d.Spec.Addons {
-		if rel := o.Releases.Value[a.Name]; rel.AlteredAgain != "" && rel.Namespace == a.Namespace && a.Ownership == cluster.Managed {
+		if rel := o.Releases.Value[a.Name]; o.Releases.Known && rel.AlteredAgain != "" && rel.Namespace == a.Namespace && a.Ownership == cluster.Managed {
 			out = append(out, d.At(cluster.Warning, "addons", fmt.Sprintf("an object of addon %s was put back and is changed again, and is left so: %s", a.Name, rel.AlteredAgain),
 				fmt.Sprintf("have the values in %s ask for the same, or find out what changes it; after the next upgrade it is put back once more", a.File)))
 		}

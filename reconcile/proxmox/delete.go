@@ -33,7 +33,7 @@ func (c *Client) Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 }
 
 func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, progress func(cluster.Progress)) error {
-	if n, _ := d.Spec.Node(vm.Node); n.Protect || n.Locked {
+	if n, ok := d.Spec.Node(vm.Node); ok && (n.Protect || n.Locked) {
 		return fmt.Errorf("node %s is protected or locked in the inventory", n.Name)
 	}
 	var check checks
@@ -88,7 +88,7 @@ func (c *Client) condemn(ctx context.Context, id identity, known bool, mark clus
 		if p.conf["protection"].On() && !known {
 			return nil, refuseProtected(id.vmid)
 		}
-		if have, _ := p.mark(); have == mark && !p.conf["protection"].On() {
+		if have, ok := p.mark(); ok && have == mark && !p.conf["protection"].On() {
 			return nil, nil
 		}
 		return params{"description": putMark(string(p.conf["description"]), mark), "protection": "0"}, nil
@@ -129,7 +129,7 @@ func (c *Client) condemned(ctx context.Context, id identity, host string) (prove
 	if err != nil {
 		return p, err
 	}
-	if m, _ := p.mark(); !m.Deleting {
+	if m, ok := p.mark(); !ok || !m.Deleting {
 		return p, errors.New("the mark that it is being deleted was removed meanwhile")
 	}
 	if p.conf["protection"].On() { // since the first phase

@@ -184,10 +184,10 @@ func (c *comparison) compareMachine(n cluster.Node, diff *cluster.NodeDifference
 		return
 	}
 	const part = "machine config"
-	running := c.asked.Configs[n.Name]
+	running, asked := c.asked.Configs[n.Name]
 	wanted, rendered := c.repository.Configs[n.Name]
 	switch {
-	case !running.Known:
+	case !asked || !running.Known:
 		c.noteUnknown(n.Name, part, cmp.Or(running.Why, mach.Why))
 		return
 	case !rendered:
@@ -249,12 +249,12 @@ func (c *comparison) compareOrphans() {
 // IsOurs reports whether the release of an addon is there, and for this cluster to keep as
 // the inventory has it: one that is bootstrap-only belongs to others once it is deployed.
 func IsOurs(o cluster.Observed, a cluster.Addon) bool {
-	rel := o.Releases.Value[a.Name]
-	return o.Releases.Known && rel.Namespace == a.Namespace && rel.Digest != "" && (a.Ownership == cluster.Managed || rel.Status != "deployed")
+	rel, there := o.Releases.Value[a.Name]
+	return o.Releases.Known && there && rel.Namespace == a.Namespace && rel.Digest != "" && (a.Ownership == cluster.Managed || rel.Status != "deployed")
 }
 
 func (c *comparison) compareAddon(a cluster.Addon) {
-	rel := c.o.Releases.Value[a.Name] // without one, of no namespace
+	rel, there := c.o.Releases.Value[a.Name]
 	diff := cluster.AddonDifference{Addon: a.Name}
 	note := func(field, has, wants string) {
 		if has != wants {
@@ -265,7 +265,7 @@ func (c *comparison) compareAddon(a cluster.Addon) {
 	case !c.o.Releases.Known:
 		c.noteUnknown(a.Name, "release", c.o.Releases.Why)
 		return
-	case rel.Namespace != a.Namespace:
+	case !there || rel.Namespace != a.Namespace:
 		note("release", "", a.Chart.Ref())
 	case rel.Digest == "" && a.Ownership == cluster.Managed:
 		note("release", "one that is not the agent's", "its own")

@@ -123,7 +123,7 @@ func (m *Mask) Hide(secret string) string {
 
 // Clean returns a text with every secret in it hidden that is known.
 func (m *Mask) Clean(text string) string {
-	if _, known := m.canonical[text]; known {
+	if _, known := m.canonical[text]; known && text != "" {
 		return m.Hide(text)
 	}
 	return m.known.Replace(text)

@@ -57,7 +57,7 @@ func (s *sides) running(v machineconfig.Scalar) string {
 	out, place := s.mask.cleanScalar(v), placeOf(v)
 	isNew := !s.shown[[2]string{place}] || strings.Contains(v.Path, "[]")
 	switch {
-	case out != v.Text, s.shown[[2]string{place, v.Text}]:
+	case out != v.Text, v.Text == "", s.shown[[2]string{place, v.Text}]:
 		return out
 	case s.hidden[place], namesSecret.MatchString(place), hasLogin.MatchString(v.Text), isNew && (s.around[parentOf(v)] || mayHoldSecret.MatchString(place)):
 		return s.mask.Hide(v.Text)

@@ -183,6 +183,9 @@ func isSameNotice(a, b notify.Notice) bool {
 	if a.Condition != b.Condition {
 		return false
 	}
+	if a.Cluster == repositoryKey {
+		return true // of the repository, which is fetched or not
+	}
 	switch cluster.Condition(a.Condition) {
 	case cluster.Ready:
 		return a.Applied == b.Applied

@@ -112,7 +112,7 @@ func (c Credentials) path(name string) string { return filepath.Join(c.dir, c.ma
 
 // file is a credential, whether it is there or not.
 func (c Credentials) file(name string) file {
-	return file{path: c.path(name), guarded: c.guarded, stored: !c.guarded}
+	return file{path: c.path(name), guarded: c.guarded, stored: !c.guarded && c.mark != ""}
 }
 
 // has reports whether there is a credential of that name. A store that this
@@ -169,7 +169,7 @@ func (l *loader) locateFile(field, written, credential string) (file, bool) {
 	case named && !l.credentials.guarded && !l.credentials.has(name):
 		l.Wrong(field, "start the agent by systemd with LoadCredential="+name+":/path/of/the/file, or write the path here", "there are no credentials: systemd has given the program none")
 		return file{}, false
-	case named && !l.credentials.mayHave(name):
+	case named && l.credentials.guarded && !l.credentials.mayHave(name):
 		l.recordUse(l.credentials.path(name), doctor.KeyFile) // it may come
 		l.absent[field] = name
 		l.Wrong(field, "give the unit LoadCredential="+name+":/path/of/the/file, or write the path here", "systemd has handed over no credential %s", name)
@@ -237,7 +237,7 @@ func (l *loader) readFile(field, written, credential string, forbidden fs.FileMo
 // was put into the store since it started the agent only when it does so again.
 func (l *loader) hintRestart() {
 	for i, p := range l.Problems {
-		if name, ok := l.absent[p.Field]; ok && l.credentials.guarded {
+		if name, ok := l.absent[p.Field]; ok && l.credentials.guarded && p.Severity == cluster.Error {
 			again := "if " + FromStore(CredentialStore).path(name) + " is there, `systemctl restart talos-agent` hands it over"
 			l.Problems[i].Hint = strings.TrimPrefix(p.Hint+"; "+again, "; ")
 		}

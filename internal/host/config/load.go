@@ -359,7 +359,7 @@ func (l *loader) reportRefused(block string, err error) {
 		return
 	}
 	field, text := block, err.Error()
-	if key, rest, _ := strings.Cut(text, ": "); l.isFieldError(err) {
+	if key, rest, ok := strings.Cut(text, ": "); ok && l.isFieldError(err) {
 		field, text = block+"."+key, rest
 		if key == "ca_file" {
 			field = key
@@ -406,7 +406,7 @@ func (l *loader) loadProxmox() {
 func (l *loader) loadForge() {
 	const field = "forge"
 	f := l.file.Forge
-	if f.Kind == "" || f.Repository == "" {
+	if !l.Has(field) || f.Kind == "" || f.Repository == "" {
 		return // none, or reported
 	}
 	token, _ := l.readSecret(field+".token_file", f.TokenFile, "forge.token")
