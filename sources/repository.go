@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -88,6 +89,9 @@ type state struct {
 	budget  *inventory.Budget
 	// used is what each cluster asked of the host when it was last valid.
 	used map[string]cluster.Usage
+
+	unread   error     // why the tree could not be inspected
+	inspects time.Time // when it is inspected again
 }
 
 // loaded is one cluster of a tree. Its snapshot has no revision, because trees
@@ -397,9 +401,19 @@ func (r *Repository) inspect(ctx context.Context, t Tree, s *state, names ...str
 	for _, name := range names {
 		folders = append(folders, r.Folder(name))
 	}
+	// Every cluster asks, and all wait for each other: what took minutes is not tried again
+	// by the next one at once.
+	began := time.Now()
+	if began.Before(s.inspects) {
+		return s.unread
+	}
 	refused, err := r.c.Inspect(ctx, t.FS, folders)
 	if err != nil {
-		return fmt.Errorf("read the clusters of %s: %w", t.Revision.Short(), err)
+		err = fault.WithHint(fmt.Errorf("read the clusters of %s: %w", t.Revision.Short(), err), "it is tried again; if that does not help, see how busy the host is, and whether its memory is full")
+		if ctx.Err() == nil {
+			s.unread, s.inspects = err, time.Now().Add(5*time.Since(began))
+		}
+		return err
 	}
 	for _, name := range names {
 		if problems := refused[r.Folder(name)]; len(problems) > 0 {

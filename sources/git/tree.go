@@ -166,10 +166,12 @@ func (b *budget) spendBytes(path string, n int64) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.pay(path) {
-		b.total += n
+	if !b.pay(path) {
+		return nil
 	}
-	if b.total > b.limits.Total {
+	if b.total += n; b.total > b.limits.Total {
+		delete(b.paid, path)
+		b.total -= n
 		return newError(ErrLimit, tooBig, nil, "all files read so far are larger than %d bytes", b.limits.Total)
 	}
 	return nil

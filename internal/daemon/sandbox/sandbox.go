@@ -69,8 +69,12 @@ func (s *Sandbox) Inspect(ctx context.Context, files fs.FS, folders []string) (m
 			refuse(refused, folders, why)
 			return refused, nil
 		}
-		refuse(refused, folders[reading:reading+1], why)
-		folders = folders[reading+1:]
+		if reading > 0 { // what came before may have taken nearly all: it is read again, first
+			folders = folders[reading:]
+			continue
+		}
+		refuse(refused, folders[:1], why)
+		folders = folders[1:]
 		if len(refused) >= most {
 			refuse(refused, folders, fmt.Sprintf("not read: %d other clusters of this revision take too much to be read", most))
 			return refused, nil
@@ -130,7 +134,7 @@ func answerFile(files fs.FS, q question) (r reply) {
 	case opStat:
 		var info fs.FileInfo
 		if info, err = fs.Stat(files, q.Name); err == nil {
-			r.Entries = []entry{describeEntry(info)}
+			r.Entries = []entry{{Label: info.Name(), Kind: info.Mode(), Bytes: info.Size()}}
 		}
 	case opList:
 		var listed []fs.DirEntry
@@ -144,13 +148,9 @@ func answerFile(files fs.FS, q question) (r reply) {
 		err = errors.New("it is no question")
 	}
 	if err != nil {
-		return reply{Missing: errors.Is(err, fs.ErrNotExist), Err: cmp.Or(err.Error(), "unknown")}
+		return reply{Missing: errors.Is(err, fs.ErrNotExist), Err: err.Error()}
 	}
 	return r
-}
-
-func describeEntry(info fs.FileInfo) entry {
-	return entry{Label: info.Name(), Kind: info.Mode(), Bytes: info.Size()}
 }
 
 // listEntries are entries as a file system lists them.

@@ -92,7 +92,7 @@ func TestClusterThatTakesTooMuch(t *testing.T) {
 		return worker.Run(ctx, job, l, request, answer)
 	})})
 	refused, err := s.Inspect(t.Context(), recorded{fsys, read}, []string{"inventory/a", "inventory/b", "inventory/c"})
-	if err != nil || len(refused) != 1 || workers != 2 || !read["inventory/c/nodes.yaml"] {
+	if err != nil || len(refused) != 1 || workers != 3 || !read["inventory/c/nodes.yaml"] {
 		t.Fatalf("%v, %v, by %d workers", refused, err, workers)
 	}
 	got := refused["inventory/b"]
