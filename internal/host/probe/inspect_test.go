@@ -234,6 +234,13 @@ func checkNetwork(t *testing.T) error {
 	if want := (doctor.Neighbour{Link: "vmbr1", IP: netip.MustParseAddr("10.10.0.21"), MAC: strings.ToUpper(mac)}); err != nil || !slices.Contains(all, want) || len(all) != 1 {
 		t.Errorf("neighbours: %+v, %v", all, err)
 	}
+	// The tables that need no socket are those of the same network.
+	if got, want := FindTaken(), []netip.Addr{netip.MustParseAddr("10.10.0.2"), netip.MustParseAddr("10.10.0.21")}; !slices.Equal(got, want) {
+		t.Errorf("addresses of this host and its router: %v, want %v", got, want)
+	}
+	if got := FindMAC(netip.MustParseAddr("10.10.0.21")); got != strings.ToUpper(mac) {
+		t.Errorf("the MAC of the machine on the bridge: %q", got)
+	}
 	if err := checkEarlierAnswers(ctx, t, bridge.Index, gone); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 // in upper case; "" when the kernel does not know it. It needs no privilege, and
 // unlike netlink no socket.
 func FindMAC(addr netip.Addr) string {
-	table, err := os.ReadFile("/proc/self/net/arp")
+	table, err := os.ReadFile("/proc/thread-self/net/arp")
 	if err != nil {
 		return "" // not known
 	}

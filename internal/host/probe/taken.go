@@ -14,8 +14,10 @@ import (
 // cannot be read is left out.
 func FindTaken() []netip.Addr {
 	var out []netip.Addr
+	// The namespace of this thread, as net.InterfaceAddrs: "self" is that of the first thread, which a
+	// goroutine may have left in another one.
 	for file, parse := range map[string]func(string) []netip.Addr{
-		"/proc/self/net/fib_trie": parseFIB, "/proc/self/net/if_inet6": parseInet6, "/proc/self/net/route": parseRoutes,
+		"/proc/thread-self/net/fib_trie": parseFIB, "/proc/thread-self/net/if_inet6": parseInet6, "/proc/thread-self/net/route": parseRoutes,
 	} {
 		if text, err := os.ReadFile(file); err == nil { // there may be no IPv6
 			out = append(out, parse(string(text))...)
