@@ -2,8 +2,10 @@ package helm
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -88,4 +90,45 @@ func (b *leashed) Close() error {
 	err := b.ReadCloser.Close()
 	b.done()
 	return err
+}
+
+// What templates of one chart may look up. What comes is in this process, and takes some ten
+// times of it, until the worker has got it.
+const (
+	maxLookedUp = 8 << 20 // bytes in all, with what the API says of the kinds
+	maxLookups  = 1000    // requests; each kind takes one by itself
+)
+
+// lookups bounds what is looked up for one chart.
+type lookups struct {
+	next     http.RoundTripper
+	requests atomic.Int64
+	bytes    atomic.Int64
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l *lookups) RoundTrip(r *http.Request) (*http.Response, error) {
+	if l.requests.Add(1) > maxLookups {
+		return nil, fmt.Errorf("its templates look up more than %d objects", maxLookups/2)
+	}
+	resp, err := l.next.RoundTrip(r)
+	if err == nil {
+		resp.Body = &lookedUp{resp.Body, &l.bytes}
+	}
+	return resp, err
+}
+
+// lookedUp is a body that counts.
+type lookedUp struct {
+	io.ReadCloser
+	bytes *atomic.Int64
+}
+
+// Read implements io.Reader.
+func (b *lookedUp) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if b.bytes.Add(int64(n)) > maxLookedUp {
+		return 0, fmt.Errorf("its templates look up more than %d MiB", maxLookedUp>>20)
+	}
+	return n, err
 }

@@ -146,6 +146,33 @@ func TestChartsLookNothingUp(t *testing.T) {
 	})
 }
 
+// TestChartsLookUpLittle: what templates look up goes through this process.
+func TestChartsLookUpLittle(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		for i := range maxLookedUp>>20 + 1 {
+			data := map[string]string{"k": strings.Repeat("x", 1000<<10)}
+			if _, err := b.client().CoreV1().ConfigMaps("default").Create(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprint("large-", i)}, Data: data}, metav1.CreateOptions{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for template, words := range map[string]string{
+			`{{ len (lookup "v1" "ConfigMap" "default" "") }}`:                                        "look up more than 8 MiB",
+			`{{ range until 600 }}{{ lookup "v1" "Secret" "default" (printf "none-%d" .) }}{{ end }}`: "look up more than 500 objects",
+		} {
+			bad := b.local("bad", "default", nil, map[string]string{"templates/x.yaml": template})
+			b.want(bad)
+			mustFail(b, b.install(bad), words, "")
+		}
+		good := b.local("good", "default", nil, map[string]string{"templates/x.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: x}\n" +
+			`data: {found: "{{ range until 7 }}{{ (lookup "v1" "ConfigMap" "default" (printf "large-%d" .)).metadata.name }}{{ end }}"}` + "\n"})
+		b.want(good)
+		if err := b.install(good); err != nil {
+			b.Error(err)
+		}
+	})
+}
+
 // TestSchemasReadNothingElse: the schema of a chart, and of a chart in it, reads no file of
 // the host and nothing of the net. The values are not checked then; those of any other are.
 func TestSchemasReadNothingElse(t *testing.T) {

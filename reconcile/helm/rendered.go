@@ -25,6 +25,7 @@ func (j *job) render(ctx context.Context, revision int, upgrade bool) (*chart.Ch
 	if err != nil {
 		return nil, err
 	}
+	config.Transport = &lookups{next: config.Transport}
 	r := render.Release{Name: j.addon.Name, Namespace: j.addon.Namespace, Revision: revision, Upgrade: upgrade, Values: j.addon.Values.Reveal(),
 		Capabilities: caps, Private: secretsIn(j.addon.Values.Reveal())}
 	var got render.Rendered
