@@ -43,6 +43,7 @@ type fake struct {
 	unsure   error                            // why no history can be compared
 	removed  bool                             // from the repository
 	forgot   bool                             // the store does not have what was applied
+	recalls  int                              // how often it was asked for that
 	unfit    atomic.Pointer[cluster.Revision] // that no config can be made from
 	asked    []string                         // observers, to forget
 	before   map[cluster.Revision]cluster.Spec
@@ -110,6 +111,7 @@ func (f *fake) Fetch(context.Context) (Fetched, error) {
 func (f *fake) Recall(_ context.Context, revision cluster.Revision) (Fetched, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.recalls++
 	if f.forgot {
 		return Fetched{}, errors.New("object not found")
 	}

@@ -108,7 +108,7 @@ func (r *Reconciler) renderInForce(ctx context.Context, facts cluster.Facts, now
 		m.problems, d = problems, newest
 	}
 	if m.good == nil {
-		r.recall(ctx, facts.Applied)
+		r.recall(ctx, facts.Applied, now)
 	}
 	if m.good != nil && m.good != m.last {
 		old, problems := r.desire(m.good.Snapshot, facts, now)
@@ -122,14 +122,22 @@ func (r *Reconciler) renderInForce(ctx context.Context, facts cluster.Facts, now
 	return d, false
 }
 
-// recall reads the revision again that was in force when the agent ended.
-func (r *Reconciler) recall(ctx context.Context, applied cluster.Revision) {
+// recallAgain is how long what cannot be read is not asked for again.
+const recallAgain = 2 * time.Minute
+
+// recall reads the revision again that was in force when the agent ended. Whether an error
+// passes is not known: a host that has just started is busy.
+func (r *Reconciler) recall(ctx context.Context, applied cluster.Revision, now time.Time) {
 	m := &r.memo
-	if applied == "" || applied == m.recalled {
+	if wait := m.recalls.Sub(now); applied == "" || applied == m.recalled || 0 < wait && wait <= recallAgain {
 		return
 	}
-	m.recalled = applied
 	f, err := r.c.Source.Recall(ctx, applied)
+	if err == nil {
+		m.recalled = applied
+	} else {
+		m.recalls = now.Add(recallAgain)
+	}
 	switch {
 	case err != nil:
 		r.log.Debug("cannot recall the applied revision", logging.Revision, applied.Short(), logging.Err, err)
@@ -222,7 +230,7 @@ func (r *Reconciler) readSource(ctx context.Context) {
 	if m.fetchErr != nil {
 		r.log.Info("the repository answers again")
 	}
-	m.fetchErr, m.fetched, m.recalled = nil, f.At.UTC(), ""
+	m.fetchErr, m.fetched, m.recalled, m.recalls = nil, f.At.UTC(), "", time.Time{}
 	if f.Revision != m.seen {
 		r.log.Info("saw a new revision", logging.Revision, f.Revision.Short())
 		r.exec.endBackoffs()

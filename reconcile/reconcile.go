@@ -331,7 +331,8 @@ type memo struct {
 	shown     *Fetched         // one that was refused, to show how things stand where nothing is in force
 	removed   bool             // the newest revision does not have the cluster
 	ended     bool             // and nothing of it is left
-	recalled  cluster.Revision // what could not be recalled, not to be tried in each pass
+	recalled  cluster.Revision // what was recalled, which may be invalid: not to be read in each pass
+	recalls   time.Time        // when what could not be recalled is tried again
 	fetchErr  error
 	unwritten string // why the journal could not be written, as it was logged
 	refused   *refusal

@@ -332,6 +332,34 @@ func TestUnfitConfigsLeaveTheLastGood(t *testing.T) {
 	})
 }
 
+// TestRecallIsTriedAgain: what was in force may be unreadable for a while only, such as on a
+// host that is busy with its start, and the repository may not answer for long.
+func TestRecallIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 1), newMemFiles()
+		a := start(t, f, files)
+		until(t, a, cluster.Ready)
+		a.stop()
+		f.set(func() {
+			f.forgot, f.fetchErr = true, errors.New("connection refused")
+			vm := f.vms["wk-1"]
+			vm.Power = cluster.Stopped
+			f.vms["wk-1"] = vm
+		})
+		a = start(t, f, files)
+		defer a.stop()
+		time.Sleep(10 * time.Minute)
+		if asked := f.recalls; f.vms["wk-1"].Power != cluster.Stopped || asked < 2 || asked > 10 {
+			t.Errorf("%+v, asked %d times", a.Status(), asked)
+		}
+		f.set(func() { f.forgot = false })
+		time.Sleep(10 * time.Minute)
+		if s := a.Status(); f.vms["wk-1"].Power != cluster.PowerRunning || s.Applied != rev(1) {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
 func TestRewrittenHistoryWaitsForRoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)

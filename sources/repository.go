@@ -52,7 +52,8 @@ type Config struct {
 	// Revision in it are ignored.
 	Inventory inventory.Options
 	// Inspect reads the clusters in some folders where it does no harm if that takes too
-	// much, and returns what is wrong with those that are not to be read here, by folder. It
+	// much, and returns by folder what is wrong with those that are not to be read here, and
+	// nothing for those that are valid there, as far as that can be known without secrets. It
 	// is asked before a cluster of a tree is read. An error is not about what is in the
 	// folders. Nil: there is no such place.
 	Inspect func(ctx context.Context, files fs.FS, folders []string) (map[string]cluster.Problems, error)
@@ -89,6 +90,8 @@ type state struct {
 	budget  *inventory.Budget
 	// used is what each cluster asked of the host when it was last valid.
 	used map[string]cluster.Usage
+
+	inspected map[string]cluster.Problems // by folder in the repository, what Inspect found; nil: not asked
 
 	unread   error     // why the tree could not be inspected
 	inspects time.Time // when it is inspected again
@@ -407,7 +410,7 @@ func (r *Repository) inspect(ctx context.Context, t Tree, s *state, names ...str
 	if began.Before(s.inspects) {
 		return s.unread
 	}
-	refused, err := r.c.Inspect(ctx, t.FS, folders)
+	found, err := r.c.Inspect(ctx, t.FS, folders)
 	if err != nil {
 		err = fault.WithHint(fmt.Errorf("read the clusters of %s: %w", t.Revision.Short(), err), "it is tried again; if that does not help, see how busy the host is, and whether its memory is full")
 		if ctx.Err() == nil {
@@ -415,8 +418,9 @@ func (r *Repository) inspect(ctx context.Context, t Tree, s *state, names ...str
 		}
 		return err
 	}
+	s.inspected = found
 	for _, name := range names {
-		if problems := refused[r.Folder(name)]; len(problems) > 0 {
+		if problems := found[r.Folder(name)]; len(problems) > 0 {
 			s.loaded[name] = &loaded{problems: problems}
 		}
 	}
@@ -445,6 +449,10 @@ func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*
 	if !problems.HasErrors() && snap.Spec.Name != name {
 		problems = append(problems, snap.At(cluster.Error, "cluster_name", fmt.Sprintf("the cluster %s lies in a folder named %s", snap.Spec.Name, name),
 			fmt.Sprintf("rename the folder to %s; another cluster_name would be another cluster", snap.Spec.Name)))
+	}
+	if _, valid := s.inspected[dir]; s.inspected != nil && !valid && !problems.HasErrors() {
+		problems = append(problems, cluster.Problem{Severity: cluster.Error, File: dir, Message: "is too near to the bounds of what is read: with placeholders for its secrets, which may be longer, it is over them",
+			Hint: "use fewer placeholders for secrets in its patches, or fewer and shorter patches; `git revert` brings back what was read before"})
 	}
 	problems.Sort()
 	l := &loaded{snap: snap, problems: problems}

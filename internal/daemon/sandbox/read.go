@@ -14,7 +14,8 @@ import (
 	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
-// readClusters is the job of a worker. It returns nothing: that it ends is what counts.
+// readClusters is the job of a worker. It tells which clusters it rendered, and returns nothing: that
+// it ends is what counts.
 var readClusters = worker.RegisterTyped("read-clusters", func(r request, ask worker.Ask) (struct{}, error) {
 	files, budget := askedFiles{ask}, inventory.NewBudget()
 	var snaps []cluster.Snapshot
@@ -22,9 +23,14 @@ var readClusters = worker.RegisterTyped("read-clusters", func(r request, ask wor
 		if _, err := files.question(opBegin, folder); err != nil {
 			return struct{}{}, err
 		}
-		if snap, valid := readCluster(files, folder, r, budget); valid {
-			snaps = append(snaps, snap)
+		snap, valid := readCluster(files, folder, r, budget)
+		if !valid {
+			continue
 		}
+		if _, err := files.question(opRendered, folder); err != nil {
+			return struct{}{}, err
+		}
+		snaps = append(snaps, snap)
 	}
 	if _, err := files.question(opBegin, ""); err != nil {
 		return struct{}{}, err

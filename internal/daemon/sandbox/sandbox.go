@@ -41,17 +41,25 @@ func New(c Config) *Sandbox {
 }
 
 // Inspect has a worker read the clusters in some folders, in that order, and render their
-// machine configs, and returns a problem for each that takes too much or that brings the
-// worker down. An error is about the worker: what the clusters take is not known.
+// machine configs. It returns a problem for each that takes too much or that brings the
+// worker down, and none for those that were rendered; what is invalid is not in the result.
+// An error is about the worker: what the clusters take is not known.
 func (s *Sandbox) Inspect(ctx context.Context, files fs.FS, folders []string) (map[string]cluster.Problems, error) {
-	refused := map[string]cluster.Problems{}
+	found, taking := map[string]cluster.Problems{}, 0
 	for len(folders) > 0 {
 		reading := -1 // none yet
 		answer := worker.AnswerTo(func(_ context.Context, q question) (reply, error) {
-			if q.Op == opBegin {
+			switch q.Op {
+			case opBegin:
 				if reading++; reading > len(folders) {
 					return reply{}, errors.New("there are no more folders")
 				}
+				return reply{}, nil
+			case opRendered:
+				if reading < 0 || reading >= len(folders) {
+					return reply{}, errors.New("no folder was begun")
+				}
+				found[folders[reading]] = nil
 				return reply{}, nil
 			}
 			return answerFile(files, q), nil
@@ -59,33 +67,33 @@ func (s *Sandbox) Inspect(ctx context.Context, files fs.FS, folders []string) (m
 		o := s.c.Inventory
 		_, err := readClusters.Run(ctx, s.c.Worker, limits, request{folders, o.Owner, o.Pool, o.ImageDatastore, o.Mirrors}, answer)
 		if err == nil {
-			return refused, nil
+			return found, nil
 		}
 		why, known := describe(err)
 		if !known || ctx.Err() != nil || reading < 0 {
 			return nil, err
 		}
 		if reading >= len(folders) { // all of them together
-			refuse(refused, folders, why)
-			return refused, nil
+			refuse(found, folders, why)
+			return found, nil
 		}
 		if reading > 0 { // what came before may have taken nearly all: it is read again, first
 			folders = folders[reading:]
 			continue
 		}
-		refuse(refused, folders[:1], why)
+		refuse(found, folders[:1], why)
 		folders = folders[1:]
-		if len(refused) >= most {
-			refuse(refused, folders, fmt.Sprintf("not read: %d other clusters of this revision take too much to be read", most))
-			return refused, nil
+		if taking++; taking >= most {
+			refuse(found, folders, fmt.Sprintf("not read: %d other clusters of this revision take too much to be read", most))
+			return found, nil
 		}
 	}
-	return refused, nil
+	return found, nil
 }
 
-func refuse(refused map[string]cluster.Problems, folders []string, why string) {
+func refuse(found map[string]cluster.Problems, folders []string, why string) {
 	for _, folder := range folders {
-		refused[folder] = cluster.Problems{{Severity: cluster.Error, File: folder, Message: why,
+		found[folder] = cluster.Problems{{Severity: cluster.Error, File: folder, Message: why,
 			Hint: "look for what is unusual in its files, such as long lists, deep nesting or very long texts; `git revert` brings back what was read before"}}
 	}
 }
@@ -105,10 +113,11 @@ func describe(err error) (why string, known bool) {
 
 // The operations of a question.
 const (
-	opBegin = "begin" // to read the next folder, or to compare all of them
-	opStat  = "stat"
-	opList  = "list"
-	opRead  = "read"
+	opBegin    = "begin"    // to read the next folder, or to compare all of them
+	opRendered = "rendered" // the folder
+	opStat     = "stat"
+	opList     = "list"
+	opRead     = "read"
 )
 
 // What goes to the worker and back.

@@ -48,11 +48,14 @@ func TestOrdinaryClusters(t *testing.T) {
 	} {
 		workers, read := 0, map[string]bool{}
 		files := recorded{os.DirFS(c.dir), read}
-		refused, err := New(Config{Worker: counting(&workers, worker.Run)}).Inspect(t.Context(), files, c.folders)
-		if err != nil || len(refused) != 0 || workers != 1 {
-			t.Errorf("%s: %v, %v, by %d workers", name, refused, err, workers)
+		found, err := New(Config{Worker: counting(&workers, worker.Run)}).Inspect(t.Context(), files, c.folders)
+		if err != nil || workers != 1 {
+			t.Errorf("%s: %v, by %d workers", name, err, workers)
 		}
 		for _, folder := range c.folders {
+			if refused, rendered := found[folder]; len(refused) > 0 || !rendered {
+				t.Errorf("%s: %s was not rendered: %v", name, folder, refused)
+			}
 			for _, file := range []string{"cluster.yaml", "nodes.yaml", "secrets.sops.yaml"} {
 				if !read[folder+"/"+file] {
 					t.Errorf("%s: %s/%s was not read", name, folder, file)
@@ -92,7 +95,7 @@ func TestClusterThatTakesTooMuch(t *testing.T) {
 		return worker.Run(ctx, job, l, request, answer)
 	})})
 	refused, err := s.Inspect(t.Context(), recorded{fsys, read}, []string{"inventory/a", "inventory/b", "inventory/c"})
-	if err != nil || len(refused) != 1 || workers != 3 || !read["inventory/c/nodes.yaml"] {
+	if err != nil || len(refused) != 3 || len(refused["inventory/a"])+len(refused["inventory/c"]) > 0 || workers != 3 || !read["inventory/c/nodes.yaml"] {
 		t.Fatalf("%v, %v, by %d workers", refused, err, workers)
 	}
 	got := refused["inventory/b"]
@@ -165,13 +168,29 @@ func TestWorkersThatEnd(t *testing.T) {
 		var folders []string
 		last := ""
 		for _, folder := range all {
-			if ps := refused[folder]; len(ps) > 0 {
+			ps, known := refused[folder]
+			if len(ps) > 0 {
 				folders, last = append(folders, folder), ps[0].Message
+			}
+			if !known && err == nil {
+				t.Errorf("%s: %s was not rendered", name, folder)
 			}
 		}
 		if got := strings.Join(folders, " "); got != c.refused || last != c.why || !errors.Is(err, c.err) || (err == nil) != (c.err == nil) {
 			t.Errorf("%s: refused %q, %q, %v", name, got, last, err)
 		}
+	}
+}
+
+// TestInvalidClusters: they are not in the result, for what is wrong is found again by whoever
+// reads them next; or it is not, and then nobody renders them.
+func TestInvalidClusters(t *testing.T) {
+	fsys := fstest.MapFS{}
+	clusterOf(fsys, "a", "", nil)
+	clusterOf(fsys, "b", "unknown: field\n", nil)
+	found, err := New(Config{}).Inspect(t.Context(), fsys, []string{"inventory/a", "inventory/b"})
+	if _, rendered := found["inventory/a"]; err != nil || !rendered || len(found) != 1 {
+		t.Errorf("%v, %v", found, err)
 	}
 }
 
