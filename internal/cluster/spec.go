@@ -486,4 +486,6 @@ type Config struct {
 	DNS bool
 	// Fixed is what of it can never change while the cluster lives.
 	Fixed FixedConfig
+	// Addresses are those that it gives to links of the node, virtual ones included.
+	Addresses []netip.Addr
 }

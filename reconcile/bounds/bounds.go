@@ -80,6 +80,17 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		if !allowsAddress(p, n.IP) {
 			refuse(n.Name, "networks", "its address %s lies outside %s", n.IP, listed(p.Networks))
 		}
+		// What the repository has is what is going to be sent; what a machine runs already is taken
+		// back by sending another one.
+		for _, a := range d.Repository().Configs[n.Name].Addresses {
+			switch {
+			case a == n.IP || a == d.Spec.Network.VIP || !a.IsGlobalUnicast(): // see above; or no one's but the link's
+			case slices.Contains(p.Taken, a):
+				taken(n.Name, "of its machine config the address", a)
+			case !allowsAddress(p, a):
+				refuse(n.Name, "networks", "its machine config has the address %s, which lies outside %s", a, listed(p.Networks))
+			}
+		}
 	}
 	vip := d.Spec.Network.VIP
 	if slices.Contains(p.Taken, vip) {

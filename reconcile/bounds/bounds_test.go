@@ -68,6 +68,48 @@ func TestTaken(t *testing.T) {
 	}
 }
 
+// TestAddressesOfConfigs: what a machine config gives to a node, the policy judges as what the
+// inventory gives it, and names an address once.
+func TestAddressesOfConfigs(t *testing.T) {
+	at := netip.MustParseAddr
+	d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Network: cluster.Network{VIP: at("10.10.0.5")}, Nodes: []cluster.Node{{Name: "cp-1", IP: at("10.10.0.11")}}}}}
+	for _, c := range []struct{ has, taken, networks, refused string }{
+		{has: "10.99.0.1"},
+		{has: "10.99.0.1", taken: "10.99.0.2"},
+		{has: "10.99.0.2", taken: "10.99.0.2", refused: "taken: of its machine config the address 10.99.0.2 is that of this host or of one of its routers"},
+		{has: "10.99.0.1", networks: "10.10.0.0/24", refused: "networks: its machine config has the address 10.99.0.1, which lies outside 10.10.0.0/24 (host policy, policy.yaml: networks)"},
+		{has: "10.10.0.12", networks: "10.10.0.0/24"},
+		{has: "fe80::1", networks: "10.10.0.0/24"},
+		{has: "127.0.0.9", networks: "10.10.0.0/24"},
+		{has: "10.10.0.11", taken: "10.10.0.11", refused: "taken: its address 10.10.0.11 is that of this host or of one of its routers"},
+		{has: "10.10.0.5", taken: "10.10.0.5", refused: "taken: its vip 10.10.0.5 is that of this host or of one of its routers"},
+	} {
+		d.Configs = map[string]cluster.Config{"cp-1": {Addresses: []netip.Addr{at(c.has)}}}
+		var p cluster.Policy
+		if c.taken != "" {
+			p.Taken = []netip.Addr{at(c.taken)}
+		}
+		if c.networks != "" {
+			p.Networks = []netip.Prefix{netip.MustParsePrefix(c.networks)}
+		}
+		var refused []string
+		for _, b := range Violations(d, p) {
+			refused = append(refused, b.About+": "+b.Message)
+		}
+		if got := strings.Join(refused, "; "); got != c.refused {
+			t.Errorf("%+v: %s", c, got)
+		}
+		// What runs is not what the repository has: another push ends it.
+		asked := d
+		asked.Configs = nil
+		running := d
+		running.Asked = &asked
+		if c.has != d.Spec.Nodes[0].IP.String() && c.has != d.Spec.Network.VIP.String() && len(Violations(running, p)) > 0 {
+			t.Errorf("%+v: what runs is refused", c)
+		}
+	}
+}
+
 func TestBelow(t *testing.T) {
 	for _, c := range []struct {
 		src, allowed string

@@ -50,3 +50,30 @@ func TestAuthoritiesOfConfigs(t *testing.T) {
 		}
 	}
 }
+
+// TestAddressesOfPatches: whatever document gives an address to a link, it is seen.
+func TestAddressesOfPatches(t *testing.T) {
+	s := snapshot(t, "v1.14")
+	vip := s.Spec.Network.VIP.String()
+	for text, want := range map[string]string{
+		"machine: {sysctls: {vm.nr_hugepages: \"1024\"}}":                                                                                                           "",
+		"machine: {network: {interfaces: [{interface: eth1, addresses: [10.10.99.1/24, 10.10.99.2]}]}}":                                                             "10.10.99.1 10.10.99.2",
+		"machine: {network: {interfaces: [{interface: eth1, vip: {ip: 10.10.99.3}}]}}":                                                                              "10.10.99.3",
+		"machine: {network: {interfaces: [{interface: eth1, vlans: [{vlanId: 7, addresses: [10.10.99.4/24], vip: {ip: 10.10.99.5}}]}]}}":                            "10.10.99.4 10.10.99.5",
+		"apiVersion: v1alpha1\nkind: LinkConfig\nname: eth1\naddresses: [{address: 10.10.99.6/24}]\n":                                                               "10.10.99.6",
+		"apiVersion: v1alpha1\nkind: DummyLinkConfig\nname: dummy9\naddresses: [{address: 10.10.99.7/32}]\n":                                                        "10.10.99.7",
+		"apiVersion: v1alpha1\nkind: Layer2VIPConfig\nname: 10.10.99.8\nlink: eth1\n":                                                                               "10.10.99.8",
+		"apiVersion: v1alpha1\nkind: VethConfig\nname: veth0\naddresses: [{address: 10.10.99.9/30}]\npeer: {name: veth1, addresses: [{address: 10.10.99.10/30}]}\n": "10.10.99.9 10.10.99.10",
+	} {
+		s.Spec.Nodes[0].Patches = []cluster.Patch{{File: "x.yaml", Document: cluster.SecretString(text)}}
+		var got []string
+		for _, a := range mustRender(t, s)["dev-cp-1"].Addresses {
+			if a.String() != vip && a != s.Spec.Nodes[0].IP {
+				got = append(got, a.String())
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s: %v", text, got)
+		}
+	}
+}

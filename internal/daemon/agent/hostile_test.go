@@ -266,6 +266,14 @@ func TestHostilePushes(t *testing.T) {
 			}
 		}
 		s.Push(removal(before), "none of it")
+		own := maps.Clone(dev)
+		changed(t, own, "inventory/dev/cluster.yaml", "addons: [", "patches: {controlplane: [own.yaml]}\naddons: [")
+		own["inventory/dev/own.yaml"] = []byte("machine: {network: {interfaces: [{interface: eth1, addresses: [10.10.8.99/20]}]}}\n")
+		s.Push(own, "the host's address in a patch")
+		s.Until(10*time.Minute, "the host's address in a patch is refused", func(st cluster.Status) bool {
+			return st.Revision.Commit() == s.Head() && len(st.Blocked) == 1 && strings.Contains(st.Blocked[0].Message, "of its machine config the address 10.10.8.99 is that of this host")
+		})
+		dev["inventory/dev/own.yaml"] = nil
 		for name, text := range hostileCharts() {
 			files := maps.Clone(dev)
 			changed(t, files, "inventory/dev/cluster.yaml", "addons/cilium.yaml]", "addons/cilium.yaml, addons/bad.yaml]")

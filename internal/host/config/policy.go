@@ -28,8 +28,9 @@ type policyFile struct {
 	Datastores []string `yaml:"datastores" is:"storage" default:"any" example:"[local, local-lvm]"`
 	// The bridges that nodes may be attached to.
 	Bridges []string `yaml:"bridges" is:"bridge" default:"any" example:"[vmbr1]"`
-	// The networks that addresses of nodes, and VIPs, must lie in. Without it a node may have
-	// any address of its network that is not this host's or of one of the routers it sends to.
+	// The networks that addresses of nodes, and VIPs, must lie in, those that patches add to a
+	// machine config included. Without it a node may have any address of its network that is
+	// not this host's or of one of the routers it sends to.
 	Networks []netip.Prefix `yaml:"networks" default:"any" example:"[10.10.0.64/26]"`
 	// The most that all clusters of this agent may have together.
 	Limits limitsFile `yaml:"limits"`
