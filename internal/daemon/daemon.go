@@ -22,6 +22,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
+	"github.com/talos-agent/talos-agent/internal/daemon/sandbox"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/config"
@@ -125,6 +126,11 @@ func (d *Daemon) run(ctx context.Context) error {
 	defer signal.Stop(hup)
 	d.notify(daemon.SdNotifyReady + "\n" + "STATUS=" + d.statusLine())
 	d.log.Info("talos-agent started", logging.Detail, "version "+d.c.Version+" follows "+s.Source())
+	ctx, cancel := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer cancel()
+	beside.Go(func() { reportConfinement(ctx, sandbox.New(sandbox.Config{}).FindConfinement, d.log) })
 	return d.serve(ctx, hup)
 }
 

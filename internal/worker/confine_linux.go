@@ -10,6 +10,7 @@ import (
 
 	"github.com/elastic/go-seccomp-bpf"
 	"github.com/landlock-lsm/go-landlock/landlock"
+	syscallLandlock "github.com/landlock-lsm/go-landlock/landlock/syscall"
 )
 
 // findProgram is this program, also after a package has replaced its file.
@@ -43,8 +44,11 @@ func confineProcess(l Limits) error {
 		}
 	}
 	// sprig's functions of dates read time zones.
-	_ = landlock.V6.BestEffort().Restrict(landlock.RODirs("/usr/share/zoneinfo").IgnoreIfMissing())
-	_ = seccomp.LoadFilter(seccomp.Filter{NoNewPrivs: true, Flag: seccomp.FilterFlagTSync, Policy: seccomp.Policy{
+	version, err := syscallLandlock.LandlockGetABIVersion()
+	if err == nil && landlock.V6.BestEffort().Restrict(landlock.RODirs("/usr/share/zoneinfo").IgnoreIfMissing()) == nil {
+		had.Landlock = version
+	}
+	had.Seccomp = nil == seccomp.LoadFilter(seccomp.Filter{NoNewPrivs: true, Flag: seccomp.FilterFlagTSync, Policy: seccomp.Policy{
 		DefaultAction: seccomp.ActionAllow,
 		Syscalls:      []seccomp.SyscallGroup{{Action: seccomp.ActionErrno, Names: refused}},
 	}})

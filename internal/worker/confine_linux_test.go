@@ -8,6 +8,32 @@ import (
 	landlock "github.com/landlock-lsm/go-landlock/landlock/syscall"
 )
 
+// TestConfinement: a worker reports what confines it, as far as this kernel has it.
+func TestConfinement(t *testing.T) {
+	c, err := FindConfinement(t.Context(), Run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if version, err := landlock.LandlockGetABIVersion(); err == nil && c.Landlock != version || err != nil && c.Landlock != 0 {
+		t.Errorf("%+v, and this kernel has Landlock %d, %v", c, version, err)
+	}
+	t.Log(c)
+}
+
+// TestConfinementInWords: what is missing is named.
+func TestConfinementInWords(t *testing.T) {
+	for c, want := range map[Confinement]string{
+		{Landlock: 4, Seccomp: true}: "Landlock: yes, seccomp: yes; ",
+		{Landlock: 4}:                "Landlock: yes, seccomp: no; seccomp",
+		{Seccomp: true}:              "Landlock: no, seccomp: yes; Landlock",
+		{}:                           "Landlock: no, seccomp: no; Landlock and seccomp",
+	} {
+		if got := c.String() + "; " + c.Missing(); got != want {
+			t.Errorf("%+v: %s, want %s", c, got, want)
+		}
+	}
+}
+
 // TestConfined: a worker reaches no network, no other program and no file, and knows
 // nothing of the environment.
 func TestConfined(t *testing.T) {

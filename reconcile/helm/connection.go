@@ -95,7 +95,7 @@ func (b *leashed) Close() error {
 // What templates of one chart may look up. What comes is in this process, and takes some ten
 // times of it, until the worker has got it.
 const (
-	maxLookedUp = 8 << 20 // bytes in all, with what the API says of the kinds
+	maxLookedUp = 8 << 20 // bytes in all, with what the API has on the kinds
 	maxLookups  = 1000    // requests; each kind takes one by itself
 )
 

@@ -14,7 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
-// readClusters is the job of a worker. It tells which clusters it rendered, and returns nothing: that
+// readClusters is the job of a worker. It reports which clusters it rendered, and returns nothing: that
 // it ends is what counts.
 var readClusters = worker.RegisterTyped("read-clusters", func(r request, ask worker.Ask) (struct{}, error) {
 	files, budget := askedFiles{ask}, inventory.NewBudget()

@@ -223,3 +223,11 @@ func TestFilesOfAWorker(t *testing.T) {
 		t.Errorf("%v", r)
 	}
 }
+
+// TestConfinement: it is that of a worker of this program.
+func TestConfinement(t *testing.T) {
+	has, lacks, err := New(Config{}).FindConfinement(t.Context())
+	if err != nil || !strings.Contains(has, "seccomp: yes") != strings.Contains(lacks, "seccomp") {
+		t.Errorf("has %s, lacks %s, %v", has, lacks, err)
+	}
+}

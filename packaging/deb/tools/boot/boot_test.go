@@ -200,6 +200,17 @@ func (c *container) confined() {
 	// Its secrets are neither in its arguments nor in its environment; what can
 	// be read there is where the credentials lie.
 	c.same("the daemon's arguments", "/usr/bin/talos-agent\x00run", strings.Trim(c.run("cat", "/proc/"+pid+"/cmdline"), "\x00"))
+	// The processes that read what is pushed may confine themselves, as far as the kernel has
+	// it outside of the unit.
+	want := "Landlock: yes, seccomp: yes"
+	if version := c.sh("perl -e 'print syscall(444, 0, 0, 1)'"); version == "-1" { // landlock_create_ruleset
+		c.t.Log("this kernel, or the container, has no Landlock")
+		want = "Landlock: no, seccomp: yes"
+	}
+	c.until("the daemon logs how workers are confined", func() (bool, string) {
+		out := c.run("journalctl", "--unit=talos-agent", "--boot", "--output=verbose", "--no-pager")
+		return strings.Contains(out, "DETAIL="+want+"\n"), out
+	})
 	for _, dir := range []string{"/run/credentials/talos-agent.service", "/var/lib/talos-agent"} {
 		c.refused(2, "Permission denied", "runuser", "--user", "nobody", "--", "ls", dir)
 	}
