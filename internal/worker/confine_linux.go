@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 
 	"github.com/elastic/go-seccomp-bpf"
+	"github.com/elastic/go-seccomp-bpf/arch"
 	"github.com/landlock-lsm/go-landlock/landlock"
 	syscallLandlock "github.com/landlock-lsm/go-landlock/landlock/syscall"
 )
@@ -48,11 +50,29 @@ func confineProcess(l Limits) error {
 	if err == nil && landlock.V6.BestEffort().Restrict(landlock.RODirs("/usr/share/zoneinfo").IgnoreIfMissing()) == nil {
 		had.Landlock = version
 	}
-	had.Seccomp = nil == seccomp.LoadFilter(seccomp.Filter{NoNewPrivs: true, Flag: seccomp.FilterFlagTSync, Policy: seccomp.Policy{
-		DefaultAction: seccomp.ActionAllow,
-		Syscalls:      []seccomp.SyscallGroup{{Action: seccomp.ActionErrno, Names: refused}},
-	}})
+	had.Seccomp = refuseCalls() == nil
 	return nil
+}
+
+// refuseCalls has the kernel refuse system calls to this process.
+func refuseCalls() error {
+	info, err := arch.GetInfo("")
+	if err != nil {
+		return err
+	}
+	// One that a processor's kernel does not have, such as fork on arm64, is no name there.
+	names := slices.DeleteFunc(slices.Clone(refused), func(name string) bool { _, known := info.SyscallNames[name]; return !known })
+	return seccomp.LoadFilter(seccomp.Filter{NoNewPrivs: true, Flag: seccomp.FilterFlagTSync, Policy: seccomp.Policy{
+		DefaultAction: seccomp.ActionAllow,
+		Syscalls: []seccomp.SyscallGroup{
+			{Action: seccomp.ActionErrno, Names: names, NamesWithCondtions: []seccomp.NameWithConditions{
+				// Threads only.
+				{Name: "clone", Conditions: seccomp.ArgumentConditions{{Argument: 0, Operation: seccomp.BitsNotSet, Value: syscall.CLONE_THREAD}}},
+			}},
+			// Its flags lie in memory, where no filter sees them; C libraries use clone then.
+			{Action: seccomp.ActionErrno | seccomp.Action(syscall.ENOSYS), Names: []string{"clone3"}},
+		},
+	}})
 }
 
 // refused are system calls with which a process reaches another one, the network, or more

@@ -1,11 +1,14 @@
 package worker
 
 import (
+	"fmt"
 	"net"
 	"os"
+	"syscall"
 	"testing"
 
 	landlock "github.com/landlock-lsm/go-landlock/landlock/syscall"
+	"golang.org/x/sys/unix"
 )
 
 // TestConfinement: a worker reports what confines it, as far as this kernel has it.
@@ -18,6 +21,26 @@ func TestConfinement(t *testing.T) {
 		t.Errorf("%+v, and this kernel has Landlock %d, %v", c, version, err)
 	}
 	t.Log(c)
+}
+
+// forking is a job that begins a process, which would have a bound of the processor of its own.
+var forking = Register("test-fork", func([]byte, Ask) ([]byte, error) {
+	child, _, errno := syscall.RawSyscall(syscall.SYS_CLONE, uintptr(syscall.SIGCHLD), 0, 0)
+	if errno == 0 && child == 0 {
+		syscall.RawSyscall(syscall.SYS_EXIT, 0, 0, 0)
+	}
+	_, _, another := syscall.RawSyscall(unix.SYS_CLONE3, 0, 0, 0)
+	return fmt.Append(nil, errno == syscall.EPERM, " ", another == syscall.ENOSYS), nil
+})
+
+// TestForks: a worker begins no process, while it has threads.
+func TestForks(t *testing.T) {
+	if c, err := FindConfinement(t.Context(), Run); err != nil || !c.Seccomp {
+		t.Skipf("there is no seccomp here: %v, %v", c, err)
+	}
+	if got, err := Run(t.Context(), forking, moderate, nil, nil); err != nil || string(got) != "true true" {
+		t.Errorf("%s, %v", got, err)
+	}
 }
 
 // TestConfinementInWords: what is missing is named.
