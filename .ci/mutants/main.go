@@ -31,7 +31,6 @@ func main() {
 	flag.StringVar(&o.root, "root", ".", "the root of the repository")
 	flag.StringVar(&o.accepted, "accepted", ".ci/mutants/accepted.txt", "the survivors that are accepted, a line each, below the root")
 	flag.StringVar(&o.above, "above", "", "packages whose tests run when those of the mutant's own pass, with commas between them")
-	flag.StringVar(&o.files, "files", "", "only these files of the packages, by name, with commas between them")
 	flag.StringVar(&o.base, "base", "", "only lines that were changed since this commit")
 	flag.IntVar(&o.sample, "sample", 0, "at most so many mutants of each package, the same ones always; 0: all")
 	flag.IntVar(&o.atLeast, "killed", 95, "the least share of viable mutants that must not survive, in percent")
@@ -45,10 +44,10 @@ func main() {
 }
 
 type options struct {
-	root, accepted, above, base, files string
-	sample, atLeast                    int
-	within                             time.Duration
-	packages                           []string
+	root, accepted, above, base string
+	sample, atLeast             int
+	within                      time.Duration
+	packages                    []string
 }
 
 // outcome is what became of a mutant.
@@ -63,7 +62,7 @@ const (
 
 func (o options) run(ctx context.Context) error {
 	if len(o.packages) == 0 {
-		return errors.New("which packages? such as reconcile/quorum internal/cluster")
+		return errors.New("which packages? such as internal/cluster, or reconcile:journal.go,learn.go for some files of one")
 	}
 	reasons, err := o.readAccepted()
 	if err != nil {
@@ -75,10 +74,14 @@ func (o options) run(ctx context.Context) error {
 	}
 	defer func() { _ = os.RemoveAll(dir) }() // nothing of it is needed any longer
 	all := map[outcome]int{}
-	for _, pkg := range o.packages {
-		mutants, err := o.listMutants(pkg)
+	for _, name := range o.packages {
+		pkg, files, _ := strings.Cut(name, ":")
+		mutants, err := o.listMutants(pkg, splitList(files))
 		if err != nil {
 			return err
+		}
+		if len(mutants) == 0 { // nothing of it has changed
+			continue
 		}
 		if out, err := o.test(ctx, "", pkg); err != nil || out != survived {
 			return fmt.Errorf("%s: its tests fail as it is: %w", pkg, err)
@@ -123,8 +126,8 @@ func splitList(text string) []string {
 	return strings.FieldsFunc(text, func(r rune) bool { return r == ',' })
 }
 
-// listMutants lists the mutants of a package that are to be tried.
-func (o options) listMutants(pkg string) ([]mutant, error) {
+// listMutants lists the mutants of a package, or of some files of it, that are to be tried.
+func (o options) listMutants(pkg string, only []string) ([]mutant, error) {
 	files, err := filepath.Glob(filepath.Join(o.root, pkg, "*.go"))
 	if err != nil {
 		return nil, err
@@ -135,7 +138,7 @@ func (o options) listMutants(pkg string) ([]mutant, error) {
 	}
 	var out []mutant
 	for _, path := range files {
-		if strings.HasSuffix(path, "_test.go") || o.files != "" && !slices.Contains(splitList(o.files), filepath.Base(path)) {
+		if strings.HasSuffix(path, "_test.go") || len(only) > 0 && !slices.Contains(only, filepath.Base(path)) {
 			continue
 		}
 		source, err := os.ReadFile(path)
@@ -152,8 +155,8 @@ func (o options) listMutants(pkg string) ([]mutant, error) {
 		}
 		out = append(out, found...)
 	}
-	if o.files != "" && len(out) == 0 {
-		return nil, fmt.Errorf("%s: no mutants in %s: are the files called otherwise?", pkg, o.files)
+	if o.base == "" && len(out) == 0 {
+		return nil, fmt.Errorf("%s: no mutants in %q: are the files called otherwise?", pkg, only)
 	}
 	if o.sample > 0 && len(out) > o.sample {
 		slices.SortFunc(out, func(a, b mutant) int { return int(int64(digest(a.key())) - int64(digest(b.key()))) })

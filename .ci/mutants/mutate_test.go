@@ -119,7 +119,7 @@ func TestListMutants(t *testing.T) {
 		}
 	}
 	for files, want := range map[string]string{"": "a.go a.go b.go b.go", "b.go": "b.go b.go", "b.go,a.go": "a.go a.go b.go b.go", "c.go": "", "a_test.go": ""} {
-		found, err := options{root: root, files: files}.listMutants(".")
+		found, err := options{root: root}.listMutants(".", splitList(files))
 		var got []string
 		for _, m := range found {
 			got = append(got, m.file)
