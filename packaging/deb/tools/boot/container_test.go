@@ -130,6 +130,8 @@ func (c *container) boot() {
 	c.t.Helper()
 	c.log = &bytes.Buffer{}
 	c.nspawn = exec.Command("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", "--boot", "--console=pipe", "--hostname=pve1",
+		// A host may use Landlock, which a container may not by itself.
+		"--system-call-filter=landlock_create_ruleset landlock_add_rule landlock_restrict_self",
 		"--network-namespace-path=/run/netns/"+c.net, "--bind="+c.work, "--directory="+c.root)
 	// systemd 257 wants to be told that control groups of version 1 are meant.
 	c.nspawn.Env = append(os.Environ(), "SYSTEMD_CGROUP_ENABLE_LEGACY_FORCE=1")
