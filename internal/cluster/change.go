@@ -38,6 +38,7 @@ type FixedConfig struct {
 	DNSDomain string
 	Pods      string // networks, comma-separated
 	Services  string
+	Role      Role // of the machine; "" : unknown
 	// Authorities may be rotated, by whoever has the keys of the machines; the agent does not.
 	Authorities Authorities
 }
@@ -61,6 +62,11 @@ func (a Authorities) Other(want Authorities) string {
 	return ""
 }
 
+// OtherRole reports whether a machine has another role than the wanted one.
+func (f FixedConfig) OtherRole(want FixedConfig) bool {
+	return f.Role != "" && want.Role != "" && f.Role != want.Role
+}
+
 // Differences are what of two is not the same, for people, besides authorities; none where
 // one is unknown.
 func (f FixedConfig) Differences(want FixedConfig) []string {
@@ -76,6 +82,9 @@ func (f FixedConfig) Differences(want FixedConfig) []string {
 		if x.have != x.want {
 			out = append(out, fmt.Sprintf("%s %s (the inventory has %s)", x.name, x.have, x.want))
 		}
+	}
+	if f.OtherRole(want) {
+		out = append(out, fmt.Sprintf("role %s (the inventory has %s)", f.Role, want.Role))
 	}
 	return out
 }

@@ -35,6 +35,10 @@ func fixedOf(p config.Config) cluster.FixedConfig {
 		f.DNSDomain, f.Pods, f.Services = n.DNSDomain(), joinNetworks(n.PodCIDRs()), joinNetworks(n.ServiceCIDRs())
 	}
 	if m := p.Machine(); m != nil {
+		f.Role = cluster.Worker
+		if m.Type().IsControlPlane() {
+			f.Role = cluster.ControlPlane
+		}
 		f.Authorities.Talos = hashAuthorities(m.Security().IssuingCA(), m.Security().AcceptedCAs())
 	}
 	if ca := p.K8sAPIServerCAConfig(); ca != nil {

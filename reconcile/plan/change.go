@@ -114,7 +114,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 		}
 		fixed := mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)
 		switch c := mach.Change; {
-		case slices.Contains(m.rotated, n.Name): // reported
+		case slices.Contains(m.rotated, n.Name), slices.Contains(m.reassigned, n.Name): // reported
 		case len(fixed) > 0:
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, Message: "a cluster that lives keeps what it was made with: " + strings.Join(fixed, ", "),
 				Hint: "undo the change in cluster.yaml or in the patch; another network needs another cluster"})

@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // removeLost plans the removal of a member that has no machine, as soon as that was seen
@@ -53,9 +54,9 @@ func (m *planner) planOrphanMembers() {
 		}
 	}
 	for _, mem := range m.o.Members.Value {
-		owner, sure := ownerOf(m.o.Members.Value, mem, m.d.Spec.ControlPlanes())
+		owner, sure := quorum.OwnerOf(m.o.Members.Value, mem, m.d.Spec.ControlPlanes())
 		switch {
-		case owner != "" && sure, m.isOrphanVM(mem.Name):
+		case owner != "" && sure, m.isOrphanVM(mem.Name), slices.Contains(m.reassigned, mem.Name): // reported
 			continue
 		case owner != "":
 			m.block(cluster.Block{Subject: owner, Reason: cluster.OrphanEtcdMember, About: mem.HexID(),

@@ -56,24 +56,25 @@ type planner struct {
 	o cluster.Observed
 	p cluster.Policy
 
-	running  map[cluster.ActionID]cluster.Running
-	backoffs map[cluster.ActionID]cluster.Backoff
-	dead     string                             // the node that gets a new machine because it is dead
-	held     map[cluster.Claim]cluster.ActionID // by whom, under way or planned
-	overdue  map[cluster.ActionID]bool          // what takes longer than it should
-	budgets  map[cluster.Role]budget
-	fewer    string // the rule of the host by which fewer workers may be unavailable than the cluster asks for
-	etcd     quorum.Etcd
-	lacks    map[string][]cluster.Block // by node without a VM: what there is too little of for it
-	short    map[string][]string        // by node: the fields of its VM that there is no room for
-	memory   map[string]*room           // by host
-	disks    map[string]*room           // by storage
-	target   string                     // identifies the configs of all nodes, once it was asked for
-	rotated  []string                   // the nodes whose machines have another authority
-	tooLarge bool                       // nothing of the cluster is there, and not all of it would fit
-	removed  []cluster.Node             // RemovedNodes
-	crowded  []cluster.Block            // why no VM may be made before those that are removed are deleted
-	plan     Plan
+	running    map[cluster.ActionID]cluster.Running
+	backoffs   map[cluster.ActionID]cluster.Backoff
+	dead       string                             // the node that gets a new machine because it is dead
+	held       map[cluster.Claim]cluster.ActionID // by whom, under way or planned
+	overdue    map[cluster.ActionID]bool          // what takes longer than it should
+	budgets    map[cluster.Role]budget
+	fewer      string // the rule of the host by which fewer workers may be unavailable than the cluster asks for
+	etcd       quorum.Etcd
+	lacks      map[string][]cluster.Block // by node without a VM: what there is too little of for it
+	short      map[string][]string        // by node: the fields of its VM that there is no room for
+	memory     map[string]*room           // by host
+	disks      map[string]*room           // by storage
+	target     string                     // identifies the configs of all nodes, once it was asked for
+	rotated    []string                   // the nodes whose machines have another authority
+	reassigned []string                   // the nodes whose machines have another role
+	tooLarge   bool                       // nothing of the cluster is there, and not all of it would fit
+	removed    []cluster.Node             // RemovedNodes
+	crowded    []cluster.Block            // why no VM may be made before those that are removed are deleted
+	plan       Plan
 }
 
 // Make plans. It never fails: what it cannot decide is a Wait or a Block. Under a
@@ -105,7 +106,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planOverdue()
 	m.waitForVIP()
 	m.blockContract()
-	m.judgeAuthorities()
+	m.judgeMachines()
 	m.judgeCapacity()
 	m.planImage()
 	for _, n := range d.Spec.Nodes {
@@ -197,7 +198,7 @@ func (m *planner) do(a action.Action) {
 			return
 		}
 	}
-	if m.holdBySwitch(i) || m.holdByAuthority(i) || i.Disrupts && (m.holdByWindow(i) || !m.mayDisrupt(i)) {
+	if m.holdBySwitch(i) || m.holdByMachines(i) || i.Disrupts && (m.holdByWindow(i) || !m.mayDisrupt(i)) {
 		return
 	}
 	m.hold(i.ID(), i.Claims)

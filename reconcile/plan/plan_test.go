@@ -137,35 +137,6 @@ func TestLostMembers(t *testing.T) {
 	}
 }
 
-// TestWhoseMembers: of several members that may be a control plane's, its own is the only
-// one with its name and its address, if there is one.
-func TestWhoseMembers(t *testing.T) {
-	exact := cluster.Member{ID: 1, Name: "cp-1", Address: "10.10.0.11"}
-	moved := cluster.Member{ID: 2, Name: "cp-1", Address: "10.10.0.99"}
-	renamed := cluster.Member{ID: 3, Name: "cp-9", Address: "10.10.0.11"}
-	again := cluster.Member{ID: 4, Name: "cp-1", Address: "10.10.0.11"}
-	other := cluster.Member{ID: 5, Name: "cp-2", Address: "10.10.0.12"}
-	for _, c := range []struct {
-		what    string
-		mem     cluster.Member
-		members []cluster.Member
-		owner   string
-		sure    bool
-	}{
-		{"the only one", moved, []cluster.Member{moved, other}, "cp-1", true},
-		{"the right one, beside one elsewhere", exact, []cluster.Member{exact, moved}, "cp-1", true},
-		{"the one elsewhere", moved, []cluster.Member{exact, moved}, "cp-1", false},
-		{"the right one, beside one of another name", exact, []cluster.Member{renamed, exact}, "cp-1", true},
-		{"one of two that are right", exact, []cluster.Member{exact, again}, "cp-1", false},
-		{"one of none of them", other, []cluster.Member{exact, other}, "", false},
-	} {
-		owner, sure := ownerOf(c.members, c.mem, newWorld(1, 0).d.Spec.ControlPlanes())
-		if owner != c.owner || sure != c.sure {
-			t.Errorf("%s: %q, %v", c.what, owner, sure)
-		}
-	}
-}
-
 // TestRemovedNodesAreRecognized: what is left of a node that the inventory does not have any
 // more shows what it was, and what was known of it before fills in the rest.
 func TestRemovedNodesAreRecognized(t *testing.T) {

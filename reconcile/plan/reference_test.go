@@ -63,6 +63,20 @@ var changes = []change{
 		m.Fixed = cluster.FixedConfig{Pods: "10.244.0.0/16"}
 		w.o.Machines[n.Name] = m
 	}},
+	{"the list of nodes.yaml that it is in: its role", func(w *world, n *cluster.Node) {
+		m := w.o.Machines[n.Name]
+		m.Fixed = cluster.FixedConfig{Role: n.Role}
+		w.o.Machines[n.Name] = m
+		n.Role = cluster.ControlPlane
+	}},
+	{"`node`, `proxmox.node`, `proxmox.nodes`, `placement`", func(_ *world, n *cluster.Node) { n.Placement.Pin = "pve2" }},
+	{"`protect`, `environment`, and the switches below", func(_ *world, n *cluster.Node) { n.Protect = true }},
+	{"`config_contract`", func(w *world, _ *cluster.Node) { w.d.OtherContract = "v1.14" }},
+	{"`talos.schematic`", func(w *world, n *cluster.Node) {
+		m := w.o.Machines[n.Name]
+		m.Schematic, w.d.Schematic, w.d.Image.Schematic = w.d.Schematic, "613e1592b2da", "613e1592b2da"
+		w.o.Machines[n.Name] = m
+	}},
 	{"`talos_version`", func(w *world, _ *cluster.Node) { w.d.Spec.Versions.Talos = "v1.13.10" }},
 	{"`kubernetes_version`", func(w *world, n *cluster.Node) {
 		w.d.Spec.Versions.Kubernetes = "v1.36.2"

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -45,7 +46,7 @@ func RemovedNodes(d cluster.Desired, o cluster.Observed) []cluster.Node {
 	}
 	for _, mem := range o.Members.Value {
 		_, seen := found[mem.Name]
-		if owner, _ := ownerOf(o.Members.Value, mem, d.Spec.ControlPlanes()); owner == "" && mem.Name != "" && !seen {
+		if owner, _ := quorum.OwnerOf(o.Members.Value, mem, d.Spec.ControlPlanes()); owner == "" && mem.Name != "" && !seen {
 			found[mem.Name] = cluster.VM{}
 		}
 	}
@@ -136,26 +137,4 @@ func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
 // isOwn reports whether a Node object is of a machine that the agent made.
 func isOwn(d cluster.Desired, kn cluster.KubeNode) bool {
 	return kn.Name != "" && strings.EqualFold(kn.UUID, cluster.NodeUUID(d.Spec.ID, kn.Name))
-}
-
-// ownerOf returns whose member of etcd one is, "" when no control plane's. A
-// control plane may seem to have several, and then that is its own which has both
-// its name and its address; sure is false for the others, and for all where none
-// or several have both.
-func ownerOf(members []cluster.Member, mem cluster.Member, planes []cluster.Node) (owner string, sure bool) {
-	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return mem.IsOf(n) })
-	if i < 0 {
-		return "", false
-	}
-	n, candidates, exact := planes[i], 0, 0
-	isExact := func(mem cluster.Member) bool { return mem.Name == n.Name && mem.Address == n.IP.String() }
-	for _, other := range members {
-		if other.IsOf(n) {
-			candidates++
-		}
-		if isExact(other) {
-			exact++
-		}
-	}
-	return n.Name, candidates == 1 || exact == 1 && isExact(mem)
 }

@@ -124,33 +124,48 @@ func (m *planner) holdByWindow(i action.Info) bool {
 	return true
 }
 
-// judgeAuthorities reports the nodes whose machines have another certificate authority
-// than the cluster's secrets: somebody rotates it, and would be locked out.
-func (m *planner) judgeAuthorities() {
+// judgeMachines blocks the nodes whose machines are other ones than the inventory has: with
+// another certificate authority, or in another role.
+func (m *planner) judgeMachines() {
 	var ours cluster.Authorities
 	for _, n := range m.d.Spec.ControlPlanes() { // whose configs have all of them
 		ours = m.d.Repository().Configs[n.Name].Fixed.Authorities
 	}
 	for _, n := range slices.Concat(m.d.Spec.Nodes, m.removed) {
 		mach := m.o.Machines[n.Name]
-		if what := mach.Fixed.Authorities.Other(ours); what != "" && mach.Reach == cluster.Configured {
+		if mach.Reach != cluster.Configured {
+			continue
+		}
+		if what := mach.Fixed.Authorities.Other(ours); what != "" {
 			m.rotated = append(m.rotated, n.Name)
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.SecretsChanged, About: what, Message: fmt.Sprintf("its machine has another certificate authority than secrets.sops.yaml (that of %s); until they are the same no node is taken out of service, removed or given a config", what),
 				Hint: "somebody has rotated it: bring the new one into secrets.sops.yaml, or rotate it back"})
 		}
+		if _, stays := m.d.Spec.Node(n.Name); stays && mach.Fixed.Role != "" && mach.Fixed.Role != n.Role {
+			m.reassigned = append(m.reassigned, n.Name)
+			m.block(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, About: "role", Message: fmt.Sprintf("it runs as a %s, and the inventory has it as a %s: a node keeps its role; until they are the same no node is taken out of service, removed or given a config", mach.Fixed.Role, n.Role),
+				Hint: "put it back into the list of nodes.yaml in which it was; for a node of the other role, give it another name, vmid and ip: the old one is removed, and a new one is made"})
+		}
 	}
 }
 
-// holdByAuthority holds what takes a node down, away, or changes its config, while a
-// machine has another authority, and reports whether it does. What an administrator has
-// decided is done.
-func (m *planner) holdByAuthority(i action.Info) bool {
-	if len(m.rotated) == 0 || !i.Disrupts && !i.Destructive && i.Kind != cluster.ChangeConfig || m.o.Facts.Destroying() || m.forgets(i.Node) {
+// holdByMachines holds what takes a node down, away, or changes its config, while a machine
+// has another authority, or another role, so that it is not known how many votes are left. It
+// reports whether it does. What an administrator has decided is done.
+func (m *planner) holdByMachines(i action.Info) bool {
+	if !m.isHeld() || !i.Disrupts && !i.Destructive && i.Kind != cluster.ChangeConfig || m.o.Facts.Destroying() || m.forgets(i.Node) {
 		return false
 	}
-	m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.SecretsChanged, About: string(i.Kind), Message: fmt.Sprintf("waits until %s has the certificate authorities of secrets.sops.yaml: %s", strings.Join(m.rotated, ", "), i.Text)})
+	if len(m.rotated) > 0 {
+		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.SecretsChanged, About: string(i.Kind), Message: fmt.Sprintf("waits until %s has the certificate authorities of secrets.sops.yaml: %s", strings.Join(m.rotated, ", "), i.Text)})
+		return true
+	}
+	m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.FixedConfigChanged, About: string(i.Kind), Message: fmt.Sprintf("waits until the inventory has %s in its role again: %s", strings.Join(m.reassigned, ", "), i.Text)})
 	return true
 }
+
+// isHeld reports whether a machine is another one than the inventory has.
+func (m *planner) isHeld() bool { return len(m.rotated)+len(m.reassigned) > 0 }
 
 // asksApproval reports whether changes of the inventory wait for an administrator.
 func (m *planner) asksApproval() bool { return m.d.Spec.ApplyApproved || m.p.ApplyApproved }

@@ -96,7 +96,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	drifts, kn := m.turnOf(n), m.o.Nodes.Value[n.Name]
 	ready := m.plan.Phases[n.Name] == cluster.PhaseReady
 	switch {
-	case len(drifts) == 0, len(m.rotated) > 0 && kn.Turn != "":
+	case len(drifts) == 0, m.isHeld() && kn.Turn != "":
 		if kn.Turn != "" && ready && !n.Locked {
 			m.do(action.UncordonNode{Node: n})
 		}

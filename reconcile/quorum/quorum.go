@@ -122,3 +122,25 @@ func (e Etcd) Down(node string) Etcd {
 func (e Etcd) IsOnly(node string) bool {
 	return e.unknown == "" && e.agreed.Known && e.agreed.Value && e.voters == 1 && len(e.learners) == 0 && slices.Equal(e.Healthy, []string{node})
 }
+
+// OwnerOf returns whose member of etcd one is, "" when no control plane's. A
+// control plane may seem to have several, and then that is its own which has both
+// its name and its address; sure is false for the others, and for all where none
+// or several have both.
+func OwnerOf(members []cluster.Member, mem cluster.Member, planes []cluster.Node) (owner string, sure bool) {
+	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return mem.IsOf(n) })
+	if i < 0 {
+		return "", false
+	}
+	n, candidates, exact := planes[i], 0, 0
+	isExact := func(mem cluster.Member) bool { return mem.Name == n.Name && mem.Address == n.IP.String() }
+	for _, other := range members {
+		if other.IsOf(n) {
+			candidates++
+		}
+		if isExact(other) {
+			exact++
+		}
+	}
+	return n.Name, candidates == 1 || exact == 1 && isExact(mem)
+}

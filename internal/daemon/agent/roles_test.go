@@ -1,0 +1,48 @@
+package agent_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// TestRoleOfANodeStays: a control plane that somebody moves to the workers of nodes.yaml goes on
+// as what it is, with its vote; nothing of it is drained or restarted, until it is put back.
+func TestRoleOfANodeStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		w := s.watchTurns(sz)
+		moved := sz.Files()
+		const node = "{name: dev-cp-3, ip: 10.10.0.13, cpu: 4, ram: 8192, disk: 40G}"
+		changed(t, moved, "inventory/dev/nodes.yaml", "  - "+node+"\n", "")
+		changed(t, moved, "inventory/dev/nodes.yaml", "workers:\n  []\n", "workers:\n  - "+strings.Replace(node, "}", fmt.Sprintf(", vmid: %d}", s.vmidOf("dev-cp-3")), 1)+"\n")
+		changed(t, moved, "inventory/dev/cluster.yaml", "proxmox:\n", "allow_even: true\nproxmox:\n")
+		s.Push(moved, "one of them works")
+		refused := func(st cluster.Status) bool {
+			return st.Revision.Commit() == s.Head() && slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {
+				return b.Subject == "dev-cp-3" && b.Reason == cluster.FixedConfigChanged && strings.HasPrefix(b.Message, "it runs as a controlplane, and the inventory has it as a worker: a node keeps its role")
+			})
+		}
+		s.Until(10*time.Minute, "refused", refused)
+		time.Sleep(time.Hour)
+		st, err := s.Agent.Status("dev")
+		if err != nil || !refused(st) {
+			t.Errorf("%+v, %v", st, err)
+		}
+		s.Push(sz.Files(), "all of them control")
+		s.UntilReady(20 * time.Minute)
+		w.wantDown("")
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}

@@ -1,0 +1,76 @@
+package plan
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+)
+
+// TestNodesKeepTheirRole: a node that is moved to the other list of the inventory keeps running
+// as what it is, also where it is to be replaced: a control plane that became a worker would
+// take its vote with it. Meanwhile nothing else is disrupted, and whoever is drained returns.
+func TestNodesKeepTheirRole(t *testing.T) {
+	for _, c := range []struct {
+		node    string
+		role    cluster.Role
+		replace string
+		why     string
+	}{
+		{"cp-3", cluster.Worker, "", "it runs as a controlplane, and the inventory has it as a worker: a node keeps its role"},
+		{"cp-3", cluster.Worker, "again", "it runs as a controlplane, and the inventory has it as a worker: a node keeps its role"},
+		{"wk-1", cluster.ControlPlane, "", "it runs as a worker, and the inventory has it as a controlplane: a node keeps its role"},
+		{"wk-1", cluster.ControlPlane, "again", "it runs as a worker, and the inventory has it as a controlplane: a node keeps its role"},
+	} {
+		w := newWorld(3, 2)
+		for range 100 {
+			if w.step().Converged() {
+				break
+			}
+		}
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), 3
+		at := func(name string) *cluster.Node {
+			return &w.d.Spec.Nodes[slices.IndexFunc(w.d.Spec.Nodes, func(n cluster.Node) bool { return n.Name == name })]
+		}
+		n := at(c.node)
+		was := n.Role
+		n.Role, n.Replace = c.role, c.replace
+		w.d.Configs[c.node] = cluster.Config{Digest: "new", Fixed: cluster.FixedConfig{Role: c.role}}
+		mach := w.o.Machines[c.node]
+		mach.Change, mach.Fixed = &cluster.Change{For: "new", Reboots: true}, cluster.FixedConfig{Role: was}
+		w.o.Machines[c.node] = mach
+		at("wk-2").Cores = 8 // which takes a turn
+		p := Make(w.d, w.o, w.p)
+		if !slices.ContainsFunc(p.Blocked, func(b cluster.Block) bool {
+			return b.Subject == c.node && b.Reason == cluster.FixedConfigChanged && b.About == "role" && len(b.Message) > len(c.why) && b.Message[:len(c.why)] == c.why && b.Hint != ""
+		}) {
+			t.Errorf("%+v: %v", c, p.Blocked)
+		}
+		if slices.ContainsFunc(p.Blocked, func(b cluster.Block) bool { return b.Reason == cluster.OrphanEtcdMember }) {
+			t.Errorf("%+v: its member is reported as nobody's: %v", c, p.Blocked)
+		}
+		if !slices.ContainsFunc(p.Waiting, func(x cluster.Wait) bool { return x.Subject == "wk-2" }) {
+			t.Errorf("%+v: wk-2 does not wait: %v", c, p.Waiting)
+		}
+		for _, a := range p.Actions {
+			if i := a.Info(); i.Disrupts || i.Destructive || i.Kind == cluster.ChangeConfig {
+				t.Errorf("%+v: %s", c, i.Text)
+			}
+		}
+		// What was drained before returns to service.
+		editNode(&w.o, "wk-2", func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn = true, "cores" })
+		if p := Make(w.d, w.o, w.p); !slices.ContainsFunc(p.Actions, func(a action.Action) bool {
+			i := a.Info()
+			return i.Kind == cluster.UncordonNode && i.Subject == "wk-2"
+		}) {
+			t.Errorf("%+v: wk-2 stays out of service: %v, %v", c, p.Actions, p.Waiting)
+		}
+		// Nothing is destroyed on what is only guessed: the role of a machine that is not read.
+		mach.Fixed = cluster.FixedConfig{}
+		w.o.Machines[c.node] = mach
+		if p := Make(w.d, w.o, w.p); slices.ContainsFunc(p.Blocked, func(b cluster.Block) bool { return b.About == "role" }) {
+			t.Errorf("%+v: blocked by what is not known: %v", c, p.Blocked)
+		}
+	}
+}
