@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // keepPasses is how many passes the status remembers. Only those that began,
@@ -48,7 +49,7 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	if m.problems.HasErrors() {
 		s.Problems = m.problems
 	}
-	s.Problems = slices.Concat(s.Problems, plan.Warnings(d, o), plan.Unplaced(o))
+	s.Problems = slices.Concat(s.Problems, plan.Warnings(d, o), readiness.WarnOfUnplaced(o))
 	s.Waiting = r.waiting(now, p)
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)

@@ -39,6 +39,9 @@ type FixedConfig struct {
 	Pods      string // networks, comma-separated
 	Services  string
 	Role      Role // of the machine; "" : unknown
+	// Flannel is whether Talos brings that network, "yes" or "no"; "" for workers, whose
+	// configs do not have it.
+	Flannel string
 	// Authorities may be rotated, by whoever has the keys of the machines; the agent does not.
 	Authorities Authorities
 }
@@ -82,6 +85,12 @@ func (f FixedConfig) Differences(want FixedConfig) []string {
 		if x.have != x.want {
 			out = append(out, fmt.Sprintf("%s %s (the inventory has %s)", x.name, x.have, x.want))
 		}
+	}
+	switch {
+	case f.Flannel == "yes" && want.Flannel == "no":
+		out = append(out, "Flannel of Talos (the inventory is without)")
+	case f.Flannel == "no" && want.Flannel == "yes":
+		out = append(out, "no Flannel of Talos (the inventory has it)")
 	}
 	if f.OtherRole(want) {
 		out = append(out, fmt.Sprintf("role %s (the inventory has %s)", f.Role, want.Role))

@@ -27,6 +27,22 @@ func TestFixedDifferences(t *testing.T) {
 			t.Errorf("another %s: %q", what, got)
 		}
 	}
+	for _, c := range []struct {
+		have, want FixedConfig
+		why        string
+	}{
+		{FixedConfig{Flannel: "yes"}, FixedConfig{Flannel: "no"}, "Flannel of Talos (the inventory is without)"},
+		{FixedConfig{Flannel: "no"}, FixedConfig{Flannel: "yes"}, "no Flannel of Talos (the inventory has it)"},
+		{FixedConfig{Flannel: "yes"}, FixedConfig{Flannel: "yes"}, ""},
+		{FixedConfig{Role: Worker}, FixedConfig{Role: Worker, Flannel: "yes"}, ""},
+		{FixedConfig{Role: Worker}, FixedConfig{Role: ControlPlane}, "role worker (the inventory has controlplane)"},
+		{FixedConfig{Role: Worker}, FixedConfig{Flannel: "no"}, ""},
+		{FixedConfig{Flannel: "no"}, FixedConfig{Role: Worker}, ""},
+	} {
+		if got := strings.Join(c.have.Differences(c.want), "; "); got != c.why {
+			t.Errorf("%+v, %+v: %s", c.have, c.want, got)
+		}
+	}
 	if a, b := (FixedConfig{}).Differences(have), have.Differences(FixedConfig{}); len(a)+len(b) != 0 {
 		t.Errorf("the unknown differs: %q, %q", a, b)
 	}

@@ -21,7 +21,7 @@ func TestReportConfinement(t *testing.T) {
 		want  string
 	}{
 		"nothing":   {ctx: t.Context(), want: `level=INFO msg="the processes that read what is pushed are confined" detail="all there is"`},
-		"Landlock":  {ctx: t.Context(), lacks: "Landlock", want: `level=WARN msg="the processes that read what is pushed are confined by their limits, but not by Landlock" detail="all there is" hint=`},
+		"Landlock":  {ctx: t.Context(), lacks: "Landlock", want: `level=WARN msg="the processes that read what is pushed are confined by their limits, but not by all that there could be" detail="all there is" hint="kernels of Proxmox VE have Landlock; a drop-in of the unit must not forbid it"`},
 		"processes": {ctx: t.Context(), err: errors.New("fork: no"), want: `level=WARN msg="no process can be begun to read what is pushed, so that nothing new is read" err="fork: no" hint=`},
 		"time":      {ctx: ended, err: context.Canceled},
 	} {

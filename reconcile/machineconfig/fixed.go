@@ -37,7 +37,10 @@ func fixedOf(p config.Config) cluster.FixedConfig {
 	if m := p.Machine(); m != nil {
 		f.Role = cluster.Worker
 		if m.Type().IsControlPlane() {
-			f.Role = cluster.ControlPlane
+			f.Role, f.Flannel = cluster.ControlPlane, "no"
+			if p.K8sFlannelCNIConfig() != nil {
+				f.Flannel = "yes"
+			}
 		}
 		f.Authorities.Talos = hashAuthorities(m.Security().IssuingCA(), m.Security().AcceptedCAs())
 	}

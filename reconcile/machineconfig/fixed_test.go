@@ -14,9 +14,9 @@ func TestFixed(t *testing.T) {
 		s := snapshot(t, contract)
 		want := cluster.FixedConfig{Cluster: s.Spec.Name, DNSDomain: "cluster.local", Pods: s.Spec.Network.PodCIDR.String(), Services: s.Spec.Network.ServiceCIDR.String()}
 		for name, cfg := range mustRender(t, s) {
-			want.Authorities, want.Role = cfg.Fixed.Authorities, cluster.ControlPlane
+			want.Authorities, want.Role, want.Flannel = cfg.Fixed.Authorities, cluster.ControlPlane, "yes"
 			if name == "dev-wk-1" {
-				want.Role = cluster.Worker
+				want.Role, want.Flannel = cluster.Worker, ""
 			}
 			if cfg.Fixed != want || want.Authorities.Talos == "" || want.Authorities.Kubernetes == "" || (want.Authorities.Etcd == "") != (name == "dev-wk-1") {
 				t.Errorf("%s at %s: %+v", name, contract, cfg.Fixed)

@@ -86,6 +86,8 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		return
 	}
 	switch {
+	case !installed && a.Name == string(cluster.CNICilium) && m.keepsFlannel():
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.FixedConfigChanged, Message: "waits, because Talos brings another container network to this cluster, which it was made with"})
 	case !installed:
 		m.do(action.InstallAddon{Addon: a, Digest: chart.Value.Release})
 	case m.planRollback(a, rel, chart.Value.Release):
@@ -221,6 +223,13 @@ const abandonedAfter = 10 * time.Minute
 // putBackAfter is how old a revision is before what is not as it was made is put back: that
 // makes a new one, and something in the cluster may delete the object again and again.
 const putBackAfter = 5 * time.Minute
+
+// keepsFlannel reports whether a control plane has Flannel, and the inventory is without.
+func (m *planner) keepsFlannel() bool {
+	return slices.ContainsFunc(m.d.Spec.ControlPlanes(), func(n cluster.Node) bool {
+		return m.o.Machines[n.Name].Fixed.Flannel == "yes" && m.d.Repository().Configs[n.Name].Fixed.Flannel == "no"
+	})
+}
 
 // putBack upgrades a release to what it is already, which makes again what somebody has
 // deleted of it and sets again what somebody has changed.

@@ -117,7 +117,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 		case slices.Contains(m.rotated, n.Name), slices.Contains(m.reassigned, n.Name): // reported
 		case len(fixed) > 0:
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, Message: "a cluster that lives keeps what it was made with: " + strings.Join(fixed, ", "),
-				Hint: "undo the change in cluster.yaml or in the patch; another network needs another cluster"})
+				Hint: "undo the change in cluster.yaml or in the patch; another network, or another cni, needs another cluster"})
 		case n.Locked:
 			m.blockLocked(n, []drift.Drift{dr})
 		case c == nil || c.For != dr.Want:

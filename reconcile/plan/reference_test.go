@@ -63,6 +63,12 @@ var changes = []change{
 		m.Fixed = cluster.FixedConfig{Pods: "10.244.0.0/16"}
 		w.o.Machines[n.Name] = m
 	}},
+	{"`cni`, from or to flannel", func(w *world, n *cluster.Node) { // in the configs of control planes
+		w.d.Configs[n.Name] = cluster.Config{Digest: "new", Fixed: cluster.FixedConfig{Flannel: "no"}}
+		m := w.o.Machines[n.Name]
+		m.Fixed = cluster.FixedConfig{Flannel: "yes"}
+		w.o.Machines[n.Name] = m
+	}},
 	{"the list of nodes.yaml that it is in: its role", func(w *world, n *cluster.Node) {
 		m := w.o.Machines[n.Name]
 		m.Fixed = cluster.FixedConfig{Role: n.Role}

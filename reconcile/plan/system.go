@@ -34,9 +34,9 @@ func (m *planner) planSystemPods() {
 	}
 	waits := !m.o.Facts.WasReady() && m.deploysDNS() && m.waitForDNS()
 	var names []string
-	for _, w := range unplacedWorkloads(m.o) {
-		if !w.served && !(waits && w.dns) {
-			names = append(names, w.name+": "+w.why)
+	for _, w := range readiness.ListUnplaced(m.o) {
+		if !w.Served && !(waits && w.DNS) {
+			names = append(names, w.Name+": "+w.Why)
 		}
 	}
 	if len(names) > 0 {
@@ -68,43 +68,6 @@ func (m *planner) waitForDNS() bool {
 	m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.ClusterDNSNotReady, Message: "waits for the cluster's DNS: " + cmp.Or(why, starts), Within: joinWithin,
 		Hint: "`kubectl -n kube-system describe pods -l k8s-app=kube-dns` shows what it lacks"})
 	return true
-}
-
-// unplaced is a workload of kube-system with a pod that no node takes.
-type unplaced struct {
-	name, why string
-	served    bool // another pod of it is ready
-	dns       bool
-}
-
-// unplacedWorkloads lists them by name.
-func unplacedWorkloads(o cluster.Observed) []unplaced {
-	found := map[string]unplaced{}
-	for _, p := range o.SystemPods.Value {
-		if why := p.Unschedulable; why != "" && (found[p.Workload].why == "" || why < found[p.Workload].why) {
-			found[p.Workload] = unplaced{name: p.Workload, why: why, dns: p.DNS}
-		}
-	}
-	for _, p := range o.SystemPods.Value {
-		if w, ok := found[p.Workload]; ok && p.Ready {
-			w.served = true
-			found[p.Workload] = w
-		}
-	}
-	return slices.SortedFunc(maps.Values(found), func(a, b unplaced) int { return cmp.Compare(a.name, b.name) })
-}
-
-// Unplaced warns of pods of kube-system that no node takes, where others do their
-// work: more replicas than nodes are no reason not to be Ready.
-func Unplaced(o cluster.Observed) cluster.Problems {
-	var out cluster.Problems
-	for _, w := range unplacedWorkloads(o) {
-		if w.served {
-			out = append(out, cluster.Problem{Severity: cluster.Warning, Message: fmt.Sprintf("no node takes a pod of %s in kube-system, of which another is ready: %s", w.name, w.why),
-				Hint: "give it fewer replicas, or the cluster another node"})
-		}
-	}
-	return out
 }
 
 // waitForVIP reports a VIP at which no kube-apiserver of the cluster answers, while one

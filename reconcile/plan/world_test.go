@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // world is a desired state and an observation that scenario commands edit.
@@ -657,7 +658,7 @@ func (w *world) run(t *testing.T, line string) string {
 			w.d.Configs[name] = c
 		}
 	case "warnings":
-		return fmt.Sprint(Unplaced(w.o))
+		return fmt.Sprint(readiness.WarnOfUnplaced(w.o))
 	case "node-object":
 		nodes := maps.Clone(w.o.Nodes.Value)
 		nodes[arg(1)] = cluster.KubeNode{Name: arg(1), Ready: arg(2) == "ready", Why: "Kubelet stopped posting node status."}

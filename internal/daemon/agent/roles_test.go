@@ -46,3 +46,38 @@ func TestRoleOfANodeStays(t *testing.T) {
 		s.Halt()
 	})
 }
+
+// TestNetworkOfAClusterStays: Cilium is not installed beside Flannel in a cluster that runs with
+// it, and its nodes keep their configs, until the inventory has flannel again.
+func TestNetworkOfAClusterStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		flannel := sz.Files()
+		changed(t, flannel, "inventory/dev/cluster.yaml", "cni: cilium", "cni: flannel")
+		changed(t, flannel, "inventory/dev/cluster.yaml", "addons: [addons/cilium.yaml]", "addons: []")
+		s.Push(flannel, "flannel")
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		s.Push(sz.Files(), "cilium")
+		s.Until(10*time.Minute, "refused", func(st cluster.Status) bool {
+			return st.Revision.Commit() == s.Head() && slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {
+				return b.Reason == cluster.FixedConfigChanged && strings.Contains(b.Message, "what it was made with: Flannel of Talos (the inventory is without)")
+			})
+		})
+		time.Sleep(time.Hour)
+		st, err := s.Agent.Status("dev")
+		if err != nil || !slices.ContainsFunc(st.Waiting, func(w cluster.WaitStatus) bool { return w.Subject == "cilium" && w.Reason == cluster.FixedConfigChanged }) {
+			t.Errorf("%+v, %v", st, err)
+		}
+		for _, a := range st.Addons {
+			if a.State != "absent" {
+				t.Errorf("%+v", a)
+			}
+		}
+		s.Push(flannel, "flannel again")
+		s.UntilReady(20 * time.Minute)
+		s.Halt()
+	})
+}
