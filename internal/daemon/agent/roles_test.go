@@ -68,7 +68,9 @@ func TestNetworkOfAClusterStays(t *testing.T) {
 		})
 		time.Sleep(time.Hour)
 		st, err := s.Agent.Status("dev")
-		if err != nil || !slices.ContainsFunc(st.Waiting, func(w cluster.WaitStatus) bool { return w.Subject == "cilium" && w.Reason == cluster.FixedConfigChanged }) {
+		if err != nil || !slices.ContainsFunc(st.Waiting, func(w cluster.WaitStatus) bool {
+			return w.Subject == "cilium" && w.Reason == cluster.FixedConfigChanged
+		}) {
 			t.Errorf("%+v, %v", st, err)
 		}
 		for _, a := range st.Addons {
