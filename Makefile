@@ -173,7 +173,7 @@ MUTATED_FLAGS ?=
 mutants: ## drop one clause at a time from the packages MUTATED, and name what no test misses
 	$(GO) -C .ci/mutants run . -root '$(CURDIR)' -base '$(MUTATED_BASE)' $(MUTATED_FLAGS) $(MUTATED)
 
-# A sample has fewer mutants than a share of 95 % can be told of.
+# A sample is too small to judge a share of 95 %.
 .PHONY: mutants-of-change
 mutants-of-change: ## the same for a sample of the lines that the last two days changed
 	$(MAKE) mutants MUTATED='$(MUTATED_QUICK)' MUTATED_FLAGS='-sample 25 -killed 90' \

@@ -410,7 +410,11 @@ func (r *Repository) inspect(ctx context.Context, t Tree, s *state, names ...str
 	if began.Before(s.inspects) {
 		return s.unread
 	}
-	found, err := r.c.Inspect(ctx, t.FS, folders)
+	files := &watched{FS: t.FS}
+	found, err := r.c.Inspect(ctx, files, folders)
+	if err == nil {
+		err = files.failed // it is not about what is in the folders
+	}
 	if err != nil {
 		err = fault.WithHint(fmt.Errorf("read the clusters of %s: %w", t.Revision.Short(), err), "it is tried again; if that does not help, see how busy the host is, and whether its memory is full")
 		if ctx.Err() == nil {

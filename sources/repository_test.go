@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/fstest"
 	"testing/synctest"
@@ -584,4 +585,44 @@ func TestInspect(t *testing.T) {
 			t.Errorf("another tree: %v, asked for %q", err, asked)
 		}
 	})
+}
+
+// TestInspectReadsFiles: a file that cannot be read where clusters are inspected says nothing
+// about them: it is an error, and they are inspected again.
+func TestInspectReadsFiles(t *testing.T) { synctest.Test(t, testInspectReadsFiles) }
+
+func testInspectReadsFiles(t *testing.T) {
+	files := &failingOnce{FS: flood(1, 1, true, "")}
+	repo, err := New(Config{Inspect: func(_ context.Context, files fs.FS, folders []string) (map[string]cluster.Problems, error) {
+		if _, err := fs.ReadFile(files, folders[0]+"/cluster.yaml"); err != nil {
+			return map[string]cluster.Problems{}, nil // as invalid as any other
+		}
+		return map[string]cluster.Problems{folders[0]: nil}, nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tree := Tree{Revision: revision, Content: "x", FS: files}
+	files.fail = true
+	if _, problems, err := repo.Snapshot(t.Context(), tree, "c000"); !errors.Is(err, syscall.EIO) {
+		t.Errorf("%v, %v", problems, err)
+	}
+	time.Sleep(time.Until(repo.state.inspects))
+	if snap, problems, err := repo.Snapshot(t.Context(), tree, "c000"); err != nil || problems.HasErrors() || snap.Spec.Name != "c000" {
+		t.Errorf("%v, %v", problems, err)
+	}
+}
+
+// failingOnce are files of which one cannot be opened once.
+type failingOnce struct {
+	fs.FS
+	fail bool
+}
+
+func (f *failingOnce) Open(name string) (fs.File, error) {
+	if f.fail && strings.HasSuffix(name, "/cluster.yaml") {
+		f.fail = false
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.EIO}
+	}
+	return f.FS.Open(name)
 }

@@ -132,6 +132,14 @@ func (o options) listMutants(pkg string, only []string) ([]mutant, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, name := range only {
+		if !slices.Contains(files, filepath.Join(o.root, pkg, name)) {
+			return nil, fmt.Errorf("%s has no file %s: is it called otherwise now?", pkg, name)
+		}
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s has no Go files: is it called otherwise now?", pkg)
+	}
 	changed, err := o.changedLines(pkg)
 	if err != nil {
 		return nil, err

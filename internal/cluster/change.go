@@ -88,9 +88,9 @@ func (f FixedConfig) Differences(want FixedConfig) []string {
 	}
 	switch {
 	case f.Flannel == "yes" && want.Flannel == "no":
-		out = append(out, "Flannel of Talos (the inventory is without)")
+		out = append(out, "Flannel, which Talos brings (the inventory has none)")
 	case f.Flannel == "no" && want.Flannel == "yes":
-		out = append(out, "no Flannel of Talos (the inventory has it)")
+		out = append(out, "no Flannel (the inventory has it)")
 	}
 	if f.OtherRole(want) {
 		out = append(out, fmt.Sprintf("role %s (the inventory has %s)", f.Role, want.Role))

@@ -31,8 +31,8 @@ func TestFixedDifferences(t *testing.T) {
 		have, want FixedConfig
 		why        string
 	}{
-		{FixedConfig{Flannel: "yes"}, FixedConfig{Flannel: "no"}, "Flannel of Talos (the inventory is without)"},
-		{FixedConfig{Flannel: "no"}, FixedConfig{Flannel: "yes"}, "no Flannel of Talos (the inventory has it)"},
+		{FixedConfig{Flannel: "yes"}, FixedConfig{Flannel: "no"}, "Flannel, which Talos brings (the inventory has none)"},
+		{FixedConfig{Flannel: "no"}, FixedConfig{Flannel: "yes"}, "no Flannel (the inventory has it)"},
 		{FixedConfig{Flannel: "yes"}, FixedConfig{Flannel: "yes"}, ""},
 		{FixedConfig{Role: Worker}, FixedConfig{Role: Worker, Flannel: "yes"}, ""},
 		{FixedConfig{Role: Worker}, FixedConfig{Role: ControlPlane}, "role worker (the inventory has controlplane)"},

@@ -40,19 +40,21 @@ const maxViolations = 50
 func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 	var out []cluster.Block
 	more := 0
-	refuse := func(subject, field, format string, args ...any) {
-		if len(out) >= maxViolations {
+	add := func(b cluster.Block) {
+		switch {
+		case slices.Contains(out, b):
+		case len(out) >= maxViolations:
 			more++
-			return
-		}
-		b := cluster.Block{Subject: subject, Reason: cluster.PolicyViolation, About: field, Message: fmt.Sprintf(format, args...) + fmt.Sprintf(" (host policy, %s: %s)", p.Line(field), field),
-			Hint: "ask for less in the repository, or have root of the host change the policy"}
-		if !slices.Contains(out, b) {
+		default:
 			out = append(out, b)
 		}
 	}
+	refuse := func(subject, field, format string, args ...any) {
+		add(cluster.Block{Subject: subject, Reason: cluster.PolicyViolation, About: field, Message: fmt.Sprintf(format, args...) + fmt.Sprintf(" (host policy, %s: %s)", p.Line(field), field),
+			Hint: "ask for less in the repository, or have root of the host change the policy"})
+	}
 	taken := func(subject, what string, a netip.Addr) {
-		out = append(out, cluster.Block{Subject: subject, Reason: cluster.PolicyViolation, About: "taken", Message: fmt.Sprintf("%s %s is that of this host or of one of its routers", what, a),
+		add(cluster.Block{Subject: subject, Reason: cluster.PolicyViolation, About: "taken", Message: fmt.Sprintf("%s %s is that of this host or of one of its routers", what, a),
 			Hint: "write an address that nothing else has; `networks` in the host's policy bounds where nodes may be"})
 	}
 	for _, n := range d.Spec.Nodes {
@@ -86,7 +88,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			switch {
 			case a == n.IP || a == d.Spec.Network.VIP || !a.IsGlobalUnicast(): // see above; or no one's but the link's
 			case slices.Contains(p.Taken, a):
-				taken(n.Name, "of its machine config the address", a)
+				taken(n.Name, "its machine config has an address that it must not have:", a)
 			case !allowsAddress(p, a):
 				refuse(n.Name, "networks", "its machine config has the address %s, which lies outside %s", a, listed(p.Networks))
 			}

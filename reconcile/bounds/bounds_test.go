@@ -76,7 +76,7 @@ func TestAddressesOfConfigs(t *testing.T) {
 	for _, c := range []struct{ has, taken, networks, refused string }{
 		{has: "10.99.0.1"},
 		{has: "10.99.0.1", taken: "10.99.0.2"},
-		{has: "10.99.0.2", taken: "10.99.0.2", refused: "taken: of its machine config the address 10.99.0.2 is that of this host or of one of its routers"},
+		{has: "10.99.0.2", taken: "10.99.0.2", refused: "taken: its machine config has an address that it must not have: 10.99.0.2 is that of this host or of one of its routers"},
 		{has: "10.99.0.1", networks: "10.10.0.0/24", refused: "networks: its machine config has the address 10.99.0.1, which lies outside 10.10.0.0/24 (host policy, policy.yaml: networks)"},
 		{has: "10.10.0.12", networks: "10.10.0.0/24"},
 		{has: "fe80::1", networks: "10.10.0.0/24"},

@@ -109,7 +109,7 @@ type lookups struct {
 // RoundTrip implements http.RoundTripper.
 func (l *lookups) RoundTrip(r *http.Request) (*http.Response, error) {
 	if l.requests.Add(1) > maxLookups {
-		return nil, fmt.Errorf("its templates look up more than %d objects", maxLookups/2)
+		return nil, fmt.Errorf("its templates look something up more than %d times", maxLookups/2)
 	}
 	resp, err := l.next.RoundTrip(r)
 	if err == nil {

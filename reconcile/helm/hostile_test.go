@@ -158,7 +158,7 @@ func TestChartsLookUpLittle(t *testing.T) {
 		}
 		for template, words := range map[string]string{
 			`{{ len (lookup "v1" "ConfigMap" "default" "") }}`:                                        "look up more than 8 MiB",
-			`{{ range until 600 }}{{ lookup "v1" "Secret" "default" (printf "none-%d" .) }}{{ end }}`: "look up more than 500 objects",
+			`{{ range until 600 }}{{ lookup "v1" "Secret" "default" (printf "none-%d" .) }}{{ end }}`: "look something up more than 500 times",
 		} {
 			bad := b.local("bad", "default", nil, map[string]string{"templates/x.yaml": template})
 			b.want(bad)

@@ -86,8 +86,8 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		return
 	}
 	switch {
-	case !installed && a.Name == string(cluster.CNICilium) && m.keepsFlannel():
-		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.FixedConfigChanged, Message: "waits, because Talos brings another container network to this cluster, which it was made with"})
+	case !installed && m.mayHaveFlannel(a):
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.FixedConfigChanged, Message: "waits until it is seen that no control plane runs with Flannel: the inventory has another container network, and the cluster keeps the one it was made with"})
 	case !installed:
 		m.do(action.InstallAddon{Addon: a, Digest: chart.Value.Release})
 	case m.planRollback(a, rel, chart.Value.Release):
@@ -224,11 +224,18 @@ const abandonedAfter = 10 * time.Minute
 // makes a new one, and something in the cluster may delete the object again and again.
 const putBackAfter = 5 * time.Minute
 
-// keepsFlannel reports whether a control plane has Flannel, and the inventory is without.
-func (m *planner) keepsFlannel() bool {
-	return slices.ContainsFunc(m.d.Spec.ControlPlanes(), func(n cluster.Node) bool {
-		return m.o.Machines[n.Name].Fixed.Flannel == "yes" && m.d.Repository().Configs[n.Name].Fixed.Flannel == "no"
-	})
+// mayHaveFlannel reports whether a new addon may meet Flannel in a cluster whose inventory is
+// without: none is installed then, for any of them may be a container network. While it is not
+// known, Cilium waits.
+func (m *planner) mayHaveFlannel(a cluster.Addon) bool {
+	if m.d.Repository().Spec.CNI == cluster.CNIFlannel {
+		return false
+	}
+	seen := map[string]bool{}
+	for _, n := range m.d.Spec.ControlPlanes() {
+		seen[m.o.Machines[n.Name].Fixed.Flannel] = true
+	}
+	return seen["yes"] || !seen["no"] && a.Name == string(cluster.CNICilium) && m.o.Facts.WasReady()
 }
 
 // putBack upgrades a release to what it is already, which makes again what somebody has

@@ -117,6 +117,16 @@ func TestLostMembers(t *testing.T) {
 			w.addPlane("cp-4", 414, 13)
 			w.o.Machines["cp-4"] = cluster.Machine{Reach: cluster.Maintenance}
 		}},
+		{"of a node that the inventory has as a worker now, and that has a VM", false, func(w *world) {
+			w.addPlane("cp-3", 413, 13)
+			w.d.Spec.Nodes[2].Role = cluster.Worker
+			w.o.VMs["cp-3"] = w.vm(w.d.Spec.Nodes[2])
+		}},
+		{"of a node that the inventory has as a worker now, without a VM", true, func(w *world) {
+			w.addPlane("cp-3", 413, 13)
+			w.d.Spec.Nodes[2].Role = cluster.Worker
+			w.o.VMs["cp-3"] = cluster.VM{Presence: cluster.Absent}
+		}},
 		{"while it is not known which members there are", false, func(w *world) { w.o.Members.Known = false }},
 		{"while Kubernetes does not answer", false, func(w *world) { w.o.Nodes.Known = false }},
 		{"while it is not known which other VMs there are", false, func(w *world) { w.o.Orphans.Known = false }},

@@ -116,6 +116,9 @@ func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
 		return false
 	}
 	planes := d.Spec.ControlPlanes()
+	if n, stays := d.Spec.Node(mem.Name); stays && n.Role != cluster.ControlPlane {
+		planes = append(planes, n) // moved in the inventory: its machine runs as what it was
+	}
 	byName := slices.IndexFunc(planes, func(n cluster.Node) bool { return n.Name == mem.Name })
 	i := slices.IndexFunc(planes, func(n cluster.Node) bool { return mem.IsOf(n) })
 	if byName >= 0 {

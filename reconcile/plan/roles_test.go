@@ -3,6 +3,7 @@ package plan
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
@@ -66,11 +67,59 @@ func TestNodesKeepTheirRole(t *testing.T) {
 		}) {
 			t.Errorf("%+v: wk-2 stays out of service: %v, %v", c, p.Actions, p.Waiting)
 		}
-		// Nothing is destroyed on what is only guessed: the role of a machine that is not read.
-		mach.Fixed = cluster.FixedConfig{}
-		w.o.Machines[c.node] = mach
-		if p := Make(w.d, w.o, w.p); slices.ContainsFunc(p.Blocked, func(b cluster.Block) bool { return b.About == "role" }) {
-			t.Errorf("%+v: blocked by what is not known: %v", c, p.Blocked)
+		// A control plane that does not answer is one as long as etcd and Kubernetes have it, and keeps
+		// its vote; of a worker nothing is known then.
+		for _, reach := range []cluster.Reach{cluster.Configured, cluster.Silent} {
+			mach.Reach, mach.Fixed = reach, cluster.FixedConfig{}
+			w.o.Machines[c.node] = mach
+			editNode(&w.o, c.node, func(kn *cluster.KubeNode) { kn.Ready = reach != cluster.Silent })
+			w.o.LostSince = map[uint64]time.Time{}
+			for _, mem := range w.o.Members.Value {
+				w.o.LostSince[mem.ID] = w.o.Now.Add(-time.Hour)
+			}
+			p := Make(w.d, w.o, w.p)
+			if got := slices.ContainsFunc(p.Blocked, func(b cluster.Block) bool { return b.About == "role" }); got != (was == cluster.ControlPlane) {
+				t.Errorf("%+v: blocked is %v: %v", c, got, p.Blocked)
+			}
+			for _, a := range p.Actions {
+				if i := a.Info(); was == cluster.ControlPlane && (i.Disrupts || i.Destructive || i.Kind == cluster.RemoveMember) {
+					t.Errorf("%+v, silent: %s", c, i.Text)
+				}
+			}
+		}
+	}
+}
+
+// TestNoAddonMeetsFlannel: while a control plane runs with Flannel and the inventory has another
+// network, no addon is installed, which may be that network; nor is Cilium while it is not known.
+func TestNoAddonMeetsFlannel(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		cni     cluster.CNI
+		flannel string // as the control planes have it
+		addon   string
+		ready   bool // the cluster was Ready
+		held    bool
+	}{
+		{"the same network", cluster.CNIFlannel, "yes", "web", true, false},
+		{"another one than runs", cluster.CNINone, "yes", "calico", true, true},
+		{"cilium beside it", cluster.CNICilium, "yes", "cilium", true, true},
+		{"cilium where it runs without", cluster.CNICilium, "no", "cilium", true, false},
+		{"cilium where nothing is known", cluster.CNICilium, "", "cilium", true, true},
+		{"cilium of a new cluster", cluster.CNICilium, "", "cilium", false, false},
+		{"another addon where nothing is known", cluster.CNICilium, "", "web", true, false},
+	} {
+		w := newWorld(3, 0)
+		w.d.Spec.CNI = c.cni
+		if c.ready {
+			w.o.Facts.Intents = append(w.o.Facts.Intents, cluster.Intent{Kind: cluster.SeenReady})
+		}
+		for _, n := range w.d.Spec.ControlPlanes() {
+			w.o.Machines[n.Name] = cluster.Machine{Fixed: cluster.FixedConfig{Flannel: c.flannel}}
+		}
+		m := newPlanner(w.d, w.o, w.p)
+		if got := m.mayHaveFlannel(cluster.Addon{Name: c.addon}); got != c.held {
+			t.Errorf("%s: held is %v", c.name, got)
 		}
 	}
 }

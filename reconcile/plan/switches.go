@@ -131,22 +131,36 @@ func (m *planner) judgeMachines() {
 	for _, n := range m.d.Spec.ControlPlanes() { // whose configs have all of them
 		ours = m.d.Repository().Configs[n.Name].Fixed.Authorities
 	}
-	for _, n := range slices.Concat(m.d.Spec.Nodes, m.removed) {
+	left := slices.DeleteFunc(slices.Clone(m.removed), func(n cluster.Node) bool { _, stays := m.d.Spec.Node(n.Name); return stays })
+	for _, n := range slices.Concat(m.d.Spec.Nodes, left) {
 		mach := m.o.Machines[n.Name]
-		if mach.Reach != cluster.Configured {
-			continue
-		}
-		if what := mach.Fixed.Authorities.Other(ours); what != "" {
+		if what := mach.Fixed.Authorities.Other(ours); what != "" && mach.Reach == cluster.Configured {
 			m.rotated = append(m.rotated, n.Name)
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.SecretsChanged, About: what, Message: fmt.Sprintf("its machine has another certificate authority than secrets.sops.yaml (that of %s); until they are the same no node is taken out of service, removed or given a config", what),
 				Hint: "somebody has rotated it: bring the new one into secrets.sops.yaml, or rotate it back"})
 		}
-		if _, stays := m.d.Spec.Node(n.Name); stays && mach.Fixed.Role != "" && mach.Fixed.Role != n.Role {
+		if _, stays := m.d.Spec.Node(n.Name); stays && m.roleOf(n) != n.Role {
 			m.reassigned = append(m.reassigned, n.Name)
-			m.block(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, About: "role", Message: fmt.Sprintf("it runs as a %s, and the inventory has it as a %s: a node keeps its role; until they are the same no node is taken out of service, removed or given a config", mach.Fixed.Role, n.Role),
+			m.block(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, About: "role", Message: fmt.Sprintf("it runs as a %s, and the inventory has it as a %s: a node keeps its role; until they are the same no node is taken out of service, removed or given a config", m.roleOf(n), n.Role),
 				Hint: "put it back into the list of nodes.yaml in which it was; for a node of the other role, give it another name, vmid and ip: the old one is removed, and a new one is made"})
 		}
 	}
+}
+
+// roleOf is as what a node runs: its machine shows it, and while that does not answer, its
+// member of etcd and its Node object show that it is a control plane. What else is not known is
+// as the inventory has it.
+func (m *planner) roleOf(n cluster.Node) cluster.Role {
+	mach, ph := m.o.Machines[n.Name], m.plan.Phases[n.Name]
+	if mach.Reach == cluster.Configured && mach.Fixed.Role != "" {
+		return mach.Fixed.Role
+	}
+	kn := m.o.Nodes.Value[n.Name]
+	votes := slices.ContainsFunc(m.o.Members.Value, func(mem cluster.Member) bool { return mem.Name == n.Name })
+	if ph != cluster.PhaseAbsent && ph != cluster.PhaseMaintenance && (votes || kn.ControlPlane && isOwn(m.d, kn)) {
+		return cluster.ControlPlane
+	}
+	return n.Role
 }
 
 // holdByMachines holds what takes a node down, away, or changes its config, while a machine

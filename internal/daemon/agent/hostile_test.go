@@ -271,7 +271,7 @@ func TestHostilePushes(t *testing.T) {
 		own["inventory/dev/own.yaml"] = []byte("machine: {network: {interfaces: [{interface: eth1, addresses: [10.10.8.99/20]}]}}\n")
 		s.Push(own, "the host's address in a patch")
 		s.Until(10*time.Minute, "the host's address in a patch is refused", func(st cluster.Status) bool {
-			return st.Revision.Commit() == s.Head() && len(st.Blocked) == 1 && strings.Contains(st.Blocked[0].Message, "of its machine config the address 10.10.8.99 is that of this host")
+			return st.Revision.Commit() == s.Head() && len(st.Blocked) == 1 && strings.Contains(st.Blocked[0].Message, "its machine config has an address that it must not have: 10.10.8.99 is that of this host")
 		})
 		dev["inventory/dev/own.yaml"] = nil
 		for name, text := range hostileCharts() {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
-	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 )
@@ -68,8 +67,7 @@ func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.
 	}
 	v := snap.Spec.Versions.Talos
 	d.Image = cluster.Image{Name: cluster.ImageName(v, d.Schematic), Version: v, Schematic: d.Schematic}
-	// What the host's policy refuses is rendered for nothing: it may be thousands of configs.
-	if !snap.Bundle.IsZero() && len(bounds.Violations(d, r.policy())) == 0 {
+	if !snap.Bundle.IsZero() && !r.tooLarge(snap) {
 		configs, found := r.configs.Render(snap, d.Schematic)
 		d.Configs = configs
 		problems = append(problems, found...)
@@ -89,6 +87,18 @@ func (r *renderer) checkUnused(d cluster.Desired) cluster.Problems {
 			"a new cluster needs new secrets: remove the file, and `talos-agent secrets new`; if it is that cluster, give folder and cluster_name their names back")}
 	}
 	return nil
+}
+
+// tooLarge reports whether the clusters have more nodes than the host's policy
+// allows: they are refused, and thousands of configs would be rendered for
+// nothing.
+func (r *renderer) tooLarge(snap cluster.Snapshot) bool {
+	nodes := len(snap.Spec.Nodes)
+	for _, s := range snap.Siblings {
+		nodes += s.Nodes
+	}
+	most := r.policy().Limits.Nodes
+	return most > 0 && nodes > most
 }
 
 // open mints what opens the cluster from its bundle.

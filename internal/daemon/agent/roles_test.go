@@ -63,7 +63,7 @@ func TestNetworkOfAClusterStays(t *testing.T) {
 		s.Push(sz.Files(), "cilium")
 		s.Until(10*time.Minute, "refused", func(st cluster.Status) bool {
 			return st.Revision.Commit() == s.Head() && slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {
-				return b.Reason == cluster.FixedConfigChanged && strings.Contains(b.Message, "what it was made with: Flannel of Talos (the inventory is without)")
+				return b.Reason == cluster.FixedConfigChanged && strings.Contains(b.Message, "what it was made with: Flannel, which Talos brings (the inventory has none)")
 			})
 		})
 		time.Sleep(time.Hour)
