@@ -349,12 +349,16 @@ func TestRecallIsTriedAgain(t *testing.T) {
 		a = start(t, f, files)
 		defer a.stop()
 		time.Sleep(10 * time.Minute)
-		if asked := f.recalls; f.vms["wk-1"].Power != cluster.Stopped || asked < 2 || asked > 10 {
+		var asked int
+		var power cluster.Power
+		look := func() { f.set(func() { asked, power = f.recalls, f.vms["wk-1"].Power }) }
+		if look(); power != cluster.Stopped || asked < 2 || asked > 10 {
 			t.Errorf("%+v, asked %d times", a.Status(), asked)
 		}
 		f.set(func() { f.forgot = false })
 		time.Sleep(10 * time.Minute)
-		if s := a.Status(); f.vms["wk-1"].Power != cluster.PowerRunning || s.Applied != rev(1) {
+		look()
+		if s := a.Status(); power != cluster.PowerRunning || s.Applied != rev(1) {
 			t.Errorf("%+v", s)
 		}
 	})
