@@ -394,43 +394,6 @@ func (r *Repository) loadAll(ctx context.Context, t Tree, s *state) error {
 	return nil
 }
 
-// inspect has clusters of a tree read where that does no harm. Those that are not to be read
-// here count as read, with what is wrong with them.
-func (r *Repository) inspect(ctx context.Context, t Tree, s *state, names ...string) error {
-	if r.c.Inspect == nil || len(s.loaded) > 0 {
-		return nil
-	}
-	var folders []string
-	for _, name := range names {
-		folders = append(folders, r.Folder(name))
-	}
-	// Every cluster asks, and all wait for each other: what took minutes is not tried again
-	// by the next one at once.
-	began := time.Now()
-	if began.Before(s.inspects) {
-		return s.unread
-	}
-	files := &watched{FS: t.FS}
-	found, err := r.c.Inspect(ctx, files, folders)
-	if err == nil {
-		err = files.failed // it is not about what is in the folders
-	}
-	if err != nil {
-		err = fault.WithHint(fmt.Errorf("read the clusters of %s: %w", t.Revision.Short(), err), "it is tried again; if that does not help, see how busy the host is, and whether its memory is full")
-		if ctx.Err() == nil {
-			s.unread, s.inspects = err, time.Now().Add(5*time.Since(began))
-		}
-		return err
-	}
-	s.inspected = found
-	for _, name := range names {
-		if problems := found[r.Folder(name)]; len(problems) > 0 {
-			s.loaded[name] = &loaded{problems: problems}
-		}
-	}
-	return nil
-}
-
 // load reads one cluster of a tree, once per content.
 func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*loaded, error) {
 	if l := s.loaded[name]; l != nil {
@@ -454,9 +417,8 @@ func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*
 		problems = append(problems, snap.At(cluster.Error, "cluster_name", fmt.Sprintf("the cluster %s lies in a folder named %s", snap.Spec.Name, name),
 			fmt.Sprintf("rename the folder to %s; another cluster_name would be another cluster", snap.Spec.Name)))
 	}
-	if _, valid := s.inspected[dir]; s.inspected != nil && !valid && !problems.HasErrors() {
-		problems = append(problems, cluster.Problem{Severity: cluster.Error, File: dir, Message: "is too near to the bounds of what is read: with placeholders for its secrets, which may be longer, it is over them",
-			Hint: "use fewer placeholders for secrets in its patches, or fewer and shorter patches; `git revert` brings back what was read before"})
+	if !problems.HasErrors() {
+		problems = append(problems, s.checkInspected(dir)...)
 	}
 	problems.Sort()
 	l := &loaded{snap: snap, problems: problems}

@@ -65,11 +65,6 @@ func (a Authorities) Other(want Authorities) string {
 	return ""
 }
 
-// OtherRole reports whether a machine has another role than the wanted one.
-func (f FixedConfig) OtherRole(want FixedConfig) bool {
-	return f.Role != "" && want.Role != "" && f.Role != want.Role
-}
-
 // Differences are what of two is not the same, for people, besides authorities; none where
 // one is unknown.
 func (f FixedConfig) Differences(want FixedConfig) []string {
@@ -92,7 +87,7 @@ func (f FixedConfig) Differences(want FixedConfig) []string {
 	case f.Flannel == "no" && want.Flannel == "yes":
 		out = append(out, "no Flannel (the inventory has it)")
 	}
-	if f.OtherRole(want) {
+	if f.Role != "" && want.Role != "" && f.Role != want.Role {
 		out = append(out, fmt.Sprintf("role %s (the inventory has %s)", f.Role, want.Role))
 	}
 	return out

@@ -87,7 +87,8 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	}
 	switch {
 	case !installed && m.mayHaveFlannel(a):
-		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.FixedConfigChanged, Message: "waits until it is seen that no control plane runs with Flannel: the inventory has another container network, and the cluster keeps the one it was made with"})
+		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.FixedConfigChanged, Message: "waits until it is seen that no control plane runs with Flannel: the inventory has another container network, and the cluster keeps the one it was made with",
+			Hint: "write `cni: flannel` in cluster.yaml again; another container network needs another cluster"})
 	case !installed:
 		m.do(action.InstallAddon{Addon: a, Digest: chart.Value.Release})
 	case m.planRollback(a, rel, chart.Value.Release):

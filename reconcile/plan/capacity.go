@@ -27,12 +27,15 @@ type room struct {
 
 // judgeCapacity decides for which of the nodes without a VM there is room, and for what of
 // those that have one is to become larger: in the order of the inventory, as far as hosts
-// and storages are seen. What is there already is counted and never judged.
+// and storages are seen. A node that is out of service for its turn comes first, or what it was
+// drained for would be another one's. What is there already is counted and never judged.
 func (m *planner) judgeCapacity() {
 	m.lacks, m.short = map[string][]cluster.Block{}, map[string][]string{}
 	m.memory, m.disks = map[string]*room{}, map[string]*room{}
 	fresh := true
-	for _, n := range m.d.Spec.Nodes {
+	begun := func(n cluster.Node) bool { return m.o.Nodes.Value[n.Name].Turn != "" }
+	first := slices.DeleteFunc(slices.Clone(m.d.Spec.Nodes), func(n cluster.Node) bool { return !begun(n) })
+	for _, n := range slices.Concat(first, slices.DeleteFunc(slices.Clone(m.d.Spec.Nodes), begun)) {
 		made := m.isMade(n)
 		fresh = fresh && !made
 		if made {

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -79,4 +80,43 @@ func TestNothingGrowsPastWhatThereIs(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestDrainedNodeKeepsItsRoom: what a node was drained for is not given to one that stands before
+// it in the inventory, and for which there was no room when it was drained.
+func TestDrainedNodeKeepsItsRoom(t *testing.T) {
+	w := newWorld(2, 1)
+	h := w.o.Hosts["pve1"]
+	h.Images = cluster.Saw(map[string]int64{imageName: 1})
+	w.o.Hosts["pve1"] = h
+	for idle := 0; idle < 6; idle++ { // it is made
+		if len(w.step().Actions) > 0 {
+			idle = 0
+		}
+	}
+	w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), 2
+	st := cluster.Storage{Active: true, Content: []string{"images"}, TotalBytes: 500 << 30, FreeBytes: 80 << 30, Thin: true, Volumes: cluster.Saw(map[int]int64{})}
+	for i, more := range []int64{0, 60, 30} { // of cp-1, cp-2, wk-1
+		n := &w.d.Spec.Nodes[i]
+		st.Volumes.Value[n.VMID] = n.DiskBytes
+		n.DiskBytes += more << 30
+		if n.Role == cluster.ControlPlane {
+			n.Disks = []cluster.Disk{{Name: "data", Serial: "talos-data", Datastore: "local-lvm", Bytes: 20 << 30}}
+		}
+	}
+	w.o = cloneObserved(w.o)
+	h = w.o.Hosts["pve1"]
+	h.Storages.Value["local-lvm"] = st
+	w.o.Hosts["pve1"] = h
+	var did []string
+	for range 20 {
+		for _, a := range w.step().Actions {
+			if i := a.Info(); i.Subject == "wk-1" {
+				did = append(did, string(i.Kind))
+			}
+		}
+	}
+	if got := strings.Join(did, ", "); got != "drain node, shut down vm, change vm, start vm, uncordon node" {
+		t.Errorf("wk-1: %s", got)
+	}
 }
