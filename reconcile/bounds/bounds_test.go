@@ -236,3 +236,12 @@ func TestManyViolations(t *testing.T) {
 		t.Errorf("%d blocks, the last being %+v", len(blocks), last)
 	}
 }
+
+// TestViolationsOnce: what a node asks for several times is refused once.
+func TestViolationsOnce(t *testing.T) {
+	n := cluster.Node{Name: "wk-1", Datastore: "other", CloudInitDatastore: "other", Disks: []cluster.Disk{{Name: "data", Datastore: "other"}}}
+	got := OfSpec(cluster.Spec{Name: "dev", Nodes: []cluster.Node{n}}, cluster.Policy{Datastores: []string{"local-lvm"}})
+	if len(got) != 1 || got[0].About != "datastores" {
+		t.Errorf("%+v", got)
+	}
+}

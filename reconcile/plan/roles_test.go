@@ -123,3 +123,22 @@ func TestNoAddonMeetsFlannel(t *testing.T) {
 		}
 	}
 }
+
+// TestRoleOfSilentNodes: a worker that does not answer is no control plane because of the Node
+// object of another machine.
+func TestRoleOfSilentNodes(t *testing.T) {
+	for uuid, want := range map[string]cluster.Role{"": cluster.Worker, "own": cluster.ControlPlane} {
+		w := newWorld(1, 1)
+		n, _ := w.d.Spec.Node("wk-1")
+		w.o.VMs["wk-1"] = w.vm(n)
+		kn := cluster.KubeNode{Name: "wk-1", ControlPlane: true}
+		if uuid == "own" {
+			kn.UUID = cluster.NodeUUID(w.d.Spec.ID, "wk-1")
+		}
+		w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"wk-1": kn})
+		w.o.Machines["wk-1"] = cluster.Machine{Reach: cluster.Silent}
+		if got := newPlanner(w.d, w.o, w.p).roleOf(n); got != want {
+			t.Errorf("with the Node object of %q: %s", uuid, got)
+		}
+	}
+}
