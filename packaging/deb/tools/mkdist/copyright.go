@@ -13,6 +13,7 @@ import (
 var common = map[string]string{
 	"Apache-2.0": "/usr/share/common-licenses/Apache-2.0",
 	"MPL-2.0":    "/usr/share/common-licenses/MPL-2.0",
+	"GPL-2.0":    "/usr/share/common-licenses/GPL-2",
 }
 
 // beside are licences whose text is beside a copyright file that is in no package.
@@ -46,10 +47,15 @@ is the module of that path and version.
 	return b.Bytes()
 }
 
-// licences names the licences of a module.
+// licences names the licences of a module. Of those that a text leaves the choice
+// between, it names the choice.
 func (m module) licences() []string {
 	var ids []string
 	for _, t := range m.texts {
+		if t.choice != "" {
+			ids = append(ids, t.choice)
+			continue
+		}
 		for _, l := range t.licences {
 			ids = append(ids, l.id)
 		}

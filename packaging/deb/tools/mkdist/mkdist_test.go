@@ -149,6 +149,30 @@ func TestTextsOfAModule(t *testing.T) {
 	}
 }
 
+// What may be had under one licence or another is not under both: a program under
+// Apache-2.0 could not have a part under GPL-2.0 alone.
+func TestChoiceOfLicences(t *testing.T) {
+	top := put(t, "LICENSE", "/* SPDX-License-Identifier: MIT OR Apache-2.0 */\n\n"+mit+"\n\n"+apache(t), "other/LICENSE", mit, "other/p.go", "package p")
+	got, err := texts(top, []string{filepath.Join(top, "other")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := module{path: "example.org/a", version: "v1.0.0", texts: got}
+	if ids := m.licences(); !slices.Equal(ids, []string{"MIT", "MIT OR Apache-2.0"}) {
+		t.Errorf("licences %q", ids)
+	}
+	bill, err := release{version: "v1.2.3", date: day}.bom("go1.26.8", []module{m})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := `"expression": "MIT AND (MIT OR Apache-2.0)"`; !strings.Contains(string(bill), want) {
+		t.Errorf("lacks %s:\n%s", want, bill)
+	}
+	if told := string(copyright([]module{m}, common)); !strings.Contains(told, "Permission is hereby granted") || strings.Contains(told, "TERMS AND CONDITIONS FOR USE") {
+		t.Errorf("told:\n%s", told)
+	}
+}
+
 func TestNothingWithoutAKnownLicence(t *testing.T) {
 	for name, pairs := range map[string][]string{
 		"none":     {"p/p.go", "package p"},

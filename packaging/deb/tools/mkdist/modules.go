@@ -29,6 +29,9 @@ type text struct {
 	content string
 	// The licences in it; none in a notice, which belongs to a licence.
 	licences []licence
+	// The SPDX expression that it begins with, where that leaves the choice between
+	// licences.
+	choice string
 }
 
 // licence is one that a text holds, by its SPDX identifier, and where.
@@ -138,7 +141,9 @@ func (r release) packages(on platform) (map[string]found, error) {
 
 var (
 	licenceFile = regexp.MustCompile(`(?i)^(licen[cs]e|copying|unlicense)([._-].*)?$`)
-	noticeFile  = regexp.MustCompile(`(?i)^(notice|patents|copyright|authors)([._-].*)?$`)
+	// SPDX 3, annex D: the operators of an expression.
+	choice     = regexp.MustCompile(`^[\s*#/]*SPDX-License-Identifier: *([\w.+-]+(?: OR [\w.+-]+)+)[ */]*\n`)
+	noticeFile = regexp.MustCompile(`(?i)^(notice|patents|copyright|authors)([._-].*)?$`)
 )
 
 // texts finds what is said about licences in a module: at its top, and in the
@@ -179,6 +184,9 @@ func texts(top string, packages []string) ([]text, error) {
 			if isLicence {
 				if t.licences = recognise(b); t.licences == nil {
 					return nil, fmt.Errorf("the licence in %s is not recognised: read it, and teach mkdist its name if it may be linked", path)
+				}
+				if m := choice.FindStringSubmatch(t.content); m != nil {
+					t.choice = m[1]
 				}
 			}
 			out = append(out, t)

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"crypto/sha1"
+	"strings"
 	"time"
 
 	cdx "github.com/CycloneDX/cyclonedx-go"
@@ -23,11 +24,7 @@ func (r release) bom(goVersion string, modules []module) ([]byte, error) {
 	for _, m := range modules {
 		purl := "pkg:golang/" + m.path + "@" + m.version
 		c := cdx.Component{BOMRef: purl, Type: cdx.ComponentTypeLibrary, Name: m.path, Version: m.version, Scope: cdx.ScopeRequired, PackageURL: purl}
-		var licences cdx.Licenses
-		for _, id := range m.licences() {
-			licences = append(licences, cdx.LicenseChoice{License: &cdx.License{ID: id}})
-		}
-		c.Licenses = &licences
+		c.Licenses = licensesOf(m)
 		if m.sum != "" {
 			c.Properties = &[]cdx.Property{{Name: "go:sum", Value: m.sum}}
 		}
@@ -47,4 +44,24 @@ func (r release) bom(goVersion string, modules []module) ([]byte, error) {
 	var out bytes.Buffer
 	err := cdx.NewBOMEncoder(&out, cdx.BOMFileFormatJSON).SetPretty(true).Encode(b)
 	return out.Bytes(), err
+}
+
+// licensesOf tells the licences of a module. CycloneDX takes either a list of
+// identifiers or one expression.
+func licensesOf(m module) *cdx.Licenses {
+	var list cdx.Licenses
+	var all []string
+	choice := false
+	for _, id := range m.licences() {
+		list = append(list, cdx.LicenseChoice{License: &cdx.License{ID: id}})
+		if strings.Contains(id, " OR ") {
+			choice = true
+			id = "(" + id + ")"
+		}
+		all = append(all, id)
+	}
+	if choice {
+		list = cdx.Licenses{{Expression: strings.Join(all, " AND ")}}
+	}
+	return &list
 }
