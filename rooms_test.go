@@ -70,7 +70,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/readiness": {why: "pure: where a node stands, for the planner and the status alike",
-		may:   []string{"internal/cluster", "internal/text"},
+		may:   []string{"internal/cluster", "internal/text", "reconcile/drift"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/plan": {why: "pure: the same input gives the same plan, so no clock, no chance, no system",
 		may:   []string{"internal/cluster", "internal/text", "reconcile/action", "reconcile/bounds", "reconcile/drift", "reconcile/quorum", "reconcile/readiness"},

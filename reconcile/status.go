@@ -49,7 +49,7 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	if m.problems.HasErrors() {
 		s.Problems = m.problems
 	}
-	s.Problems = slices.Concat(s.Problems, plan.Warnings(d, o), readiness.WarnOfUnplaced(o))
+	s.Problems = slices.Concat(s.Problems, readiness.Warnings(d, o), readiness.WarnOfUnplaced(o))
 	s.Waiting = r.waiting(now, p)
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)

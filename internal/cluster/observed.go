@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -220,6 +221,10 @@ type VM struct {
 	// turns.
 	ConfigAge time.Duration
 }
+
+// Carrier is the host that carries a node's VM; while that is not seen, the one that
+// should.
+func (vm VM) Carrier(n Node) string { return cmp.Or(vm.Host, n.Placement.Pin) }
 
 // RemoveLocked is how a person removes a VM that a task left locked while it was made.
 // Its config names none of its volumes, which a plain destroy would leave.

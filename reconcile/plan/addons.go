@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -207,7 +206,7 @@ func (m *planner) planLeft() {
 	if !m.d.Spec.Prune || !m.o.Releases.Known || !m.anyAPI() {
 		return
 	}
-	for _, r := range listLeft(m.d, m.o) {
+	for _, r := range readiness.ListLeft(m.d, m.o) {
 		a := action.UninstallAddon{Release: r.ReleaseName, Status: r.Status}
 		begun := r.Status == "uninstalling" || m.isRunning(a.Info().Kind, a.Info().Subject)
 		switch {
@@ -251,34 +250,6 @@ func (m *planner) putBack(a cluster.Addon, rel cluster.Release, digest string) {
 	default:
 		m.do(do)
 	}
-}
-
-// listLeft lists the releases of ours that no addon of d has: those that were seen to
-// be, and those of addons that were asked for when the world was observed.
-func listLeft(d cluster.Desired, o cluster.Observed) []cluster.LeftRelease {
-	if o.Facts.Destroying() {
-		return nil // they go with everything else
-	}
-	var out []cluster.LeftRelease
-	add := func(r cluster.LeftRelease) {
-		has := slices.ContainsFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Namespace == r.Namespace && a.Name == r.Name })
-		if has || slices.ContainsFunc(out, func(l cluster.LeftRelease) bool { return l.ReleaseName == r.ReleaseName }) {
-			return
-		}
-		if r.Name == string(cluster.CNICilium) {
-			r.Kept = cmp.Or(r.Kept, "is the container network")
-		}
-		out = append(out, r)
-	}
-	for _, r := range o.Left {
-		add(r)
-	}
-	for _, name := range slices.Sorted(maps.Keys(o.Releases.Value)) {
-		if rel := o.Releases.Value[name]; rel.Digest != "" {
-			add(cluster.LeftRelease{ReleaseName: cluster.ReleaseName{Namespace: rel.Namespace, Name: name}, Status: rel.Status, Kept: rel.Kept})
-		}
-	}
-	return out
 }
 
 // planNamespace keeps what an addon asks of its namespace. One that is missing is

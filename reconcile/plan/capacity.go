@@ -70,7 +70,7 @@ func (m *planner) judgeCapacity() {
 // not: nothing is taken down for that, and whatever needs no room is changed all the same.
 func (m *planner) judgeGrowth(n cluster.Node) {
 	vm := m.o.VMs[n.Name]
-	host := carrier(n, vm)
+	host := vm.Carrier(n)
 	h := m.o.Hosts[host]
 	if !h.Known || n.Locked || vm.Owner != cluster.Ours || vm.Deleting || !vm.Hardware.Known || m.isGrowing(n) || drift.IsReplaced(n, vm) || m.isDead(n.Name) {
 		return
@@ -198,7 +198,7 @@ func (m *planner) memoryOf(host string) *room {
 		}
 	}
 	for _, n := range m.d.Spec.Nodes {
-		if vm := m.o.VMs[n.Name]; m.isMade(n) && !listed[n.VMID] && carrier(n, vm) == host {
+		if vm := m.o.VMs[n.Name]; m.isMade(n) && !listed[n.VMID] && vm.Carrier(n) == host {
 			r.take(cmp.Or(vm.Hardware.Value.MemoryMiB, n.MemoryMiB) << 20)
 		}
 	}
@@ -267,7 +267,7 @@ func (m *planner) roomOn(host, name string, st cluster.Storage) *room {
 		if hw := m.o.VMs[n.Name].Hardware; hw.Known && !m.isGrowing(n) {
 			bytes = hw.Value.DiskUse()[name]
 		}
-		if !m.isMade(n) || bytes == 0 || !st.Shared && carrier(n, m.o.VMs[n.Name]) != host {
+		if !m.isMade(n) || bytes == 0 || !st.Shared && m.o.VMs[n.Name].Carrier(n) != host {
 			continue
 		}
 		if st.Thin || m.isGrowing(n) {

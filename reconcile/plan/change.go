@@ -18,7 +18,7 @@ import (
 func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 	vm := m.o.VMs[n.Name]
 	if drift.LacksSystemDisk(vm) {
-		m.block(drift.MissingSystemDisk(n, vm, carrier(n, vm)))
+		m.block(drift.MissingSystemDisk(n, vm, vm.Carrier(n)))
 	}
 	m.planVM(n, vm)
 	m.planConfig(n, mach)
@@ -64,7 +64,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		}
 	}
 	now = m.fitDrifts(n, now)
-	switch host := carrier(n, vm); {
+	switch host := vm.Carrier(n); {
 	case len(now) == 0:
 		return false
 	case n.Locked:

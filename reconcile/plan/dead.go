@@ -112,12 +112,12 @@ func sparesDead(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 // nothing is seen.
 func mayBeOther(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 	down, neighbours := 0, 0
-	host := carrier(n, o.VMs[n.Name])
+	host := o.VMs[n.Name].Carrier(n)
 	for _, other := range d.Spec.Nodes {
 		switch {
 		case readiness.Classify(other, o) != cluster.PhaseReady:
 			down++
-		case carrier(other, o.VMs[other.Name]) == host:
+		case o.VMs[other.Name].Carrier(other) == host:
 			neighbours++
 		}
 	}

@@ -56,7 +56,7 @@ func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left 
 		m.block(cluster.Block{Subject: name, Reason: cluster.ControlPlaneUnproven, About: fmt.Sprint(vm.VMID),
 			Message: fmt.Sprintf("vm %d may be the node's own, with etcd on it, and is kept%s", vm.VMID, text.Colon(vm.Why)),
 			Hint: fmt.Sprintf("as root on %s look at vm %d: if it is the node's own, give it back its pool (%s) and its SMBIOS UUID (%s), or remove it, and run destroy again; if no etcd of this cluster is left: `talos-agent accept %s --bootstrap`",
-				carrier(n, vm), vm.VMID, cmp.Or(n.Pool, "none"), n.UUID, m.d.Spec.Name)})
+				vm.Carrier(n), vm.VMID, cmp.Or(n.Pool, "none"), n.UUID, m.d.Spec.Name)})
 	case vm.Presence == cluster.Present && vm.Owner == cluster.Foreign:
 		return false // not ours, so nothing of this cluster is left there
 	case isUnseen(vm):
@@ -179,7 +179,7 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 		hint := "detach them and move them to another vm, or remove them, if they are not needed; then run destroy again"
 		if drift.LacksSystemDisk(vm) {
 			n, _ := m.d.Spec.Node(vm.Node)
-			hint = "if one is the system disk: " + drift.MissingSystemDisk(n, vm, carrier(n, vm)).Hint + "; otherwise " + hint
+			hint = "if one is the system disk: " + drift.MissingSystemDisk(n, vm, vm.Carrier(n)).Hint + "; otherwise " + hint
 		}
 		m.block(cluster.Block{Subject: name, Reason: cluster.ForeignVolumes, About: about, Message: fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others), Hint: hint})
 	case vm.Managed:

@@ -28,7 +28,7 @@ const maxRounds = 200
 // for a window as if that were open. Under a policy that is not known it is what would
 // happen if the rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
-	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: Warnings(d, o)}
+	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: readiness.Warnings(d, o)}
 	o = cloneObserved(o)
 	// What is under way ends, what rests is tried again: neither is news here.
 	for _, r := range o.Running {
@@ -218,7 +218,7 @@ func changeVM(d *cluster.Desired, o *cluster.Observed, a action.ChangeVM) {
 	for name, bytes := range before {
 		grown[name] -= bytes
 	}
-	takeDisks(o, carrier(a.Node, vm), grown)
+	takeDisks(o, vm.Carrier(a.Node), grown)
 	o.VMs[a.Node.Name] = vm
 }
 
@@ -325,7 +325,7 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 func effectOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind, n cluster.Node) {
 	switch kind {
 	case cluster.CreateVM:
-		effect(d, o, action.CreateVM{Node: n, Host: carrier(n, o.VMs[n.Name])})
+		effect(d, o, action.CreateVM{Node: n, Host: o.VMs[n.Name].Carrier(n)})
 	case cluster.StartVM:
 		effect(d, o, action.StartVM{Node: n})
 	case cluster.ApplyConfig:

@@ -230,7 +230,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 
 // canMake reports whether what a new VM of a node is made from is seen to be there.
 func (m *planner) canMake(n cluster.Node, vm cluster.VM) bool {
-	h := m.o.Hosts[carrier(n, vm)]
+	h := m.o.Hosts[vm.Carrier(n)]
 	_, stored := h.Images.Value[m.d.Image.Name]
 	stored = stored || m.o.ImageCached.Known && m.o.ImageCached.Value
 	st, ok := h.Storages.Value[n.Datastore]

@@ -41,7 +41,7 @@ func (m *planner) planNode(n cluster.Node) {
 		m.blockForeign(n, vm, mach)
 	case cluster.PhasePaused:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, readiness.LockedBy(vm)),
-			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, carrier(n, vm))})
+			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, vm.Carrier(n))})
 	case cluster.PhaseLocked:
 		m.planLocked(n, vm)
 	case cluster.PhaseCreating:
@@ -262,13 +262,13 @@ func (m *planner) blockRenamed(n cluster.Node, vm cluster.VM) {
 // blockMoved reports the VM of a node that is in another pool: the pool of the inventory
 // or that of the VM was changed. What the agent may do ends at its pool.
 func (m *planner) blockMoved(n cluster.Node, vm cluster.VM) {
-	where, hint := "in no pool", fmt.Sprintf("put it into the pool: `pvesh set /pools/%s --vms %d` as root on %s", n.Pool, vm.VMID, carrier(n, vm))
+	where, hint := "in no pool", fmt.Sprintf("put it into the pool: `pvesh set /pools/%s --vms %d` as root on %s", n.Pool, vm.VMID, vm.Carrier(n))
 	if vm.Pool != "" {
 		where = "in pool " + vm.Pool
-		hint = fmt.Sprintf("undo the change of the pool, or move it: `pvesh set /pools/%s --vms %d --allow-move 1` as root on %s", n.Pool, vm.VMID, carrier(n, vm))
+		hint = fmt.Sprintf("undo the change of the pool, or move it: `pvesh set /pools/%s --vms %d --allow-move 1` as root on %s", n.Pool, vm.VMID, vm.Carrier(n))
 	}
 	if n.Pool == "" {
-		hint = fmt.Sprintf("undo the change of the pool, or take it out: `pvesh set /pools/%s --vms %d --delete 1` as root on %s", vm.Pool, vm.VMID, carrier(n, vm))
+		hint = fmt.Sprintf("undo the change of the pool, or take it out: `pvesh set /pools/%s --vms %d --delete 1` as root on %s", vm.Pool, vm.VMID, vm.Carrier(n))
 	}
 	m.block(cluster.Block{Subject: n.Name, Reason: cluster.PoolDrift, About: "pool",
 		Message: fmt.Sprintf("vm %d is %s, and the inventory has %s; until it is there the agent may not touch it", vm.VMID, where, cmp.Or(n.Pool, "none")), Hint: hint})
@@ -278,7 +278,7 @@ func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 	switch {
 	case vm.Lock == "create" || vm.Lock == "clone":
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (%s) by a task that died", n.VMID, vm.Lock),
-			Hint: readiness.HintOfLocked(vm, carrier(n, vm)) + "; it is made again then"})
+			Hint: readiness.HintOfLocked(vm, vm.Carrier(n)) + "; it is made again then"})
 	default:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
 	}
@@ -286,7 +286,7 @@ func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 
 // planStopped finishes a VM whose creation was interrupted, then starts it.
 func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
-	if host := carrier(n, vm); !m.hostUsable(n.Name, m.o.Hosts[host], host) {
+	if host := vm.Carrier(n); !m.hostUsable(n.Name, m.o.Hosts[host], host) {
 		return
 	}
 	if !vm.Hardware.Known {
@@ -294,12 +294,12 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if drift.LacksSystemDisk(vm) {
-		m.block(drift.MissingSystemDisk(n, vm, carrier(n, vm)))
+		m.block(drift.MissingSystemDisk(n, vm, vm.Carrier(n)))
 		m.planVM(n, vm)
 		return
 	}
 	if Unfinished(vm) {
-		m.do(action.CreateVM{Node: n, Host: carrier(n, vm), Boot: m.bootNode(n), Finish: true})
+		m.do(action.CreateVM{Node: n, Host: vm.Carrier(n), Boot: m.bootNode(n), Finish: true})
 		return
 	}
 	if m.planVM(n, vm) {
@@ -307,7 +307,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 	}
 	if vm.Managed { // it refuses to have it started beside it
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMManaged, About: "start", Message: fmt.Sprintf("vm %d is stopped, and managed by Proxmox VE's HA, which has to start it", n.VMID), Within: seeWithin,
-			Hint: fmt.Sprintf("`ha-manager status` on %s shows what keeps it; `ha-manager set vm:%d --state started` has it started; or take it out of HA: `ha-manager remove vm:%[2]d`", carrier(n, vm), n.VMID)})
+			Hint: fmt.Sprintf("`ha-manager status` on %s shows what keeps it; `ha-manager set vm:%d --state started` has it started; or take it out of HA: `ha-manager remove vm:%[2]d`", vm.Carrier(n), n.VMID)})
 		return
 	}
 	m.do(action.StartVM{Node: n, Changed: action.ChangedOf(vm)})
@@ -352,7 +352,7 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if drift.LacksSystemDisk(vm) {
-		m.block(drift.MissingSystemDisk(n, vm, carrier(n, vm)))
+		m.block(drift.MissingSystemDisk(n, vm, vm.Carrier(n)))
 	}
 	m.planVM(n, vm)
 	var later []drift.Drift
@@ -363,6 +363,6 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 	}
 	if len(later) > 0 {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForReady, Message: fmt.Sprintf("vm %d has %s; waits until it is Ready to change %s", n.VMID, drift.DescribeHave(later), drift.DescribeChange(later)),
-			Hint: fmt.Sprintf("if that keeps it from working: `qm shutdown %d` on %s; a vm that is stopped is changed at once", n.VMID, carrier(n, vm))})
+			Hint: fmt.Sprintf("if that keeps it from working: `qm shutdown %d` on %s; a vm that is stopped is changed at once", n.VMID, vm.Carrier(n))})
 	}
 }

@@ -17,10 +17,6 @@ func (m *planner) bootNode(cluster.Node) cluster.Boot {
 	return cluster.Boot{Medium: cluster.BootImage, Image: m.d.Image}
 }
 
-// carrier is the host that carries a node's VM; while that is not seen, the one
-// that should.
-func carrier(n cluster.Node, vm cluster.VM) string { return cmp.Or(vm.Host, n.Placement.Pin) }
-
 // hostUsable reports whether a host can be acted on, and waits with the reason if not.
 func (m *planner) hostUsable(subject string, h cluster.Host, name string) bool {
 	switch {

@@ -146,7 +146,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		m.plan.Phases[n.Name] = phase
 		if phase == cluster.PhaseCreating && !m.isRunning(cluster.CreateVM, n.Name) {
 			// A task that a dead agent began allocates all the same.
-			a := action.CreateVM{Node: n, Host: carrier(n, o.VMs[n.Name])}.Info()
+			a := action.CreateVM{Node: n, Host: o.VMs[n.Name].Carrier(n)}.Info()
 			m.hold(a.ID(), a.Claims)
 		}
 	}

@@ -107,7 +107,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	case m.wasTaken(n, drifts):
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ChangeNotTaken, About: targetOf(drifts),
 			Message: fmt.Sprintf("it was taken down to change %s, and has %s all the same", drift.DescribeChange(drifts), drift.DescribeHave(drifts)),
-			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, carrier(n, m.o.VMs[n.Name]), n.IP)})
+			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, m.o.VMs[n.Name].Carrier(n), n.IP)})
 		return
 	}
 	if m.holdTurn(n, kn, ready, drifts) {
@@ -155,7 +155,7 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", n.VMID)})
 		return true
 	default:
-		if host := carrier(n, vm); !m.hostUsable(n.Name, m.o.Hosts[host], host) {
+		if host := vm.Carrier(n); !m.hostUsable(n.Name, m.o.Hosts[host], host) {
 			return true
 		}
 		before := m.turnBefore(n)

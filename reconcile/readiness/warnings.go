@@ -1,7 +1,10 @@
-package plan
+package readiness
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -17,13 +20,13 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours {
 			continue
 		}
-		if carrier(n, vm) != n.Placement.Pin {
+		if vm.Carrier(n) != n.Placement.Pin {
 			out = append(out, reportElsewhere(d, o, n, vm))
 		}
 		if vm.Untaggable {
 			out = append(out, d.At(cluster.Warning, "nodes."+n.Name, fmt.Sprintf("vm %d is without tags of the agent, because Proxmox VE does not let it tag its VMs", vm.VMID),
 				fmt.Sprintf("`qm set %d --tags '%s'` as root on %s; or allow it: `user-tag-access` in Datacenter > Options",
-					vm.VMID, strings.Join(drift.WithTags(vm, n), ";"), carrier(n, vm))))
+					vm.VMID, strings.Join(drift.WithTags(vm, n), ";"), vm.Carrier(n))))
 		}
 	}
 	out = append(out, reportUnjudged(d, o)...)
@@ -65,7 +68,7 @@ func reportUnjudged(d cluster.Desired, o cluster.Observed) cluster.Problems {
 // reportLeft reports the releases of ours that no addon has and that stay.
 func reportLeft(d cluster.Desired, o cluster.Observed) cluster.Problems {
 	var out cluster.Problems
-	for _, r := range listLeft(d, o) {
+	for _, r := range ListLeft(d, o) {
 		message := fmt.Sprintf("the release %s in namespace %s stays: no addon of the inventory has it", r.Name, r.Namespace)
 		hint := fmt.Sprintf("put the addon back, or remove the release by hand: `helm -n %s uninstall %s`", r.Namespace, r.Name)
 		switch {
@@ -94,4 +97,32 @@ func reportElsewhere(d cluster.Desired, o cluster.Observed, n cluster.Node, vm c
 		message += ": " + h.Why
 	}
 	return d.At(cluster.Warning, "nodes."+n.Name, message, hint)
+}
+
+// ListLeft lists the releases of ours that no addon of d has: those that were seen to
+// be, and those of addons that were asked for when the world was observed.
+func ListLeft(d cluster.Desired, o cluster.Observed) []cluster.LeftRelease {
+	if o.Facts.Destroying() {
+		return nil // they go with everything else
+	}
+	var out []cluster.LeftRelease
+	add := func(r cluster.LeftRelease) {
+		has := slices.ContainsFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Namespace == r.Namespace && a.Name == r.Name })
+		if has || slices.ContainsFunc(out, func(l cluster.LeftRelease) bool { return l.ReleaseName == r.ReleaseName }) {
+			return
+		}
+		if r.Name == string(cluster.CNICilium) {
+			r.Kept = cmp.Or(r.Kept, "is the container network")
+		}
+		out = append(out, r)
+	}
+	for _, r := range o.Left {
+		add(r)
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Releases.Value)) {
+		if rel := o.Releases.Value[name]; rel.Digest != "" {
+			add(cluster.LeftRelease{ReleaseName: cluster.ReleaseName{Namespace: rel.Namespace, Name: name}, Status: rel.Status, Kept: rel.Kept})
+		}
+	}
+	return out
 }
