@@ -199,6 +199,12 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		delete(o.Nodes.Value, a.Node.Name)
 	case action.DeleteVM:
 		o.VMs[a.VM.Node] = cluster.VM{VMID: a.VM.VMID, Node: a.VM.Node, Presence: cluster.Absent}
+		for _, n := range d.Spec.Nodes { // one that has its place now
+			if n.VMID == a.VM.VMID && n.Name != a.VM.Node {
+				o.VMs[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Absent}
+				o.Machines[n.Name] = cluster.Machine{Reach: cluster.Silent}
+			}
+		}
 		if _, ok := o.Nodes.Value[a.VM.Node]; ok {
 			editNode(o, a.VM.Node, func(kn *cluster.KubeNode) { kn.Ready, kn.Why = false, "its kubelet is silent" })
 		}

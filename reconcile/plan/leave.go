@@ -37,7 +37,7 @@ func (m *planner) planRemovals() {
 		case len(vms) == 0: // planOrphanMembers has its member
 		case len(vms) > 1:
 			m.blockDuplicates(n, vms)
-		case m.isReportedAtNode(vms[0]):
+		case m.isKeptByName(vms[0]):
 		default:
 			m.plan.Phases[n.Name] = cluster.PhaseLeaving
 			if b := m.forbidRemoval(n, vms[0]); b.Reason != "" {
@@ -105,13 +105,6 @@ func (m *planner) blockDuplicates(n cluster.Node, vms []cluster.VM) {
 	}
 	m.block(cluster.Block{Subject: n.Name, Reason: cluster.DuplicateVM, Message: fmt.Sprintf("it is no longer in the inventory, and several VMs are it: %s; none is removed", strings.Join(ids, ", ")),
 		Hint: fmt.Sprintf("remove the copies by hand, when nothing on them is needed: `qm stop VMID && qm destroy VMID --purge` on %s", vms[0].Host)})
-}
-
-// isReportedAtNode reports whether a VM that the inventory does not name is reported at
-// the node that has its VMID now: the node was renamed. That is so, too, while what the
-// node has cannot be seen.
-func (m *planner) isReportedAtNode(vm cluster.VM) bool {
-	return slices.ContainsFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vm.VMID })
 }
 
 // forbidRemoval returns why the machine of a node that is to lose it is kept; no Reason:
@@ -320,6 +313,9 @@ func (m *planner) holdRemoval(n cluster.Node, kn cluster.KubeNode, isMember bool
 // canCome reports whether a node of the inventory that is not Ready may become so before
 // another one is removed.
 func (m *planner) canCome(n, removed cluster.Node) bool {
+	if n.VMID == removed.VMID {
+		return false
+	}
 	if m.plan.Phases[n.Name] != cluster.PhaseAbsent {
 		return true
 	}

@@ -94,9 +94,7 @@ func (m *planner) waitForCreation(node string, vm cluster.VM, message string) {
 // planAbsent plans the making of a VM.
 func (m *planner) planAbsent(n cluster.Node) {
 	if twin, ok := m.twin(n); ok {
-		m.block(cluster.Block{Subject: n.Name,
-			Reason: cluster.NodeIdentityChanged, Message: fmt.Sprintf("it is vm %d, and the inventory now has vm %d; giving a node another vmid or ip is not supported yet", twin.VMID, n.VMID),
-			Hint: fmt.Sprintf("undo the change in nodes.yaml; its vmid follows from its ip where none is written (vmid: %d); or take it out of nodes.yaml, and add it again when its machine is removed", twin.VMID)})
+		m.blockMovedAway(n, twin)
 		return
 	}
 	mach := m.o.Machines[n.Name]
@@ -223,8 +221,8 @@ func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machi
 		m.blockMoved(n, vm)
 		return
 	}
-	if named, ok := m.carries(n); ok {
-		m.blockRenamed(n, named)
+	if other, ok := m.carries(n); ok {
+		m.planRenamed(n, other)
 		return
 	}
 	if vm.Owner == cluster.Foreign {
@@ -234,29 +232,6 @@ func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machi
 	}
 	m.block(cluster.Block{Subject: n.Name, Reason: cluster.UnexpectedMachine, Message: fmt.Sprintf("another machine than the one of this node's vm answers at %s%s", n.IP, text.Colon(mach.Why)),
 		Hint: fmt.Sprintf("find the other machine that uses %s; nothing secret was sent to it", n.IP)})
-}
-
-// carries returns the VM of another node of this cluster that has the VMID of a node.
-func (m *planner) carries(n cluster.Node) (cluster.VM, bool) {
-	i := slices.IndexFunc(m.o.Orphans.Value, func(vm cluster.VM) bool { return vm.VMID == n.VMID && vm.Node != n.Name })
-	if i < 0 {
-		return cluster.VM{}, false
-	}
-	return m.o.Orphans.Value[i], true
-}
-
-// blockRenamed reports a node whose VMID carries the VM of another name: the node was
-// renamed, or VMIDs were exchanged. Identity and certificates of a machine follow from
-// its name.
-func (m *planner) blockRenamed(n cluster.Node, vm cluster.VM) {
-	b := cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged,
-		Message: fmt.Sprintf("vm %d is that of %s, which the inventory no longer has; renaming a node is not supported yet", vm.VMID, vm.Node),
-		Hint:    fmt.Sprintf("name it %s again in nodes.yaml; a node of another name beside it needs a vmid and an ip of its own, and then %[1]s can be removed", vm.Node)}
-	if other, ok := m.d.Spec.Node(vm.Node); ok {
-		b.Message = fmt.Sprintf("vm %d is that of %s, to which the inventory gives vm %d; giving a node another vmid is not supported yet", vm.VMID, vm.Node, other.VMID)
-		b.Hint = "undo the change in nodes.yaml; a vmid follows from the ip where none is written; or take the node out of nodes.yaml, and add it again when its machine is removed"
-	}
-	m.block(b)
 }
 
 // blockMoved reports the VM of a node that is in another pool: the pool of the inventory

@@ -15,7 +15,7 @@ import (
 func (m *planner) planTwins() {
 	for _, vm := range m.o.Orphans.Value {
 		n, ok := m.d.Spec.Node(vm.Node)
-		if !ok || m.isReportedAtNode(vm) || m.plan.Phases[vm.Node] == cluster.PhaseAbsent { // reported at the node
+		if !ok || m.isKeptByName(vm) || m.plan.Phases[vm.Node] == cluster.PhaseAbsent { // reported at the node
 			continue
 		}
 		m.block(cluster.Block{Subject: vm.Node,

@@ -22,6 +22,20 @@ func configField(field string) change {
 	return change{field, func(w *world, n *cluster.Node) { w.d.Configs[n.Name] = cluster.Config{Digest: "new"} }}
 }
 
+// renameNode has the inventory give a node another name.
+func renameNode(replace string) func(*world, *cluster.Node) {
+	return func(w *world, n *cluster.Node) {
+		now := *n
+		w.remove(n.Name)
+		now.Name, now.UUID, now.Replace = renamed, cluster.NodeUUID(w.d.Spec.ID, renamed), replace
+		w.d.Spec.Nodes = append(w.d.Spec.Nodes, now)
+		w.o.VMs[renamed] = cluster.VM{VMID: now.VMID, Node: renamed, Host: "pve1", Presence: cluster.Present, Owner: cluster.Foreign}
+		w.refresh()
+	}
+}
+
+const renamed = "web-1"
+
 var changes = []change{
 	{"`cpu`", func(_ *world, n *cluster.Node) { n.Cores = 8 }},
 	{"`cpu_type`", func(_ *world, n *cluster.Node) { n.CPUType = "host" }},
@@ -89,6 +103,8 @@ var changes = []change{
 		editNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Kubelet = "v1.36.1" })
 	}},
 	{"`replace`", func(_ *world, n *cluster.Node) { n.Replace = "again" }},
+	{"`name`", renameNode("")},
+	{"`name`, and `replace`", renameNode("again")},
 	{"the node, which the inventory no longer has", func(w *world, n *cluster.Node) { w.remove(n.Name) }},
 	{"`locked: true`, with any of them", func(_ *world, n *cluster.Node) { n.Locked, n.Cores = true, 8 }},
 }
@@ -117,7 +133,7 @@ func outcome(t *testing.T, c change, answer string) string {
 	f := Forecast(w.d, w.o, w.p)
 	var kinds []string
 	for _, s := range f.Steps {
-		if !strings.HasPrefix(s.Text, "upload image") && !strings.HasPrefix(s.Text, "download image") && s.Subject == n.Name {
+		if !strings.HasPrefix(s.Text, "upload image") && !strings.HasPrefix(s.Text, "download image") && (s.Subject == n.Name || s.Subject == renamed) {
 			kinds = append(kinds, string(s.Action))
 		}
 	}
