@@ -63,7 +63,7 @@ type Journal struct {
 // journalVersion is the version of the file that is written. Older ones are read,
 // too; a newer one is refused. It grows with every new field, because an older agent
 // would take what it does not know for damage.
-const journalVersion = 7
+const journalVersion = 8
 
 // record is the journal's file.
 type record struct {
@@ -188,6 +188,7 @@ func cloneFacts(f cluster.Facts) cluster.Facts {
 	f.Charts = maps.Clone(f.Charts)
 	f.Restarts = maps.Clone(f.Restarts)
 	f.Settled = maps.Clone(f.Settled)
+	f.Replaced = maps.Clone(f.Replaced)
 	f.Guarded = slices.Clone(f.Guarded)
 	f.Forgotten = slices.Clone(f.Forgotten)
 	f.Intents = slices.Clone(f.Intents)
@@ -217,6 +218,9 @@ func (j *Journal) Update(change func(*cluster.Facts)) error {
 	}
 	if after.Settled == nil {
 		after.Settled = map[string]string{}
+	}
+	if after.Replaced == nil {
+		after.Replaced = map[string]string{}
 	}
 	if after.Restarts == nil {
 		after.Restarts = map[string]cluster.Restart{}

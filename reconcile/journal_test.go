@@ -155,7 +155,8 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 	fourth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":4`, 1))
 	fifth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":5`, 1))
 	sixth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":6`, 1))
-	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil, fifth, nil, sixth, nil} {
+	seventh := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":7`, 1))
+	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil, fifth, nil, sixth, nil, seventh, nil} {
 		if older != nil {
 			files.files["dev.json"] = older
 		}
@@ -169,7 +170,7 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 		if err := j.Update(func(*cluster.Facts) {}); err != nil {
 			t.Fatal(err)
 		}
-		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":7,`) {
+		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":8,`) {
 			t.Fatalf("written: %s", raw)
 		}
 	}

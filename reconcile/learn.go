@@ -66,6 +66,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	maps.Copy(after.Settled, settled)
 	isRemoved := func(name, _ string) bool { _, ok := d.Spec.Node(name); return !ok }
 	maps.DeleteFunc(after.Settled, isRemoved)
+	after.Replaced = replacedNodes(before.Replaced, d, *o)
 	ended := plan.EndedTurns(d, *o, r.c.Policy())
 	for node := range after.Restarts {
 		if isRemoved(node, "") {
@@ -83,7 +84,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		return nil
 	}
 	learn := func(f *cluster.Facts) {
-		f.Lost, f.Applied, f.Guarded = after.Lost, after.Applied, after.Guarded
+		f.Lost, f.Applied, f.Guarded, f.Replaced = after.Lost, after.Applied, after.Guarded, after.Replaced
 		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady} {
 			if in, ok := after.Intent(kind); ok {
 				f.Intend(in)
@@ -137,6 +138,21 @@ func guardedNodes(before []string, d cluster.Desired, o cluster.Observed) (out [
 	return out
 }
 
+// replacedNodes are the nodes whose VMs are seen to have been made for a token, and those
+// that are known to have been, as long as the inventory has them.
+func replacedNodes(before map[string]string, d cluster.Desired, o cluster.Observed) map[string]string {
+	out := map[string]string{}
+	for _, n := range d.Spec.Nodes {
+		if token, ok := before[n.Name]; ok {
+			out[n.Name] = token
+		}
+		if vm := o.VMs[n.Name]; vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Unmarked && !vm.Deleting && n.Replace != "" && vm.Replace == n.Replace {
+			out[n.Name] = n.Replace
+		}
+	}
+	return out
+}
+
 // learnWatched takes in which nodes and members of etcd are no longer the inventory's, and
 // whose machines do not answer, so that the next pass watches them, too.
 func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
@@ -183,7 +199,7 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 
 func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
-	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) &&
+	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) && maps.Equal(a.Replaced, b.Replaced) &&
 		slices.Equal(a.Guarded, b.Guarded) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
 }
 
@@ -210,6 +226,7 @@ func forgetFounding(f *cluster.Facts) {
 	f.Guarded, f.Forgotten = nil, nil
 	clear(f.Restarts)
 	clear(f.Settled)
+	clear(f.Replaced)
 }
 
 // finishDestroy ends the destruction of a cluster of which nothing is left. It stays

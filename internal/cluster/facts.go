@@ -27,6 +27,10 @@ type Facts struct {
 	// that, as a digest: what differs since is a change of the inventory where that is
 	// another, and else one that somebody made behind its back.
 	Settled map[string]string `json:"settled,omitempty"`
+	// Replaced are, by node, the token of `replace` that its machine was seen to have been
+	// made for: each is for one new machine. One that has another token afterwards was
+	// restored from a backup, or its description was edited.
+	Replaced map[string]string `json:"replaced,omitempty"`
 	// Guarded are the nodes that the inventory had protected or locked when it had them
 	// last, by name, sorted.
 	Guarded []string `json:"guarded,omitempty"`

@@ -90,7 +90,7 @@ var nodeReasons = []ReasonInfo{
 	{VMManaged, Everyone, "Proxmox VE's HA manager manages a VM that is to be deleted, taken down or started.", "Take it out of HA: `ha-manager remove vm:VMID`; or, to have it started, `ha-manager set vm:VMID --state started`."},
 	{ForeignVolumes, Everyone, "Volumes that are not the agent's would be deleted with a VM.", "Move them to another VM, or remove them."},
 	{NodeUnreachable, Everyone, "The VM of a node runs, and nothing answers at its address.", "See its console: `qm terminal VMID`."},
-	{NodeIdentityChanged, Everyone, "The inventory gives a node another VMID or address than its VM has.", "Undo the change."},
+	{NodeIdentityChanged, Everyone, "The inventory gives a node another VMID or name than its VM has; or the VM was restored from before its replacement.", "Undo the change; the hint names what leads there."},
 	{AddressInUse, Everyone, "Another machine answers at the address of a node that has no VM.", "Give the node another address, or switch the machine off."},
 	{ForeignVM, Everyone, "The VMID of a node belongs to a VM that is not ours.", "Give the node another VMID."},
 	{UnexpectedMachine, Everyone, "Another machine than the node's own answers at its address.", "Find the machine that uses the address."},

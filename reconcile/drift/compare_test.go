@@ -231,11 +231,16 @@ func TestIsReplaced(t *testing.T) {
 		{"foreign", func(_ *cluster.Node, vm *cluster.VM) { vm.Owner = cluster.Foreign }, false},
 		{"without the mark that has the token", func(_ *cluster.Node, vm *cluster.VM) { vm.Unmarked = true }, false},
 	} {
-		n := cluster.Node{Replace: "two"}
+		n := cluster.Node{Name: "wk-1", Replace: "two"}
 		vm := cluster.VM{Presence: cluster.Present, Owner: cluster.Ours, Replace: "one"}
 		c.edit(&n, &vm)
-		if got := IsReplaced(n, vm); got != c.want {
-			t.Errorf("%s: %v", c.what, got)
+		for done, f := range map[bool]cluster.Facts{false: {Replaced: map[string]string{"wk-1": "one"}}, true: {Replaced: map[string]string{"wk-1": "two"}}} {
+			if got := IsReplaced(n, vm, f); got != (c.want && !done) {
+				t.Errorf("%s, done %v: %v", c.what, done, got)
+			}
+			if got := IsRestored(n, vm, f); got != (c.want && done) {
+				t.Errorf("%s, done %v: restored %v", c.what, done, got)
+			}
 		}
 	}
 }

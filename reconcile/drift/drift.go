@@ -395,7 +395,17 @@ func WithTags(vm cluster.VM, n cluster.Node) []string {
 }
 
 // IsReplaced reports whether the VM of a node was made for another token than the
-// inventory has, so that it is to become another one.
-func IsReplaced(n cluster.Node, vm cluster.VM) bool {
+// inventory has, and no machine was made for that one, so that it is to become another one.
+func IsReplaced(n cluster.Node, vm cluster.VM, f cluster.Facts) bool {
+	return hasOtherToken(n, vm) && f.Replaced[n.Name] != n.Replace
+}
+
+// IsRestored reports whether the VM of a node has another token than the inventory, which
+// had its machine already: the VM was restored from a backup, or its description was edited.
+func IsRestored(n cluster.Node, vm cluster.VM, f cluster.Facts) bool {
+	return hasOtherToken(n, vm) && f.Replaced[n.Name] == n.Replace
+}
+
+func hasOtherToken(n cluster.Node, vm cluster.VM) bool {
 	return n.Replace != "" && vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Unmarked && vm.Replace != n.Replace
 }

@@ -136,7 +136,7 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 		return m.etcd.WithoutMember(n.Name)
 	case n.Role != cluster.ControlPlane, stays && m.isOnlyMember(n.Name):
 		return ""
-	case i.Kind == cluster.DrainNode && (!stays || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name])):
+	case i.Kind == cluster.DrainNode && (!stays || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts)):
 		return "" // its etcd goes on; its member is removed by a step of its own
 	}
 	return m.etcd.Without(n.Name)

@@ -72,7 +72,7 @@ func (m *planner) judgeGrowth(n cluster.Node) {
 	vm := m.o.VMs[n.Name]
 	host := vm.Carrier(n)
 	h := m.o.Hosts[host]
-	if !h.Known || n.Locked || vm.Owner != cluster.Ours || vm.Deleting || !vm.Hardware.Known || m.isGrowing(n) || drift.IsReplaced(n, vm) || m.isDead(n.Name) {
+	if !h.Known || n.Locked || vm.Owner != cluster.Ours || vm.Deleting || !vm.Hardware.Known || m.isGrowing(n) || drift.IsReplaced(n, vm, m.o.Facts) || m.isDead(n.Name) {
 		return
 	}
 	lack := func(b cluster.Block, fields ...string) {

@@ -307,7 +307,7 @@ func effectOfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running)
 		effect(d, o, action.UploadImage{Image: d.Image, Host: host})
 	case cluster.DrainNode:
 		target := "forecast" // of a turn nothing more is asked
-		if n, stays := d.Spec.Node(r.Subject); !stays || drift.IsReplaced(n, o.VMs[n.Name]) || r.Subject == deadNode(*d, *o) || isForgotten(*o, r.Subject) {
+		if n, stays := d.Spec.Node(r.Subject); !stays || drift.IsReplaced(n, o.VMs[n.Name], o.Facts) || r.Subject == deadNode(*d, *o) || isForgotten(*o, r.Subject) {
 			target = cluster.TurnRemoval
 		}
 		effect(d, o, action.DrainNode{Node: cluster.Node{Name: r.Subject}, Target: target})

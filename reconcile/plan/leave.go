@@ -80,7 +80,7 @@ func Deletions(d cluster.Desired, o cluster.Observed) []int {
 	}
 	dead := deadNode(d, o)
 	for _, n := range d.Spec.Nodes {
-		if drift.IsReplaced(n, o.VMs[n.Name]) || isMadeAgain(o, n, dead) {
+		if drift.IsReplaced(n, o.VMs[n.Name], o.Facts) || isMadeAgain(o, n, dead) {
 			out = append(out, n.VMID)
 		}
 	}
@@ -115,7 +115,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	if stays {
 		what, undo = "to be replaced", "undo `replace`; or "
 	}
-	healing := m.isDead(n.Name) && !drift.IsReplaced(n, vm)
+	healing := m.isDead(n.Name) && !drift.IsReplaced(n, vm, m.o.Facts)
 	if healing {
 		what, undo = "dead and to be replaced", ""
 	}

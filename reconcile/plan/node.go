@@ -21,10 +21,11 @@ func (m *planner) planNode(n cluster.Node) {
 			Hint: "remove `locked: true` from nodes.yaml"})
 		return
 	}
-	if (drift.IsReplaced(n, vm) || m.isDead(n.Name)) && phase != cluster.PhaseCreating {
+	if (drift.IsReplaced(n, vm, m.o.Facts) || m.isDead(n.Name)) && phase != cluster.PhaseCreating {
 		m.planReplacement(n, vm)
 		return
 	}
+	m.blockRestored(n, vm)
 	m.planUnanswered(n, vm)
 	switch phase {
 	case cluster.PhaseUnknown:

@@ -616,6 +616,8 @@ func (w *world) run(t *testing.T, line string) string {
 		mach := w.o.Machines[n.Name]
 		m := newPlanner(w.d, w.o, w.p)
 		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: targetOf(m.turnOf(n)), Boot: before + mach.BootID, Revision: w.d.Revision}}
+	case "replaced": // a node, for a token
+		w.o.Facts.Replaced = map[string]string{arg(1): arg(2)}
 	case "settled":
 		w.o.Facts.Settled = SettledNodes(w.d, w.o)
 	case "switches":
@@ -1007,6 +1009,8 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm = cluster.VM{VMID: n.VMID, Node: name, Presence: cluster.Present, Lock: "create", Task: &cluster.Task{Type: "qmcreate", VMID: n.VMID}}
 		case "deleting":
 			vm.Deleting, vm.Power = true, cluster.Stopped
+		case "token": // that it was made for
+			vm.Replace = v
 		case "cores":
 			vm.Hardware.Value.Cores, _ = strconv.Atoi(v)
 		case "memory": // GiB

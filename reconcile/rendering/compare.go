@@ -150,8 +150,10 @@ func (c *comparison) compareVM(n cluster.Node, vm cluster.VM) []cluster.FieldDif
 	if drift.LacksSystemDisk(vm) {
 		out = append(out, cluster.FieldDifference{Field: "system disk", Has: "none", Wants: "one with the serial " + cluster.SystemDiskSerial})
 	}
-	if drift.IsReplaced(n, vm) {
+	if drift.IsReplaced(n, vm, c.o.Facts) {
 		out = append(out, cluster.FieldDifference{Field: "replace", Has: cmp.Or(vm.Replace, "none"), Wants: n.Replace, How: string(drift.Replace)})
+	} else if drift.IsRestored(n, vm, c.o.Facts) {
+		out = append(out, cluster.FieldDifference{Field: "replace", Has: cmp.Or(vm.Replace, "none"), Wants: n.Replace, How: string(drift.Refuse)})
 	}
 	switch vm.Power {
 	case cluster.Stopped:

@@ -57,3 +57,53 @@ func TestRenamedNodes(t *testing.T) {
 		s.Halt()
 	})
 }
+
+// TestRestoredMachineIsKept: a machine that somebody restores from a backup of before its
+// replacement is not replaced once more, until another token asks for that.
+func TestRestoredMachineIsKept(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		description := func() string {
+			for _, vm := range s.Lab.PVE.VMs() {
+				if vm.VMID == s.vmidOf("dev-wk-1") {
+					return vm.Config["description"]
+				}
+			}
+			return ""
+		}
+		before := description()
+		files := sz.Files()
+		changed(t, files, "inventory/dev/nodes.yaml", "{name: dev-wk-1,", "{name: dev-wk-1, replace: a,")
+		s.Push(files, "a new machine")
+		s.UntilReady(time.Hour)
+		made := s.generations()["dev-wk-1"]
+		if description() == before {
+			t.Fatalf("it has the description that it had: %s", before)
+		}
+		must(s.Lab.PVE.Edit(s.vmidOf("dev-wk-1"), "description", before))
+		kept := func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {
+				return b.Subject == "dev-wk-1" && b.Reason == cluster.NodeIdentityChanged && strings.Contains(b.Hint, "take `replace` out")
+			})
+		}
+		s.Until(10*time.Minute, "kept", kept)
+		s.Halt()
+		s.Boot()
+		time.Sleep(time.Hour)
+		if st := s.Status(); !kept(st) || s.generations()["dev-wk-1"] != made {
+			t.Errorf("after an hour and a restart: %+v", st.Blocked)
+		}
+		changed(t, files, "inventory/dev/nodes.yaml", "replace: a,", "replace: b,")
+		s.Push(files, "and another")
+		s.UntilReady(time.Hour)
+		if s.generations()["dev-wk-1"] == made {
+			t.Error("it has the machine that it had")
+		}
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
