@@ -324,6 +324,18 @@ func (f *fake) Start(ctx context.Context, _ cluster.Desired, n cluster.Node, _ P
 	return nil
 }
 
+func (f *fake) Resume(ctx context.Context, _ cluster.Desired, n cluster.Node, _ Progress) error {
+	if err := f.act(ctx, "resume", n.Name); err != nil {
+		return err
+	}
+	f.set(func() {
+		vm := f.vms[n.Name]
+		vm.Power = cluster.PowerRunning
+		f.vms[n.Name] = vm
+	})
+	return nil
+}
+
 func (f *fake) Change(ctx context.Context, d cluster.Desired, n cluster.Node, _ string, fields []cluster.VMField, _ Progress) error {
 	if err := f.act(ctx, "change", n.Name); err != nil {
 		return err

@@ -51,6 +51,10 @@ func (s *steps) Start(context.Context, cluster.Desired, cluster.Node, Progress) 
 	return s.take("start")
 }
 
+func (s *steps) Resume(context.Context, cluster.Desired, cluster.Node, Progress) error {
+	return s.take("resume")
+}
+
 func (s *steps) Change(context.Context, cluster.Desired, cluster.Node, string, []cluster.VMField, Progress) error {
 	return s.take("change vm")
 }
@@ -189,6 +193,7 @@ func TestStepsOfActions(t *testing.T) {
 		"upload":           {do: action.UploadImage{}, want: []string{"upload"}, ok: true},
 		"create":           {do: action.CreateVM{}, want: []string{"create"}, ok: true},
 		"start":            {do: action.StartVM{}, want: []string{"start"}, ok: true},
+		"resume":           {do: action.ResumeVM{}, want: []string{"resume"}, ok: true},
 		"delete":           {do: action.DeleteVM{}, want: []string{"delete"}, ok: true},
 		"drain":            {do: action.DrainNode{}, want: []string{"drain"}, ok: true},
 		"uncordon":         {do: action.UncordonNode{}, want: []string{"uncordon"}, ok: true},

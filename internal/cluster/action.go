@@ -15,6 +15,7 @@ const (
 	UploadImage       ActionKind = "upload image"
 	CreateVM          ActionKind = "create vm"
 	StartVM           ActionKind = "start vm"
+	ResumeVM          ActionKind = "resume vm"
 	ApplyConfig       ActionKind = "apply config"
 	Bootstrap         ActionKind = "bootstrap etcd"
 	FetchChart        ActionKind = "fetch chart"

@@ -180,6 +180,7 @@ type VM struct {
 	Name     string
 	Host     string
 	Power    Power
+	Halted   string // of one that is paused: why, where it was not by a person: "io-error", ...
 	Uptime   time.Duration
 	Lock     string // backup, create, ...; "" : none
 	Deleting bool   // its mark records that a deletion has begun

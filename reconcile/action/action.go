@@ -91,6 +91,12 @@ type (
 		Changed Changed // who stopped it
 	}
 
+	// ResumeVM lets a node's VM go on that somebody paused.
+	ResumeVM struct {
+		Node    cluster.Node
+		Changed Changed // who paused it
+	}
+
 	// ApplyConfig gives a machine in maintenance mode its first config.
 	ApplyConfig struct {
 		Node   cluster.Node
@@ -251,6 +257,11 @@ func (a CreateVM) Info() Info {
 // Info implements Action.
 func (a StartVM) Info() Info {
 	return infoOfNode(cluster.StartVM, a.Node, fmt.Sprintf("start vm %d (%s)", a.Node.VMID, a.Node.Name)+a.Changed.String())
+}
+
+// Info implements Action.
+func (a ResumeVM) Info() Info {
+	return infoOfNode(cluster.ResumeVM, a.Node, fmt.Sprintf("resume vm %d (%s)", a.Node.VMID, a.Node.Name)+a.Changed.String())
 }
 
 // Info implements Action.

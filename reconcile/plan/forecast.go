@@ -119,6 +119,10 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		vm := o.VMs[a.Node.Name]
 		vm.Power, vm.Uptime = cluster.PowerRunning, time.Second
 		o.VMs[a.Node.Name] = vm
+	case action.ResumeVM:
+		vm := o.VMs[a.Node.Name]
+		vm.Power = cluster.PowerRunning
+		o.VMs[a.Node.Name] = vm
 	case action.ApplyConfig:
 		m := cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: a.Config.Digest,
 			Services: map[string]cluster.Service{}}
@@ -334,6 +338,8 @@ func effectOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKi
 		effect(d, o, action.CreateVM{Node: n, Host: o.VMs[n.Name].Carrier(n)})
 	case cluster.StartVM:
 		effect(d, o, action.StartVM{Node: n})
+	case cluster.ResumeVM:
+		effect(d, o, action.ResumeVM{Node: n})
 	case cluster.ApplyConfig:
 		effect(d, o, action.ApplyConfig{Node: n, Config: d.Configs[n.Name]})
 	case cluster.Bootstrap:

@@ -41,8 +41,7 @@ func (m *planner) planNode(n cluster.Node) {
 	case cluster.PhaseForeign:
 		m.blockForeign(n, vm, mach)
 	case cluster.PhasePaused:
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, readiness.LockedBy(vm)),
-			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, vm.Carrier(n))})
+		m.planPaused(n, vm)
 	case cluster.PhaseLocked:
 		m.planLocked(n, vm)
 	case cluster.PhaseCreating:
@@ -258,6 +257,19 @@ func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 	default:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
 	}
+}
+
+// planPaused lets a VM go on that somebody paused. One that QEMU has halted, as when a
+// storage is full, would be halted again: a person has to see to that first.
+func (m *planner) planPaused(n cluster.Node, vm cluster.VM) {
+	if vm.Halted == "" && vm.Lock == "" && vm.Task == nil && !vm.Managed {
+		if host := vm.Carrier(n); m.hostUsable(n.Name, m.o.Hosts[host], host) {
+			m.do(action.ResumeVM{Node: n, Changed: action.ChangedOf(vm)})
+		}
+		return
+	}
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s%s", n.VMID, text.Colon(vm.Halted), readiness.LockedBy(vm)),
+		Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, vm.Carrier(n))})
 }
 
 // planStopped finishes a VM whose creation was interrupted, then starts it.

@@ -27,6 +27,7 @@ var actionWithin = map[cluster.ActionKind]time.Duration{
 	cluster.UploadImage:       30 * time.Minute,
 	cluster.CreateVM:          30 * time.Minute,
 	cluster.StartVM:           10 * time.Minute,
+	cluster.ResumeVM:          10 * time.Minute,
 	cluster.ApplyConfig:       10 * time.Minute,
 	cluster.Bootstrap:         10 * time.Minute,
 	cluster.FetchChart:        10 * time.Minute,
@@ -125,6 +126,8 @@ func (m *planner) actionOf(t cluster.Task, host string) (cluster.ActionID, bool)
 	switch t.Type {
 	case "qmstart":
 		kind = cluster.StartVM
+	case "qmresume":
+		kind = cluster.ResumeVM
 	case "qmstop", "qmdestroy":
 		kind = cluster.DeleteVM
 	case "qmshutdown":

@@ -161,6 +161,9 @@ func anyVM(t *rapid.T, w *world, n cluster.Node) cluster.VM {
 	vm.Presence = rapid.SampledFrom([]cluster.Presence{cluster.PresenceUnknown, cluster.Absent, cluster.Present, cluster.Present, cluster.Present}).Draw(t, "presence")
 	vm.Owner = rapid.SampledFrom([]cluster.Owned{cluster.OwnerUnknown, cluster.Ours, cluster.Ours, cluster.Ours, cluster.Foreign}).Draw(t, "owner")
 	vm.Power = rapid.SampledFrom([]cluster.Power{cluster.PowerUnknown, cluster.Stopped, cluster.PowerRunning, cluster.PowerRunning, cluster.Paused}).Draw(t, "power")
+	if vm.Power == cluster.Paused {
+		vm.Halted = rapid.SampledFrom([]string{"", "io-error"}).Draw(t, "halted")
+	}
 	vm.Lock = rapid.SampledFrom([]string{"", "", "", "backup", "create"}).Draw(t, "lock")
 	vm.Deleting = rapid.IntRange(0, 9).Draw(t, "deleting") == 0
 	vm.Uptime = rapid.SampledFrom([]time.Duration{0, time.Minute, time.Hour}).Draw(t, "uptime")
@@ -265,6 +268,11 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 	case action.StartVM:
 		n = a.Node
 		if vm := w.o.VMs[n.Name]; vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.Stopped || vm.Lock != "" || vm.Deleting {
+			t.Errorf("%s, but the vm is %+v", a.Info(), vm)
+		}
+	case action.ResumeVM:
+		n = a.Node
+		if vm := w.o.VMs[n.Name]; vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.Paused || vm.Halted != "" || vm.Lock != "" || vm.Deleting {
 			t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 		}
 	case action.ApplyConfig:

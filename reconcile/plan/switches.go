@@ -76,7 +76,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	case edited && observe, !known && observe:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.HealingOff, About: string(i.Kind), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + i.Text,
 			Hint: "correct it by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
-	case i.Kind == cluster.StartVM, i.Kind == cluster.CreateVM:
+	case i.Kind == cluster.StartVM, i.Kind == cluster.ResumeVM, i.Kind == cluster.CreateVM:
 		return false // whatever the inventory has changed, it should run
 	case !edited && off:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,

@@ -984,7 +984,7 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 		case "old":
 			vm.Uptime = time.Hour
 		case "paused":
-			vm.Power = cluster.Paused
+			vm.Power, vm.Halted = cluster.Paused, v
 		case "untagged":
 			vm.Tags = nil
 		case "unfinished":

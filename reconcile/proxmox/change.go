@@ -227,18 +227,3 @@ func (c *Client) growAll(ctx context.Context, id identity, p proven, n cluster.N
 	}
 	return nil
 }
-
-// shutDownTimeout is how long a guest gets to switch itself off.
-const shutDownTimeout = "300" // s
-
-// ShutDown asks the guest of a node's VM to switch itself off, and waits until it has.
-// It is never switched off hard: a machine that does not stop may still write.
-func (c *Client) ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, progress func(cluster.Progress)) error {
-	id := c.identityOf(d, n.VMID, n.Name)
-	defer c.forget(n.VMID)
-	c.forget(n.VMID)
-	if err := c.power(ctx, id, toShutDown, c.confirm, params{"timeout": shutDownTimeout}, defaultProgress(progress)); err != nil {
-		return fmt.Errorf("shut down vm %d (%s): %w", n.VMID, n.Name, err)
-	}
-	return nil
-}

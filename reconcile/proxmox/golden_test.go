@@ -291,9 +291,9 @@ func TestRecordedAnswersAreUnderstood(t *testing.T) {
 				}
 			}
 		case strings.HasSuffix(path, "/status/current"):
-			var s current
+			var s pveconf.Current
 			data(x, &s)
-			if s.power() == cluster.PowerUnknown || s.HA.Managed != "0" {
+			if powerOf(s) == cluster.PowerUnknown || s.HA.Managed != "0" {
 				t.Errorf("%s: %+v", x.name, s)
 			}
 		case strings.HasSuffix(path, "/config") && strings.Contains(path, "/qemu/"):

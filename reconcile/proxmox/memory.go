@@ -17,6 +17,7 @@ type facts struct {
 	uptime int64
 
 	power   cluster.Power // unknown: only the configuration was read
+	halted  string        // why it is paused, if not by a person
 	up      time.Duration
 	lock    string
 	read    time.Time // when the configuration was read

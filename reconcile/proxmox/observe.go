@@ -402,30 +402,21 @@ func (l *look) inspect(r row, id identity) cluster.VM {
 	return l.describe(f, r, id)
 }
 
-// current is what status/current has of a VM, as far as it matters here.
-type current struct {
-	Status    pveconf.Scalar
-	QMPStatus pveconf.Scalar
-	Uptime    pveconf.Scalar
-	HA        struct{ Managed pveconf.Scalar }
-}
-
-// power is the state in one word. A guest whose disk is full is paused with
-// io-error.
-func (s current) power() cluster.Power {
+// powerOf is the state of a VM in one word.
+func powerOf(s pveconf.Current) cluster.Power {
 	switch {
 	case s.Status == "stopped":
 		return cluster.Stopped
 	case s.Status != "running":
 		return cluster.PowerUnknown
-	case s.QMPStatus == "paused", s.QMPStatus == "suspended", s.QMPStatus == "io-error":
+	case s.Pause() != "":
 		return cluster.Paused
 	}
 	return cluster.PowerRunning
 }
 
-func (c *Client) current(ctx context.Context, host string, vmid int) (current, error) {
-	var s current
+func (c *Client) current(ctx context.Context, host string, vmid int) (pveconf.Current, error) {
+	var s pveconf.Current
 	err := c.get(ctx, vmPath(host, vmid, "status", "current"), nil, &s)
 	return s, err
 }
@@ -452,7 +443,7 @@ func (l *look) readVM(r row, vmid int) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	f := facts{row: r.steady(), uptime: r.Uptime.Number(), power: s.power(), up: time.Duration(s.Uptime.Number()) * time.Second, managed: s.HA.Managed.On(), looked: l.now}
+	f := facts{row: r.steady(), uptime: r.Uptime.Number(), power: powerOf(s), halted: s.Halt(), up: time.Duration(s.Uptime.Number()) * time.Second, managed: s.HA.Managed.On(), looked: l.now}
 	f.configured(conf, active, vmid, l.now)
 	if before, ok := l.c.recall(vmid); ok {
 		l.findChanger(vmid, touches, host, before, f)
@@ -468,7 +459,7 @@ func (l *look) describe(f facts, r row, id identity) cluster.VM {
 	changed := l.c.lastChange(id.vmid)
 	vm := cluster.VM{
 		VMID: id.vmid, Node: id.node, Presence: cluster.Present, Name: f.name, Host: string(r.Node),
-		Power: f.power, Uptime: f.up, Lock: f.lock, Protected: f.guarded, Managed: f.managed, Others: f.others, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
+		Power: f.power, Halted: f.halted, Uptime: f.up, Lock: f.lock, Protected: f.guarded, Managed: f.managed, Others: f.others, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
 		ChangedBy: changed.by, ChangedWith: changed.with, ChangedAfter: changed.after,
 		Hardware: cluster.Saw(f.hw), Active: f.active, ConfigAge: l.now.Sub(f.read),
 	}

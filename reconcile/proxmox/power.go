@@ -14,16 +14,31 @@ import (
 
 // Start switches the VM of a node on. One that runs is success.
 func (c *Client) Start(ctx context.Context, d cluster.Desired, n cluster.Node, progress func(cluster.Progress)) error {
-	if err := c.switchOn(ctx, c.identityOf(d, n.VMID, n.Name), defaultProgress(progress)); err != nil {
-		return fmt.Errorf("start vm %d (%s): %w", n.VMID, n.Name, err)
-	}
-	return nil
+	return c.switchVM(ctx, d, n, toStart, nil, progress)
 }
 
-func (c *Client) switchOn(ctx context.Context, id identity, progress func(cluster.Progress)) error {
-	defer c.forget(id.vmid)
-	c.forget(id.vmid)
-	return c.power(ctx, id, toStart, c.confirm, nil, progress)
+// Resume lets the VM of a node go on that somebody paused. One that runs is success; one
+// that is off is not switched on.
+func (c *Client) Resume(ctx context.Context, d cluster.Desired, n cluster.Node, progress func(cluster.Progress)) error {
+	return c.switchVM(ctx, d, n, toResume, nil, progress)
+}
+
+// shutDownTimeout is how long a guest gets to switch itself off.
+const shutDownTimeout = "300" // s
+
+// ShutDown asks the guest of a node's VM to switch itself off, and waits until it has.
+// It is never switched off hard: a machine that does not stop may still write.
+func (c *Client) ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, progress func(cluster.Progress)) error {
+	return c.switchVM(ctx, d, n, toShutDown, params{"timeout": shutDownTimeout}, progress)
+}
+
+func (c *Client) switchVM(ctx context.Context, d cluster.Desired, n cluster.Node, how switching, in params, progress func(cluster.Progress)) error {
+	defer c.forget(n.VMID)
+	c.forget(n.VMID)
+	if err := c.power(ctx, c.identityOf(d, n.VMID, n.Name), how, c.confirm, in, defaultProgress(progress)); err != nil {
+		return fmt.Errorf("%s vm %d (%s): %w", how, n.VMID, n.Name, err)
+	}
+	return nil
 }
 
 // powerWithin is how long a VM may take to be seen in its new state after the
@@ -33,16 +48,17 @@ const powerWithin = 30 * time.Second
 // switching is a request that changes the state of a VM.
 type switching string
 
-// The requests: on, off as a guest does it by itself, and hard off.
+// The requests: on, on again after a pause, off as a guest does it by itself, and hard off.
 const (
 	toStart    switching = "start"
+	toResume   switching = "resume"
 	toShutDown switching = "shutdown"
 	toStop     switching = "stop"
 )
 
 // leads is the state that a VM is in afterwards.
 func (s switching) leads() cluster.Power {
-	if s == toStart {
+	if s == toStart || s == toResume {
 		return cluster.PowerRunning
 	}
 	return cluster.Stopped
@@ -68,14 +84,16 @@ func (c *Client) power(ctx context.Context, id identity, how switching, prove fu
 		switch {
 		case err != nil:
 			return err
-		case now.HA.Managed.On() && (want == cluster.Stopped || now.power() != want):
+		case now.HA.Managed.On() && (want == cluster.Stopped || powerOf(now) != want):
 			// The HA manager would switch it on again.
 			return refuseManaged(id.vmid)
-		case now.power() == want:
+		case powerOf(now) == want:
 			return nil
 		case p.locked() != nil:
 			return p.locked()
-		case want == cluster.PowerRunning && now.power() == cluster.Paused:
+		case how == toResume && powerOf(now) == cluster.Stopped:
+			return fmt.Errorf("vm %d is stopped by now", id.vmid)
+		case want == cluster.PowerRunning && powerOf(now) == cluster.Paused && (how != toResume || now.Halt() != ""):
 			return fault.Errorf(fmt.Sprintf("`qm resume %d`, after looking why: a full storage pauses VMs too", id.vmid), "vm %d is paused", id.vmid)
 		}
 		err = c.start(ctx, progress, func(name *pveconf.Scalar) error {
@@ -102,7 +120,7 @@ func (c *Client) seen(ctx context.Context, host string, vmid int, want cluster.P
 		switch {
 		case err != nil:
 			return err
-		case now.power() == want:
+		case powerOf(now) == want:
 			return nil
 		case time.Since(began) > powerWithin:
 			return fmt.Errorf("vm %d does not do what its task did: it is %s after %v", vmid, sanitize(string(now.Status)), powerWithin)

@@ -50,6 +50,10 @@ func (v vms) Change(ctx context.Context, d cluster.Desired, n cluster.Node, host
 	return v.c.Change(ctx, d, n, host, fields, p)
 }
 
+func (v vms) Resume(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
+	return v.c.Resume(ctx, d, n, p)
+}
+
 func (v vms) ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
 	return v.c.ShutDown(ctx, d, n, p)
 }

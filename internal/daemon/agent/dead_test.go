@@ -1,6 +1,8 @@
 package agent_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -101,6 +103,47 @@ func TestPausedIsNotDead(t *testing.T) {
 			t.Error("it was replaced")
 		}
 		must(s.Lab.PVE.Pause(vmid, false))
+		s.UntilReady(20 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
+// TestPausedBySomebodyGoesOn: a VM that somebody paused is resumed, with who it was in the log;
+// where healing is off it is left, and reported.
+func TestPausedBySomebodyGoesOn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		for _, name := range []string{"dev-wk-1", "dev-cp-2"} {
+			time.Sleep(2 * time.Minute) // it is seen as it is then
+			must(s.Lab.PVE.Suspend(s.vmidOf(name)))
+			s.Until(5*time.Minute, name+" is seen to be paused", func(st cluster.Status) bool { return st.Condition != cluster.Ready })
+			s.UntilReady(20 * time.Minute)
+			var started []string
+			for _, p := range s.Status().Passes {
+				started = append(started, p.Started...)
+			}
+			want := fmt.Sprintf("resume vm %d (%s) (qmpause by root@pam at ", s.vmidOf(name), name)
+			if !strings.Contains(fmt.Sprint(started), want) {
+				t.Errorf("%s is not shown: %q", want, started)
+			}
+		}
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium", "heal: observe\ncni: cilium")
+		s.Push(files, "observe")
+		s.untilApplied("observe")
+		s.UntilReady(20 * time.Minute)
+		must(s.Lab.PVE.Suspend(s.vmidOf("dev-wk-1")))
+		s.Until(5*time.Minute, "left as it is", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {
+				return b.Subject == "dev-wk-1" && b.Reason == cluster.HealingOff && strings.Contains(b.Message, "resume vm")
+			})
+		})
+		s.Push(sz.Files(), "heal")
 		s.UntilReady(20 * time.Minute)
 		s.CheckRules(sz)
 		s.Halt()

@@ -43,7 +43,7 @@ func (l *life) interfere() {
 		func(t target) { l.plan("%s falls dark", l.address(t.n)); l.darken(l.address(t.n)) },
 		func(target) { l.plan("Proxmox VE falls dark"); l.darken("pve.lab") },
 		func(target) { l.plan("the repository falls dark"); l.darken("git.lab") },
-		l.breakInventory, l.destroyVM,
+		l.breakInventory, l.destroyVM, l.pause,
 		l.cordon, l.uncordon, l.deleteNode, l.editDeployment, l.kill, l.partition,
 		l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push,
 	}
@@ -64,6 +64,15 @@ func (l *life) stop(t target) {
 	if t.exists && t.vm.Lock == "" {
 		l.guard.touch(t.name)
 		_ = l.Lab.PVE.Stop(t.id) // it may be busy; then nothing was done to it
+	}
+}
+
+// pause has somebody halt a VM, which is why nothing in it answers.
+func (l *life) pause(t target) {
+	l.plan("somebody pauses vm %d", t.id)
+	if t.exists && t.vm.Lock == "" {
+		l.guard.touch(t.name)
+		_ = l.Lab.PVE.Suspend(t.id) // it may be busy, or off
 	}
 }
 

@@ -132,6 +132,28 @@ func (s *Server) Start(vmid int) error {
 	return s.atConsole(vmid, "qmstart", func(t *task, v *vm) error { return s.startVM(t, v.host, v.id, world.Fault{}) })
 }
 
+// Suspend is qm suspend: its CPUs halt.
+func (s *Server) Suspend(vmid int) error {
+	return s.atConsole(vmid, "qmpause", func(t *task, v *vm) error { return s.setPaused(t, v.host, vmid, true) })
+}
+
+// Pause halts the CPUs of a VM for an I/O error, as when its storage is full, or ends that.
+// There is no task.
+func (s *Server) Pause(vmid int, paused bool) error {
+	s.mu.Lock()
+	v := s.vms[vmid]
+	if v == nil || !v.running {
+		s.mu.Unlock()
+		return fmt.Errorf("VM %d does not run", vmid)
+	}
+	v.paused, v.ioError = paused, paused
+	s.mu.Unlock()
+	if p, ok := s.guests.(world.Pauser); ok {
+		p.Pause(vmid, paused)
+	}
+	return nil
+}
+
 // Stop is qm stop. It returns when the VM is off.
 func (s *Server) Stop(vmid int) error {
 	return s.atConsole(vmid, "qmstop", func(_ *task, v *vm) error {

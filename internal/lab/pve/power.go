@@ -34,13 +34,34 @@ func lockWhile(do func(*Server, *task, *call) error) func(*Server, *task, *call)
 	}
 }
 
-// runningFirst refuses at once what needs a running VM.
+// runningFirst refuses before any task what only a VM that runs can do.
 func runningFirst(do func(*call) (any, error)) func(*call) (any, error) {
+	return unless(do, func(c *call, v *vm) error {
+		if v.running {
+			return nil
+		}
+		return perlError("VM %d not running", v.id)
+	})
+}
+
+// unlessPaused refuses to shut a VM down that is paused: nothing in it would hear it. With
+// forceStop it is switched off in the end, as any that does not hear.
+func unlessPaused(do func(*call) (any, error)) func(*call) (any, error) {
+	return unless(do, func(c *call, v *vm) error {
+		if !v.paused || c.flag("forceStop") {
+			return nil
+		}
+		return perlError("VM is paused - cannot shutdown")
+	})
+}
+
+// unless asks a VM before any task.
+func unless(do func(*call) (any, error), forbids func(*call, *vm) error) func(*call) (any, error) {
 	return func(c *call) (any, error) {
 		c.s.mu.Lock()
 		v, err := c.s.vmAt(c.node, c.vmid())
-		if err == nil && !v.running {
-			err = perlError("VM %d not running", v.id)
+		if err == nil {
+			err = forbids(c, v)
 		}
 		c.s.mu.Unlock()
 		if err != nil {
@@ -82,7 +103,7 @@ func (s *Server) startVM(t *task, h *host, id int, fault world.Fault) error {
 	}
 	s.nextPID += 27
 	v.applyPending()
-	v.running, v.paused, v.pid, v.since, v.stopped = true, false, s.nextPID, time.Now(), make(chan struct{})
+	v.running, v.paused, v.ioError, v.pid, v.since, v.stopped = true, false, false, s.nextPID, time.Now(), make(chan struct{})
 	g := s.describeGuest(v)
 	v.dead = fault.Kind == world.NeverUp
 	g.Dead = v.dead
@@ -170,7 +191,7 @@ func (s *Server) haltVM(v *vm, off bool) bool {
 		s.mu.Unlock()
 		return false
 	}
-	v.running, v.paused = false, false
+	v.running, v.paused, v.ioError = false, false, false
 	v.applyPending()
 	close(v.stopped)
 	again, name := v.rebooting, v.name()
@@ -360,16 +381,16 @@ func runReset(s *Server, t *task, c *call) error {
 }
 
 // runSuspend and resume halt a VM's CPUs: nothing in it answers.
-func runSuspend(s *Server, t *task, c *call) error { return s.setPaused(t, c, true) }
+func runSuspend(s *Server, t *task, c *call) error { return s.setPaused(t, c.node, c.vmid(), true) }
 
-func runResume(s *Server, t *task, c *call) error { return s.setPaused(t, c, false) }
+func runResume(s *Server, t *task, c *call) error { return s.setPaused(t, c.node, c.vmid(), false) }
 
-func (s *Server) setPaused(t *task, c *call, paused bool) error {
+func (s *Server) setPaused(t *task, on *host, vmid int, paused bool) error {
 	if _, err := s.passTime(t, 0); err != nil {
 		return err
 	}
 	s.mu.Lock()
-	v, err := s.vmAt(c.node, c.vmid())
+	v, err := s.vmAt(on, vmid)
 	switch {
 	case err != nil:
 	case v.checkLock() != nil:
@@ -377,30 +398,14 @@ func (s *Server) setPaused(t *task, c *call, paused bool) error {
 	case !v.running:
 		err = perlError("VM %d not running", v.id)
 	default:
+		paused = paused || v.ioError // what goes on is halted again while its storage is full
 		v.paused = paused
 	}
 	s.mu.Unlock()
 	if p, ok := s.guests.(world.Pauser); ok && err == nil {
-		p.Pause(c.vmid(), paused)
-	}
-	return err
-}
-
-// Pause halts the CPUs of a VM, or lets them go on, without a task: as when a storage
-// is full.
-func (s *Server) Pause(vmid int, paused bool) error {
-	s.mu.Lock()
-	v := s.vms[vmid]
-	if v == nil || !v.running {
-		s.mu.Unlock()
-		return fmt.Errorf("VM %d does not run", vmid)
-	}
-	v.paused = paused
-	s.mu.Unlock()
-	if p, ok := s.guests.(world.Pauser); ok {
 		p.Pause(vmid, paused)
 	}
-	return nil
+	return err
 }
 
 // destroyVM answers DELETE of a VM.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/gorilla/websocket"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/serial"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -25,9 +26,8 @@ type Consoles interface {
 // The times of a terminal. Those that a client has to meet are in its time, at
 // whatever speed the host is simulated.
 const (
-	termWait    = 10 * time.Second       // termproxy waits so long for its client
-	termPrint   = 500 * time.Millisecond // between two lines of a guest
-	termSilence = 5 * time.Minute        // after which a silent client is dropped
+	termWait  = 10 * time.Second       // termproxy waits so long for its client
+	termPrint = 500 * time.Millisecond // between two lines of a guest
 )
 
 // terminal is a termproxy that waits for its client, or serves it.
@@ -136,52 +136,18 @@ func (s *Server) isOlder() bool {
 	return strings.HasPrefix(s.called, "8.")
 }
 
-// serveTerminal is a terminal's conversation with its client: who it is, then
-// what the guest prints.
+// serveTerminal is a terminal's conversation with its client.
 func (s *Server) serveTerminal(conn *websocket.Conn, t *terminal) error {
-	_, first, err := conn.ReadMessage()
-	if err != nil {
-		return err
-	}
-	// termproxy has the API confirm the ticket. Before 8.4.21 that takes no token for
-	// a user, and the client sees the connection end.
-	if string(first) != t.who.id+":"+t.ticket+"\n" || t.who.token != "" && s.isOlder() {
-		return errors.New("the ticket is not confirmed")
-	}
-	ctx, cancel := context.WithCancel(s.ctx)
-	defer cancel()
-	defer context.AfterFunc(s.ctx, func() { _ = conn.Close() })()
-	left := make(chan struct{})
-	go func() {
-		defer close(left)
-		defer cancel()
-		for {
-			if conn.SetReadDeadline(time.Now().Add(termSilence)) != nil {
-				return
-			}
-			if _, _, err := conn.ReadMessage(); err != nil {
-				return // whatever it types, the guest does not care
-			}
+	return serial.Serve(s.ctx, conn, func(first string) bool {
+		// termproxy has the API confirm the ticket. Before 8.4.21 that takes no token for
+		// a user, and the client sees the connection end.
+		return first == t.who.id+":"+t.ticket+"\n" && (t.who.token == "" || !s.isOlder())
+	}, func(ctx context.Context, i int) (string, error) {
+		if err := s.world.Sleep(ctx, termPrint); err != nil {
+			return "", err
 		}
-	}()
-	defer func() { _ = conn.Close(); <-left }()
-	print := func(text string) error { return conn.WriteMessage(websocket.BinaryMessage, []byte(text)) }
-	if err := print("OK"); err != nil {
-		return err
-	}
-	if err := print("starting serial terminal on interface serial0 (press Ctrl+O to exit)\r\n"); err != nil {
-		return err
-	}
-	for i := 0; ; i++ {
-		if s.world.Sleep(ctx, termPrint) != nil {
-			return nil
-		}
-		if line := s.nextOutput(t, i); line != "" {
-			if err := print(line + "\r\n"); err != nil {
-				return err
-			}
-		}
-	}
+		return s.nextOutput(t, i), nil
+	})
 }
 
 // nextOutput is what a guest prints next, "" for nothing. A serial port has one

@@ -24,6 +24,7 @@ type vm struct {
 	running   bool
 	dead      bool // its guest does not come up, whatever it holds
 	paused    bool
+	ioError   bool // a full storage has paused it
 	pid       int
 	since     time.Time     // when it was started
 	rebooting bool          // a start follows the stop that is under way
@@ -163,6 +164,9 @@ func (s *Server) currentRow(v *vm) row {
 	r["qmpstatus"] = r["status"]
 	if v.paused {
 		r["qmpstatus"] = "paused"
+	}
+	if v.ioError {
+		r["qmpstatus"] = "io-error"
 	}
 	values := v.conf.base
 	if agentOn(values) {
