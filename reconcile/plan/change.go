@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
@@ -54,7 +52,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		return false
 	}
 	var now []drift.Drift
-	for _, dr := range drift.OfVM(m.d.Spec, n, vm) {
+	for _, dr := range drift.OfNodeVM(m.d, m.o, n, vm) {
 		switch dr.How {
 		case drift.InPlace, drift.NextStart:
 			now = append(now, dr)
@@ -170,7 +168,7 @@ func targetOfConfigs(d cluster.Desired) string {
 	for _, n := range d.Spec.Nodes {
 		parts = append(parts, n.Name, configs[n.Name].Digest)
 	}
-	return digestText(parts)
+	return drift.DigestText(parts)
 }
 
 // isProven reports whether a node that has had a new config since then does well with it.
@@ -197,13 +195,4 @@ func (m *planner) chooseCanary() string {
 		}
 	}
 	return chosen
-}
-
-// digestText identifies some texts, in their order.
-func digestText(texts []string) string {
-	h := sha256.New()
-	for _, t := range texts {
-		fmt.Fprintf(h, "%q\n", t)
-	}
-	return hex.EncodeToString(h.Sum(nil)[:8])
 }

@@ -344,7 +344,7 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 	}
 	m.planVM(n, vm)
 	var later []drift.Drift
-	for _, dr := range m.fitDrifts(n, drift.OfVM(m.d.Spec, n, vm)) {
+	for _, dr := range m.fitDrifts(n, drift.OfNodeVM(m.d, m.o, n, vm)) {
 		if dr.How == drift.Reboot {
 			later = append(later, dr)
 		}

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,28 +12,6 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
-// settledDigest identifies what the inventory has of a node, "" while it is not known what
-// its config is.
-func settledDigest(d cluster.Desired, n cluster.Node) string {
-	cfg, ok := d.Repository().Configs[n.Name]
-	if !ok || cfg.Digest == "" {
-		return ""
-	}
-	hw, err := json.Marshal(drift.WantHardware(d.Spec, n)) // maps are sorted
-	if err != nil {
-		return ""
-	}
-	parts := append([]string{string(hw), cfg.Digest}, n.VMTags()...)
-	if n.Replace != "" {
-		parts = append(parts, "replace", n.Replace)
-	}
-	// No machine config has annotations.
-	if note := (cluster.NodeMeta{Annotations: drift.RepositoryNode(d, n).Annotations}).Encode(); note != "" {
-		parts = append(parts, note)
-	}
-	return digestText(parts)
-}
-
 // SettledNodes are the nodes that are seen to have all that the inventory has of them,
 // with the digest of that.
 func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
@@ -44,7 +21,7 @@ func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
 		if readiness.Classify(n, o) != cluster.PhaseReady || !vm.Hardware.Known || mach.ConfigDigest == "" || drift.LacksSystemDisk(vm) {
 			continue
 		}
-		if digest := settledDigest(d, n); digest != "" && len(drift.Of(d.Repository(), o, n, mach)) == 0 {
+		if digest := drift.SettledDigest(d, n); digest != "" && len(drift.Of(d.Repository(), o, n, mach)) == 0 {
 			out[n.Name] = digest
 		}
 	}
@@ -92,10 +69,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 
 // isEdited reports whether a node had what the inventory has, so that somebody else
 // changed it since.
-func (m *planner) isEdited(n cluster.Node) bool {
-	settled, known := m.o.Facts.Settled[n.Name]
-	return known && settled == settledDigest(m.d, n)
-}
+func (m *planner) isEdited(n cluster.Node) bool { return drift.IsEdited(m.d, m.o, n) }
 
 // holdByWindow holds what takes a node that runs out of service while the window of the
 // cluster, or of the host, is closed, and reports whether it does. What was begun is

@@ -23,7 +23,7 @@ func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 		return nil
 	}
 	var out []drift.Drift
-	for _, dr := range m.fitDrifts(n, drift.OfVM(m.d.Spec, n, vm)) {
+	for _, dr := range m.fitDrifts(n, drift.OfNodeVM(m.d, m.o, n, vm)) {
 		if dr.How == drift.Reboot {
 			out = append(out, dr)
 		}
@@ -42,7 +42,7 @@ func targetOf(drifts []drift.Drift) string {
 	for _, dr := range drifts {
 		parts = append(parts, dr.Field, dr.Want)
 	}
-	return digestText(parts)
+	return drift.DigestText(parts)
 }
 
 // describeOrigin describes drifts of a node as describe does, with who made what is undone of its VM

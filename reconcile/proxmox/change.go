@@ -83,8 +83,10 @@ func changeParams(have pveconf.Options, wanted params, fields []cluster.VMField)
 			set("machine", func(p pveconf.Properties) { p.Put("type", wanted["machine"]) })
 		case cluster.FieldSCSI:
 			out["scsihw"] = wanted["scsihw"]
-		case cluster.FieldModel, cluster.FieldBridge, cluster.FieldVLAN:
+		case cluster.FieldModel, cluster.FieldMAC, cluster.FieldBridge, cluster.FieldVLAN:
 			set("net0", func(p pveconf.Properties) { takeCard(p, pveconf.ParseProperties(wanted["net0"]), f) })
+		case cluster.FieldAddress:
+			out["ipconfig0"] = wanted["ipconfig0"]
 		case cluster.FieldBoot:
 			out["boot"] = "order=" + systemDisk(have)
 		case cluster.FieldAgent:
@@ -117,11 +119,12 @@ func takeCard(into, from pveconf.Properties, f cluster.VMField) {
 	case cluster.FieldVLAN:
 		take("tag")
 	default: // the model is a key, whose value is the MAC
-		mac := into.MAC()
-		delete(into, into.Model())
-		delete(into, "model")
-		delete(into, "macaddr")
-		into[from.Model()] = mac
+		was, model, mac := into.Model(), from.Model(), into.MAC()
+		if f == cluster.FieldMAC {
+			model, mac = was, from.MAC()
+		}
+		maps.DeleteFunc(into, func(key, _ string) bool { return key == was || key == "model" || key == "macaddr" })
+		into[model] = mac
 	}
 }
 

@@ -26,7 +26,7 @@ func (s *stand) hardware(c *Client, d cluster.Desired, n cluster.Node) (differs 
 }
 
 // allFields are those that are changed on a VM that is there.
-var allFields = []cluster.VMField{cluster.FieldCPUType, cluster.FieldCores, cluster.FieldMemory, cluster.FieldBalloon, cluster.FieldMachine, cluster.FieldSCSI, cluster.FieldModel,
+var allFields = []cluster.VMField{cluster.FieldCPUType, cluster.FieldCores, cluster.FieldMemory, cluster.FieldBalloon, cluster.FieldMachine, cluster.FieldSCSI, cluster.FieldModel, cluster.FieldMAC, cluster.FieldAddress,
 	cluster.FieldBridge, cluster.FieldVLAN, cluster.FieldBoot, cluster.FieldAgent, cluster.FieldOnBoot, cluster.FieldTags, cluster.FieldMark}
 
 // TestChangeRunning: a VM that runs has at once what it can have at once, and the rest
@@ -90,7 +90,7 @@ func TestChangeStopped(t *testing.T) {
 					t.Fatalf("%+v", vm)
 				}
 				for key, value := range map[string]string{"machine": "pc", "balloon": "512", "cpu": "kvm64,flags=+aes", "sockets": "2", "scsihw": "virtio-scsi-pci",
-					"net0": "e1000=" + n.MAC + ",bridge=vmbr1", "boot": "order=net0;scsi0", "agent": "enabled=1,fstrim_cloned_disks=1"} {
+					"net0": "e1000=BC:24:11:00:00:77,bridge=vmbr1,rate=10", "ipconfig0": "ip=10.9.9.9/24,ip6=auto", "boot": "order=net0;scsi0", "agent": "enabled=1,fstrim_cloned_disks=1"} {
 					s.must(s.host.Edit(n.VMID, key, value))
 				}
 				n.Cores, n.MemoryMiB, n.DiskBytes = 3, 4096, 12<<30
@@ -101,7 +101,7 @@ func TestChangeStopped(t *testing.T) {
 				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
 					t.Errorf("%s, waits %v", differs, waits)
 				}
-				if conf := s.config(n); !strings.Contains(conf["cpu"], "flags=+aes") || !strings.Contains(conf["agent"], "fstrim_cloned_disks=1") {
+				if conf := s.config(n); !strings.Contains(conf["cpu"], "flags=+aes") || !strings.Contains(conf["net0"], "rate=10") || !strings.Contains(conf["agent"], "fstrim_cloned_disks=1") {
 					t.Errorf("what people set is lost: %v", conf)
 				}
 				s.calls()

@@ -146,7 +146,7 @@ func (c *comparison) compareVM(n cluster.Node, vm cluster.VM) []cluster.FieldDif
 	case !vm.Hardware.Known:
 		c.noteUnknown(n.Name, "vm", vm.Hardware.Why)
 	}
-	out := describeDrifts(drift.OfVM(c.d.Spec, n, vm))
+	out := describeDrifts(drift.OfNodeVM(c.d, c.o, n, vm))
 	if drift.LacksSystemDisk(vm) {
 		out = append(out, cluster.FieldDifference{Field: "system disk", Has: "none", Wants: "one with the serial " + cluster.SystemDiskSerial})
 	}
