@@ -83,6 +83,8 @@ type (
 		Boot   cluster.Boot
 		Finish bool
 		Kept   Kept
+		// Changed is who deleted the one before.
+		Changed Changed
 	}
 
 	// StartVM switches a node's VM on.
@@ -249,7 +251,7 @@ func (a CreateVM) Info() Info {
 	if a.Finish {
 		i.Text = fmt.Sprintf("finish vm %d (%s), whose creation was interrupted", n.VMID, n.Name)
 	} else {
-		i.Text = fmt.Sprintf("create vm %d (%s) on %s: %d cores, %d MiB, %s", n.VMID, n.Name, a.Host, n.Cores, n.MemoryMiB, text.GiB(n.DiskBytes))
+		i.Text = fmt.Sprintf("create vm %d (%s) on %s: %d cores, %d MiB, %s", n.VMID, n.Name, a.Host, n.Cores, n.MemoryMiB, text.GiB(n.DiskBytes)) + a.Changed.String()
 	}
 	return i.keep(a.Kept)
 }

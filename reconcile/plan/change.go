@@ -57,7 +57,11 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		case drift.InPlace, drift.NextStart:
 			now = append(now, dr)
 		case drift.Replace, drift.Refuse:
-			m.block(dr.Refusal(m.d.Spec, n))
+			b := dr.Refusal(m.d.Spec, n)
+			if m.isEdited(n) {
+				b.Message += action.ChangedOf(vm).String()
+			}
+			m.block(b)
 		case drift.Reboot: // in the turn of the node
 		}
 	}

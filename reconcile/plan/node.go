@@ -146,7 +146,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 			Hint: fmt.Sprintf("delete %s:import/%s; it is downloaded and verified again", n.ImageDatastore, m.d.Image.Name)})
 		return
 	}
-	m.do(action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n)})
+	m.do(action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n), Changed: action.ChangedOf(m.o.VMs[n.Name])})
 }
 
 // mayJoin reports whether a control plane without a VM may be made: once etcd

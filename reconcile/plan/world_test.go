@@ -1017,8 +1017,6 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm.Hardware.Value.MemoryMiB = int64(w.number(t, v)) << 10
 		case "bridge":
 			vm.Hardware.Value.Bridge = v
-		case "mac":
-			vm.Hardware.Value.MAC = v
 		case "address":
 			vm.Hardware.Value.Address = v
 		case "tags":

@@ -118,6 +118,15 @@ func TestControlPlanesThatSomebodyDestroyed(t *testing.T) {
 		for _, name := range []string{"dev-cp-1", "dev-cp-3"} {
 			destroy(name)
 			s.UntilReady(time.Hour)
+			var started []string
+			for _, p := range s.Status().Passes {
+				started = append(started, p.Started...)
+			}
+			if !slices.ContainsFunc(started, func(what string) bool {
+				return strings.HasPrefix(what, "create vm") && strings.Contains(what, name) && strings.Contains(what, " by root@pam at ")
+			}) {
+				t.Errorf("who destroyed %s is not shown: %q", name, started)
+			}
 			if got := s.members(); len(got) != 3 {
 				t.Errorf("%s: members of etcd: %s", name, got)
 			}
@@ -165,6 +174,13 @@ func replacedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []
 	}
 	if t.Failed() {
 		return points, s.Deaths
+	}
+	for _, p := range s.Status().Passes {
+		for _, what := range p.Started {
+			if strings.HasPrefix(what, "create vm") && strings.Contains(what, "(qm") || strings.Contains(what, "changed after") {
+				t.Errorf("its own deletion is shown as somebody's: %s", what)
+			}
+		}
 	}
 	for name, now := range s.generations() {
 		if replaced := now != first[name]; replaced != (name == "dev-wk-1" || name == "dev-cp-1") {
