@@ -188,7 +188,7 @@ func cloneFacts(f cluster.Facts) cluster.Facts {
 	f.Charts = maps.Clone(f.Charts)
 	f.Restarts = maps.Clone(f.Restarts)
 	f.Settled = maps.Clone(f.Settled)
-	f.Replaced = maps.Clone(f.Replaced)
+	f.Replaced, f.Cards = maps.Clone(f.Replaced), maps.Clone(f.Cards)
 	f.Guarded = slices.Clone(f.Guarded)
 	f.Forgotten = slices.Clone(f.Forgotten)
 	f.Intents = slices.Clone(f.Intents)
@@ -218,9 +218,6 @@ func (j *Journal) Update(change func(*cluster.Facts)) error {
 	}
 	if after.Settled == nil {
 		after.Settled = map[string]string{}
-	}
-	if after.Replaced == nil {
-		after.Replaced = map[string]string{}
 	}
 	if after.Restarts == nil {
 		after.Restarts = map[string]cluster.Restart{}

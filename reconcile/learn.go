@@ -66,7 +66,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	maps.Copy(after.Settled, settled)
 	isRemoved := func(name, _ string) bool { _, ok := d.Spec.Node(name); return !ok }
 	maps.DeleteFunc(after.Settled, isRemoved)
-	after.Replaced = replacedNodes(before.Replaced, d, *o)
+	after.Replaced, after.Cards = replacedNodes(before, d, *o), seenCards(before.Cards, d, *o)
 	ended := plan.EndedTurns(d, *o, r.c.Policy())
 	for node := range after.Restarts {
 		if isRemoved(node, "") {
@@ -84,7 +84,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		return nil
 	}
 	learn := func(f *cluster.Facts) {
-		f.Lost, f.Applied, f.Guarded, f.Replaced = after.Lost, after.Applied, after.Guarded, after.Replaced
+		f.Lost, f.Applied, f.Guarded, f.Replaced, f.Cards = after.Lost, after.Applied, after.Guarded, after.Replaced, after.Cards
 		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady} {
 			if in, ok := after.Intent(kind); ok {
 				f.Intend(in)
@@ -138,16 +138,45 @@ func guardedNodes(before []string, d cluster.Desired, o cluster.Observed) (out [
 	return out
 }
 
-// replacedNodes are the nodes whose VMs are seen to have been made for a token, and those
-// that are known to have been, as long as the inventory has them.
-func replacedNodes(before map[string]string, d cluster.Desired, o cluster.Observed) map[string]string {
+// tokensKept is how many tokens of a node are remembered.
+const tokensKept = 20
+
+// replacedNodes are the tokens that the machines of nodes were made for: those that are
+// remembered, as long as the inventory has the node or a VM of it may be there, and those that
+// are seen. Without records nothing shows whether a VM is from before its replacement: it
+// counts as if it were, so that it is kept.
+func replacedNodes(before cluster.Facts, d cluster.Desired, o cluster.Observed) map[string][]string {
+	out := map[string][]string{}
+	for name, tokens := range before.Replaced {
+		_, stays := d.Spec.Node(name)
+		if stays || !o.Orphans.Known || slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == name }) {
+			out[name] = tokens
+		}
+	}
+	for _, n := range d.Spec.Nodes {
+		vm := o.VMs[n.Name]
+		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Unmarked || vm.Deleting || n.Replace == "" || vm.Replace != n.Replace && !before.Lost {
+			continue
+		}
+		if (cluster.Facts{Replaced: out}).LastToken(n.Name) != n.Replace {
+			tokens := slices.DeleteFunc(slices.Clone(out[n.Name]), func(t string) bool { return t == n.Replace })
+			out[n.Name] = append(tokens[max(0, len(tokens)-tokensKept+1):], n.Replace)
+		}
+	}
+	return out
+}
+
+// seenCards are the MAC and the address of nodes whose VMs are seen to have those of the
+// inventory, and of those that were.
+func seenCards(before map[string]string, d cluster.Desired, o cluster.Observed) map[string]string {
 	out := map[string]string{}
 	for _, n := range d.Spec.Nodes {
-		if token, ok := before[n.Name]; ok {
-			out[n.Name] = token
+		vm, want := o.VMs[n.Name], drift.CardOf(drift.WantHardware(d.Spec, n))
+		if card, ok := before[n.Name]; ok {
+			out[n.Name] = card
 		}
-		if vm := o.VMs[n.Name]; vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Unmarked && !vm.Deleting && n.Replace != "" && vm.Replace == n.Replace {
-			out[n.Name] = n.Replace
+		if vm.Presence == cluster.Present && vm.Owner == cluster.Ours && vm.Hardware.Known && drift.CardOf(vm.Hardware.Value) == want {
+			out[n.Name] = want
 		}
 	}
 	return out
@@ -199,7 +228,7 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 
 func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
-	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) && maps.Equal(a.Replaced, b.Replaced) &&
+	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) && maps.EqualFunc(a.Replaced, b.Replaced, slices.Equal) && maps.Equal(a.Cards, b.Cards) &&
 		slices.Equal(a.Guarded, b.Guarded) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
 }
 
@@ -226,7 +255,7 @@ func forgetFounding(f *cluster.Facts) {
 	f.Guarded, f.Forgotten = nil, nil
 	clear(f.Restarts)
 	clear(f.Settled)
-	clear(f.Replaced)
+	f.Replaced, f.Cards = nil, nil
 }
 
 // finishDestroy ends the destruction of a cluster of which nothing is left. It stays

@@ -3,12 +3,14 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -253,6 +255,77 @@ func TestGuardedNodes(t *testing.T) {
 	}
 }
 
+// TestReplacedNodes: the tokens of a node are remembered, the last one last, as long as it, or a
+// VM of it, may be there. Without records a VM counts as if it were from before its replacement.
+func TestReplacedNodes(t *testing.T) {
+	spec := func(token string) cluster.Desired {
+		return cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "wk-1", Replace: token}}}}}
+	}
+	made := func(token string) cluster.VM { vm := ourVM; vm.Replace = token; return vm }
+	edited := func(edit func(*cluster.VM)) cluster.VM { vm := made("b"); edit(&vm); return vm }
+	orphan := func(d cluster.Desired, vm cluster.VM) cluster.Observed {
+		o := seen(d, vm)
+		o.Orphans = cluster.Saw([]cluster.VM{{Node: "wk-9"}})
+		return o
+	}
+	was := cluster.Facts{Replaced: map[string][]string{"wk-1": {"a"}, "wk-9": {"x"}}}
+	for what, c := range map[string]struct {
+		before cluster.Facts
+		d      cluster.Desired
+		o      cluster.Observed
+		want   string
+	}{
+		"made for another one":            {was, spec("b"), seen(spec("b"), made("b")), "map[wk-1:[a b]]"},
+		"not yet":                         {was, spec("b"), seen(spec("b"), made("a")), "map[wk-1:[a]]"},
+		"back to the one before":          {cluster.Facts{Replaced: map[string][]string{"wk-1": {"a", "b"}}}, spec("a"), seen(spec("a"), made("a")), "map[wk-1:[b a]]"},
+		"no token any longer":             {was, spec(""), seen(spec(""), made("a")), "map[wk-1:[a]]"},
+		"another's vm":                    {was, spec("b"), seen(spec("b"), edited(func(vm *cluster.VM) { vm.Owner = cluster.Foreign })), "map[wk-1:[a]]"},
+		"not seen":                        {was, spec("b"), seen(spec("b"), edited(func(vm *cluster.VM) { vm.Presence = cluster.PresenceUnknown })), "map[wk-1:[a]]"},
+		"without its mark":                {was, spec("b"), seen(spec("b"), edited(func(vm *cluster.VM) { vm.Unmarked = true })), "map[wk-1:[a]]"},
+		"being deleted":                   {was, spec("b"), seen(spec("b"), edited(func(vm *cluster.VM) { vm.Deleting = true })), "map[wk-1:[a]]"},
+		"a removed one whose vm is there": {was, spec("a"), orphan(spec("a"), made("a")), "map[wk-1:[a] wk-9:[x]]"},
+		"it is not seen which there are":  {was, spec("a"), cluster.Observed{}, "map[wk-1:[a] wk-9:[x]]"},
+		"the records are lost":            {cluster.Facts{Lost: true}, spec("b"), seen(spec("b"), made("a")), "map[wk-1:[b]]"},
+	} {
+		if got := fmt.Sprint(replacedNodes(c.before, c.d, c.o)); got != c.want {
+			t.Errorf("%s: %s, want %s", what, got, c.want)
+		}
+	}
+	f := cluster.Facts{}
+	for i := range 3 * tokensKept {
+		d := spec(fmt.Sprint("t", i))
+		f.Replaced = replacedNodes(f, d, seen(d, made(fmt.Sprint("t", i))))
+	}
+	if n := len(f.Replaced["wk-1"]); n != tokensKept || f.LastToken("wk-1") != fmt.Sprint("t", 3*tokensKept-1) {
+		t.Errorf("%d tokens are kept: %v", n, f.Replaced)
+	}
+}
+
+// TestSeenCards: what a VM had of its network when that was the inventory's.
+func TestSeenCards(t *testing.T) {
+	n := cluster.Node{Name: "wk-1", MAC: "BC:24:11:00:00:01"}
+	d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{n}}}}
+	before := map[string]string{"wk-1": "before", "wk-9": "removed"}
+	for what, c := range map[string]struct {
+		edit func(*cluster.VM)
+		want string
+	}{
+		"as the inventory has it": {func(*cluster.VM) {}, "map[wk-1:BC:24:11:00:00:01 ]"},
+		"another mac":             {func(vm *cluster.VM) { vm.Hardware.Value.MAC = "other" }, "map[wk-1:before]"},
+		"another address":         {func(vm *cluster.VM) { vm.Hardware.Value.Address = "other" }, "map[wk-1:before]"},
+		"not read":                {func(vm *cluster.VM) { vm.Hardware.Known = false }, "map[wk-1:before]"},
+		"another's":               {func(vm *cluster.VM) { vm.Owner = cluster.Foreign }, "map[wk-1:before]"},
+		"not seen":                {func(vm *cluster.VM) { vm.Presence = cluster.PresenceUnknown }, "map[wk-1:before]"},
+	} {
+		vm := ourVM
+		vm.Hardware = cluster.Saw(drift.WantHardware(d.Spec, n))
+		c.edit(&vm)
+		if got := fmt.Sprint(seenCards(before, d, seen(d, vm))); got != c.want {
+			t.Errorf("%s: %s, want %s", what, got, c.want)
+		}
+	}
+}
+
 // TestRemovedNodesAreWatchedAtOnce: a node that is removed, at another address or in another
 // role, is looked at in the next pass, which comes at once; one that was removed before is
 // looked at already.
@@ -319,7 +392,7 @@ func TestWhenAClusterWasReady(t *testing.T) {
 // TestSameFacts: whatever a pass can learn is news.
 func TestSameFacts(t *testing.T) {
 	some := func() cluster.Facts {
-		return cluster.Facts{Applied: rev(1), Restarts: map[string]cluster.Restart{"a": {Target: "t"}}, Settled: map[string]string{"a": "s"}, Guarded: []string{"a"}, Forgotten: []cluster.Forgotten{{Node: "a"}},
+		return cluster.Facts{Applied: rev(1), Restarts: map[string]cluster.Restart{"a": {Target: "t"}}, Settled: map[string]string{"a": "s"}, Replaced: map[string][]string{"a": {"t"}}, Cards: map[string]string{"a": "c"}, Guarded: []string{"a"}, Forgotten: []cluster.Forgotten{{Node: "a"}},
 			Intents: []cluster.Intent{{Kind: cluster.IntendApproved, VMs: []int{1}}, {Kind: cluster.IntendBootstrap}, {Kind: cluster.IntendConfig, Revision: rev(1)}}}
 	}
 	for name, change := range map[string]func(*cluster.Facts){
@@ -327,6 +400,8 @@ func TestSameFacts(t *testing.T) {
 		"applied":   func(f *cluster.Facts) { f.Applied = rev(2) },
 		"restarts":  func(f *cluster.Facts) { f.Restarts["a"] = cluster.Restart{Target: "u"} },
 		"settled":   func(f *cluster.Facts) { f.Settled["a"] = "t" },
+		"replaced":  func(f *cluster.Facts) { f.Replaced["a"] = []string{"t", "u"} },
+		"cards":     func(f *cluster.Facts) { f.Cards["a"] = "d" },
 		"guarded":   func(f *cluster.Facts) { f.Guarded = nil },
 		"forgotten": func(f *cluster.Facts) { f.Forgotten[0].Left = true },
 		"approved":  func(f *cluster.Facts) { f.Intents[0].VMs = nil },

@@ -95,9 +95,9 @@ type VMs interface {
 	Start(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// Change corrects fields of a node's VM on a host, whether it runs or not.
 	Change(ctx context.Context, d cluster.Desired, n cluster.Node, host string, fields []cluster.VMField, p Progress) error
-	// ShutDown asks the machine of a node to switch itself off, and waits for it.
-	// Resume lets one go on that somebody paused.
+	// Resume lets a node's VM go on that somebody paused.
 	Resume(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
+	// ShutDown asks the machine of a node to switch itself off, and waits for it.
 	ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// Delete stops a VM of ours and deletes it with its own disks.
 	Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p Progress) error

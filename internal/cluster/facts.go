@@ -27,10 +27,13 @@ type Facts struct {
 	// that, as a digest: what differs since is a change of the inventory where that is
 	// another, and else one that somebody made behind its back.
 	Settled map[string]string `json:"settled,omitempty"`
-	// Replaced are, by node, the token of `replace` that its machine was seen to have been
-	// made for: each is for one new machine. One that has another token afterwards was
-	// restored from a backup, or its description was edited.
-	Replaced map[string]string `json:"replaced,omitempty"`
+	// Replaced are, by node, the tokens of `replace` that its machines were seen to have been
+	// made for, the last one last: each is for one new machine. One that has another token
+	// afterwards was restored from a backup, or its description was edited.
+	Replaced map[string][]string `json:"replaced,omitempty"`
+	// Cards are, by node, the MAC and the address that its VM was seen to have as the
+	// inventory had them.
+	Cards map[string]string `json:"cards,omitempty"`
 	// Guarded are the nodes that the inventory had protected or locked when it had them
 	// last, by name, sorted.
 	Guarded []string `json:"guarded,omitempty"`
@@ -39,6 +42,18 @@ type Facts struct {
 	// Forgotten are the nodes whose machines do not come back, by an administrator's
 	// command, until their VMs are deleted; at most one for each node.
 	Forgotten []Forgotten `json:"forgotten,omitempty"`
+}
+
+// WasReplaced reports whether a node has had a machine for a token of `replace`.
+func (f Facts) WasReplaced(node, token string) bool { return slices.Contains(f.Replaced[node], token) }
+
+// LastToken is the token that the machine of a node was made for, "" while that is not
+// known or it was for none.
+func (f Facts) LastToken(node string) string {
+	if tokens := f.Replaced[node]; len(tokens) > 0 {
+		return tokens[len(tokens)-1]
+	}
+	return ""
 }
 
 // Forgotten is a node whose machine does not come back.

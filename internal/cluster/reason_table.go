@@ -104,7 +104,7 @@ var nodeReasons = []ReasonInfo{
 	{VMCreating, Everyone, "A task of Proxmox VE creates the VM.", "Nothing."},
 	{VMLocked, Everyone, "Proxmox VE holds a lock on the VM: a backup, a migration, a snapshot.", "Wait for it to end."},
 	{VMLockOrphaned, Everyone, "A VM is locked by a task that ended without releasing the lock.", "`qm unlock VMID` on the host; one that was being created has to be destroyed there, too: the hint shows how."},
-	{VMPaused, Everyone, "A VM is paused, and not by a person: its storage is full, or it is locked or managed by HA meanwhile.", "`qm resume VMID` on the host, after seeing why."},
+	{VMPaused, Everyone, "A VM is paused, and the agent does not resume it: a full storage has halted it, or HA manages it.", "`qm resume VMID` on the host, after seeing why."},
 	{SystemDiskMissing, Everyone, "The VM of a node has no disk that is known for its system disk: it was detached, or attached again without its serial.", "Attach it as it was: the hint has the command."},
 	{DeletionUnfinished, Everyone, "The deletion of a VM was begun and not finished.", "Remove the mark from the VM's description, or give the node another `replace`; or destroy the cluster again."},
 	{DestroyExpired, Everyone, "The command to destroy the cluster is older than a day; what it has not deleted by then is kept.", "Run `talos-agent destroy` again, if it still holds."},

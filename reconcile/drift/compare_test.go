@@ -234,7 +234,7 @@ func TestIsReplaced(t *testing.T) {
 		n := cluster.Node{Name: "wk-1", Replace: "two"}
 		vm := cluster.VM{Presence: cluster.Present, Owner: cluster.Ours, Replace: "one"}
 		c.edit(&n, &vm)
-		for done, f := range map[bool]cluster.Facts{false: {Replaced: map[string]string{"wk-1": "one"}}, true: {Replaced: map[string]string{"wk-1": "two"}}} {
+		for done, f := range map[bool]cluster.Facts{false: {Replaced: map[string][]string{"wk-1": {"one"}}}, true: {Replaced: map[string][]string{"wk-1": {"two", "one"}}}} {
 			if got := IsReplaced(n, vm, f); got != (c.want && !done) {
 				t.Errorf("%s, done %v: %v", c.what, done, got)
 			}

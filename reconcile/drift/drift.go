@@ -125,7 +125,7 @@ func compareField[T comparable](name cluster.VMField, at func(*cluster.Hardware)
 // identity in a DHCP server and in maintenance mode; what a VM boots from, and the
 // address on its cloud-init drive, are read when it starts.
 //
-// PVE 9.2 qemu-server: name, description, tags, onboot and protection of a running VM
+// PVE 9.2 qemu-server: name, description, tags, onboot, protection and cloud-init options of a VM that runs
 // change at once, a network card's bridge and VLAN with its hot-plug, all else when it
 // stops.
 var hardwareFields = []hardwareField{
@@ -397,15 +397,17 @@ func WithTags(vm cluster.VM, n cluster.Node) []string {
 // IsReplaced reports whether the VM of a node was made for another token than the
 // inventory has, and no machine was made for that one, so that it is to become another one.
 func IsReplaced(n cluster.Node, vm cluster.VM, f cluster.Facts) bool {
-	return hasOtherToken(n, vm) && f.Replaced[n.Name] != n.Replace
+	return HasOtherToken(n, vm) && !f.WasReplaced(n.Name, n.Replace)
 }
 
 // IsRestored reports whether the VM of a node has another token than the inventory, which
 // had its machine already: the VM was restored from a backup, or its description was edited.
 func IsRestored(n cluster.Node, vm cluster.VM, f cluster.Facts) bool {
-	return hasOtherToken(n, vm) && f.Replaced[n.Name] == n.Replace
+	return HasOtherToken(n, vm) && f.WasReplaced(n.Name, n.Replace)
 }
 
-func hasOtherToken(n cluster.Node, vm cluster.VM) bool {
+// HasOtherToken reports whether the VM of a node was made for another token than the
+// inventory has.
+func HasOtherToken(n cluster.Node, vm cluster.VM) bool {
 	return n.Replace != "" && vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Unmarked && vm.Replace != n.Replace
 }

@@ -52,11 +52,15 @@ func IsEdited(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 // Talos 1.13.9: a guest that runs does not release its network card.)
 var returned = map[string]How{string(cluster.FieldMAC): Reboot, string(cluster.FieldAddress): NextStart}
 
+// CardOf is what a machine has for its life of its network: MAC and address.
+func CardOf(hw cluster.Hardware) string { return hw.MAC + " " + hw.Address }
+
 // OfNodeVM compares the VM of a node with the inventory, as OfVM does, with what becomes of
-// fields that were edited behind its back.
+// its MAC and its address where it had those of the inventory, so that somebody has edited
+// them.
 func OfNodeVM(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM) []Drift {
 	out := OfVM(d.Spec, n, vm)
-	if !IsEdited(d, o, n) {
+	if card, known := o.Facts.Cards[n.Name]; !known || card != CardOf(WantHardware(d.Spec, n)) {
 		return out
 	}
 	for i, dr := range out {

@@ -16,18 +16,18 @@ func TestWhatAMachineIsGivenBack(t *testing.T) {
 	hw.System = cluster.DiskSeen{Datastore: n.Datastore, Bytes: 1}
 	for _, c := range []struct {
 		what         string
-		settled      string
+		card         string
 		power        cluster.Power
 		mac, address How
 	}{
 		{"never seen as the inventory has it", "", cluster.PowerRunning, Refuse, Refuse},
-		{"the inventory has changed since", "other", cluster.PowerRunning, Refuse, Refuse},
-		{"edited", SettledDigest(d, n), cluster.PowerRunning, Reboot, NextStart},
-		{"edited, and off", SettledDigest(d, n), cluster.Stopped, InPlace, InPlace},
+		{"the inventory has changed since", "BC:24:11:00:00:09 ", cluster.PowerRunning, Refuse, Refuse},
+		{"edited", "BC:24:11:00:00:01 ", cluster.PowerRunning, Reboot, NextStart},
+		{"edited, and off", "BC:24:11:00:00:01 ", cluster.Stopped, InPlace, InPlace},
 	} {
-		o := cluster.Observed{Facts: cluster.Facts{Settled: map[string]string{}}}
-		if c.settled != "" {
-			o.Facts.Settled["wk-1"] = c.settled
+		o := cluster.Observed{Facts: cluster.Facts{Cards: map[string]string{}}}
+		if c.card != "" {
+			o.Facts.Cards["wk-1"] = c.card
 		}
 		got := map[string]How{}
 		for _, dr := range OfNodeVM(d, o, n, cluster.VM{Power: c.power, Hardware: cluster.Saw(hw)}) {

@@ -74,6 +74,9 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 	case vm.Lock != "":
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
 	case m.hostUsable(n.Name, m.o.Hosts[host], host):
+		if tokens := m.o.Facts.Replaced[n.Name]; vm.Unmarked && len(tokens) > 0 {
+			n.Replace = m.o.Facts.LastToken(n.Name) // for its mark; a later one is for another machine
+		}
 		a := action.ChangeVM{Node: n, Host: host, Drifts: now, Changed: action.ChangedOf(vm), Moves: m.movesNetwork(n, vm, now)}
 		if m.holdBySwitch(a.Info()) {
 			return false

@@ -25,36 +25,47 @@ func (m *planner) carries(n cluster.Node) (cluster.VM, bool) {
 // planRenamed plans for a node whose VMID carries the VM of another name: the node was
 // renamed, or VMIDs were exchanged.
 func (m *planner) planRenamed(n cluster.Node, vm cluster.VM) {
-	if other, ok := m.d.Spec.Node(vm.Node); ok {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged,
-			Message: fmt.Sprintf("vm %d is that of %s, to which the inventory gives vm %d: a node keeps its vmid", vm.VMID, vm.Node, other.VMID), Hint: hintOfMoved})
+	if own, ok := m.twin(n); ok {
+		m.blockMovedAway(n, own)
 		return
 	}
-	if m.takesPlace(n, vm) {
+	b := cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged, Message: fmt.Sprintf("vm %d is that of %s, which the inventory no longer has: a machine keeps its name", vm.VMID, vm.Node),
+		Hint: fmt.Sprintf("name it %s again in nodes.yaml; or give it a vmid and an ip of its own, and it is made beside %[1]s before that is removed", vm.Node)}
+	switch other, stays := m.d.Spec.Node(vm.Node); {
+	case stays:
+		b.Message = fmt.Sprintf("vm %d is that of %s, to which the inventory gives vm %d: a node keeps its vmid", vm.VMID, vm.Node, other.VMID)
+		b.Hint = "undo the change in nodes.yaml; a vmid follows from the ip where none is written"
+	case takesPlace(m.d, m.o, n, vm):
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForTurn, About: "vmid", Message: fmt.Sprintf("waits until vm %d, which is that of %s, is deleted: it has its vmid", vm.VMID, vm.Node)})
 		return
+	case n.Protect && n.Replace != "":
+		b.Reason, b.About = cluster.NodeProtected, "replace"
+		b.Message = fmt.Sprintf("it is to have the place of %s, and vm %d is kept: nodes.yaml has `protect: true`", vm.Node, vm.VMID)
+		b.Hint = "remove `protect: true` or `replace` from the node"
+	case isOnlyPlane(m.d, n):
+		b.Hint = fmt.Sprintf("name it %s again in nodes.yaml: the only control plane cannot be replaced; or add two control planes first", vm.Node)
+	default:
+		b.Hint += fmt.Sprintf("; or give it a `replace` that neither has had: the machine of %s is removed, with what is on its disks, and %s gets a new one in its place", vm.Node, n.Name)
 	}
-	if drift.IsReplaced(n, vm, m.o.Facts) {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeProtected, About: "replace", Message: fmt.Sprintf("it is to have the place of %s, and vm %d is kept: nodes.yaml has `protect: true`", vm.Node, vm.VMID),
-			Hint: "remove `protect: true` or `replace` from the node"})
-		return
-	}
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged,
-		Message: fmt.Sprintf("vm %d is that of %s, which the inventory no longer has: a machine keeps its name", vm.VMID, vm.Node),
-		Hint: fmt.Sprintf("name it %[1]s again in nodes.yaml; or give it another `replace` there: the machine of %[1]s is removed, with what is on its disks, and %[2]s gets a new one in its place; or give it a vmid and an ip of its own, and it is made beside %[1]s before that is removed",
-			vm.Node, n.Name)})
+	m.block(b)
 }
 
-// hintOfMoved is the way to give a node another VMID.
-const hintOfMoved = "undo the change in nodes.yaml (its vmid follows from its ip where none is written); or give it another name, too: it is made again, and its old machine is removed, with what is on its disks"
+// isOnlyPlane reports whether a node is the only control plane of the inventory: what its
+// etcd holds would be lost with its machine.
+func isOnlyPlane(d cluster.Desired, n cluster.Node) bool {
+	return n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1
+}
 
 // blockMovedAway reports a node that the inventory gives another VMID than that of its
 // machine: one made there would be a second machine for it. That has the token of a time
 // before, too, when it was restored from a backup, so that a token shows nothing here.
 func (m *planner) blockMovedAway(n cluster.Node, vm cluster.VM) {
+	hint := "undo the change in nodes.yaml; a vmid follows from the ip where none is written"
+	if _, taken := m.carries(n); !taken && !isOnlyPlane(m.d, n) {
+		hint += fmt.Sprintf("; for a machine of another vmid, give the node another name, too: the new one is made, and that of %s is removed, with what is on its disks; for another ip only, write `vmid: %d`, and another `replace: TOKEN`", n.Name, vm.VMID)
+	}
 	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged,
-		Message: fmt.Sprintf("it is vm %d, and the inventory now has vm %d: a node keeps its vmid", vm.VMID, n.VMID),
-		Hint:    hintOfMoved + fmt.Sprintf("; for another ip under the vmid that it has: `vmid: %d`, and another `replace: TOKEN`, which gives it a new machine", vm.VMID)})
+		Message: fmt.Sprintf("it is vm %d, and the inventory now has vm %d: a node keeps its vmid", vm.VMID, n.VMID), Hint: hint})
 }
 
 // blockRestored reports a machine that has another token of `replace` than the node, which
@@ -68,20 +79,22 @@ func (m *planner) blockRestored(n cluster.Node, vm cluster.VM) {
 		has, keep = vm.Replace, fmt.Sprintf("write `replace: %q`", vm.Replace)
 	}
 	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged, About: "replace",
-		Message: fmt.Sprintf("vm %d is from before its replacement, or its description was edited: its `replace` is %s, and the node had a new machine for %s; it is kept", vm.VMID, has, n.Replace),
+		Message: fmt.Sprintf("vm %d was made for another `replace` (%s), and the node has had a new machine for %s before: it was restored, or the inventory was reverted; it is kept", vm.VMID, has, n.Replace),
 		Hint:    keep + " at the node in nodes.yaml, and the machine stays; or give it a `replace` that it never had, and it gets a new one: what is on its disks is lost"})
 }
 
 // isKeptByName reports whether the VM of another name at the VMID of a node of the
 // inventory stays: the node was renamed, and nobody has asked for a new machine. That is
 // so, too, while what the node has cannot be seen.
-func (m *planner) isKeptByName(vm cluster.VM) bool {
-	_, stays := m.d.Spec.Node(vm.Node)
-	return slices.ContainsFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vm.VMID && (stays || !m.takesPlace(n, vm)) })
+func isKeptByName(d cluster.Desired, o cluster.Observed, vm cluster.VM) bool {
+	_, stays := d.Spec.Node(vm.Node)
+	return slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vm.VMID && (stays || !takesPlace(d, o, n, vm)) })
 }
 
-// takesPlace reports whether a node is to have a new machine in the place of one of
-// another name.
-func (m *planner) takesPlace(n cluster.Node, vm cluster.VM) bool {
-	return !n.Locked && !n.Protect && drift.IsReplaced(n, vm, m.o.Facts)
+// takesPlace reports whether a node is to have a new machine in the place of one of another
+// name: it has a token that neither has had, and no machine elsewhere.
+func takesPlace(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM) bool {
+	asked := n.Replace != "" && n.Replace != vm.Replace && !o.Facts.WasReplaced(n.Name, n.Replace) && !o.Facts.WasReplaced(vm.Node, n.Replace)
+	return asked && !n.Locked && !n.Protect && !isOnlyPlane(d, n) &&
+		!slices.ContainsFunc(o.Orphans.Value, func(other cluster.VM) bool { return other.Node == n.Name })
 }

@@ -37,7 +37,7 @@ func (m *planner) planRemovals() {
 		case len(vms) == 0: // planOrphanMembers has its member
 		case len(vms) > 1:
 			m.blockDuplicates(n, vms)
-		case m.isKeptByName(vms[0]):
+		case isKeptByName(m.d, m.o, vms[0]):
 		default:
 			m.plan.Phases[n.Name] = cluster.PhaseLeaving
 			if b := m.forbidRemoval(n, vms[0]); b.Reason != "" {
@@ -74,7 +74,7 @@ func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 func Deletions(d cluster.Desired, o cluster.Observed) []int {
 	var out []int
 	for _, vm := range o.Orphans.Value {
-		if _, ok := d.Spec.Node(vm.Node); !ok {
+		if _, ok := d.Spec.Node(vm.Node); !ok && !isKeptByName(d, o, vm) {
 			out = append(out, vm.VMID)
 		}
 	}
@@ -313,7 +313,7 @@ func (m *planner) holdRemoval(n cluster.Node, kn cluster.KubeNode, isMember bool
 // canCome reports whether a node of the inventory that is not Ready may become so before
 // another one is removed.
 func (m *planner) canCome(n, removed cluster.Node) bool {
-	if n.VMID == removed.VMID {
+	if _, taken := m.carries(n); taken { // it has the vmid of a machine that is there
 		return false
 	}
 	if m.plan.Phases[n.Name] != cluster.PhaseAbsent {

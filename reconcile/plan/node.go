@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -262,14 +263,16 @@ func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 // planPaused lets a VM go on that somebody paused. One that QEMU has halted, as when a
 // storage is full, would be halted again: a person has to see to that first.
 func (m *planner) planPaused(n cluster.Node, vm cluster.VM) {
-	if vm.Halted == "" && vm.Lock == "" && vm.Task == nil && !vm.Managed {
-		if host := vm.Carrier(n); m.hostUsable(n.Name, m.o.Hosts[host], host) {
-			m.do(action.ResumeVM{Node: n, Changed: action.ChangedOf(vm)})
-		}
-		return
+	host := vm.Carrier(n)
+	switch {
+	case vm.Lock != "" || vm.Task != nil: // as a backup that pauses it meanwhile
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is paused, and %s", n.VMID, cmp.Or(strings.TrimPrefix(readiness.LockedBy(vm), "; "), "a task runs on it")), Within: lockWithin})
+	case vm.Halted != "" || vm.Managed:
+		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, text.Colon(cmp.Or(vm.Halted, "managed by Proxmox VE's HA"))),
+			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, host)})
+	case m.hostUsable(n.Name, m.o.Hosts[host], host):
+		m.do(action.ResumeVM{Node: n, Changed: action.ChangedOf(vm)})
 	}
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s%s", n.VMID, text.Colon(vm.Halted), readiness.LockedBy(vm)),
-		Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, vm.Carrier(n))})
 }
 
 // planStopped finishes a VM whose creation was interrupted, then starts it.

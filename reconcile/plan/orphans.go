@@ -15,7 +15,8 @@ import (
 func (m *planner) planTwins() {
 	for _, vm := range m.o.Orphans.Value {
 		n, ok := m.d.Spec.Node(vm.Node)
-		if !ok || m.isKeptByName(vm) || m.plan.Phases[vm.Node] == cluster.PhaseAbsent { // reported at the node
+		_, moved := m.carries(n)
+		if !ok || moved || isKeptByName(m.d, m.o, vm) || m.plan.Phases[vm.Node] == cluster.PhaseAbsent { // reported at the node
 			continue
 		}
 		m.block(cluster.Block{Subject: vm.Node,

@@ -27,6 +27,10 @@ func anyWorld(t *rapid.T) *world {
 		n.Protect = rapid.IntRange(0, 9).Draw(t, "protect") == 0
 		n.Replace = rapid.SampledFrom([]string{"", "", "", "again"}).Draw(t, "replace")
 		n.Locked = rapid.IntRange(0, 9).Draw(t, "locked") == 0
+		if rapid.IntRange(0, 4).Draw(t, "replaced before") == 0 {
+			w.o.Facts.Replaced = cloneMap(w.o.Facts.Replaced)
+			w.o.Facts.Replaced[n.Name] = []string{"again"}
+		}
 		meta := anyMeta(t, "inventory")
 		n.Labels, n.Taints, n.Annotations = meta.Labels, meta.Taints, meta.Annotations
 		w.o.VMs[n.Name] = anyVM(t, w, *n)
@@ -120,6 +124,14 @@ func anyWorld(t *rapid.T) *world {
 		w.d.Spec.AllowEven = rapid.Bool().Draw(t, "even")
 		w.d.Spec.ApplyOff = rapid.IntRange(0, 9).Draw(t, "apply off") == 0
 		f.Intend(cluster.Intent{Kind: cluster.IntendApproved, VMs: rapid.SliceOfDistinct(rapid.SampledFrom([]int{411, 412, 521, 522}), rapid.ID).Draw(t, "approved")})
+	}
+	if len(w.taken) > 0 && rapid.Bool().Draw(t, "renamed") {
+		n := w.taken[0]
+		n.Name, n.UUID, n.Replace = "renamed", cluster.NodeUUID(w.d.Spec.ID, "renamed"), rapid.SampledFrom([]string{"", "again", "other"}).Draw(t, "replace")
+		w.d.Spec.Nodes = append(w.d.Spec.Nodes, n)
+		w.o.VMs[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: "pve1", Presence: cluster.Present, Owner: cluster.Foreign}
+		w.o.Machines[n.Name] = cluster.Machine{Reach: cluster.Unexpected}
+		w.refresh()
 	}
 	w.p.Removals = rapid.SampledFrom([]int{-1, 0, 5}).Draw(t, "removals")
 	w.o.LostSince = map[uint64]time.Time{}
@@ -314,7 +326,7 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 	case action.DrainNode:
 		n = a.Node
 		_, stays := w.d.Spec.Node(n.Name)
-		replaced := n.Replace != "" && n.Replace != w.o.VMs[n.Name].Replace
+		replaced := w.asksReplacement(n, w.o.VMs[n.Name])
 		if stays && !replaced && a.Target == cluster.TurnRemoval {
 			lawOfDead(t, w, a, n, w.o.VMs[n.Name])
 			break
@@ -375,13 +387,30 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 	}
 }
 
+// asksReplacement reports whether somebody asks for a new machine of a node, which has had none
+// for that.
+func (w *world) asksReplacement(n cluster.Node, vm cluster.VM) bool {
+	return n.Replace != "" && n.Replace != vm.Replace && !slices.Contains(w.o.Facts.Replaced[n.Name], n.Replace)
+}
+
+// isKept reports whether a VM stays because a node of another name has its VMID, and no token asks
+// for a new machine that neither has had.
+func (w *world) isKept(vm cluster.VM) bool {
+	for _, n := range w.d.Spec.Nodes {
+		if n.VMID == vm.VMID && n.Name != vm.Node && (n.Locked || n.Protect || !w.asksReplacement(n, vm) || slices.Contains(w.o.Facts.Replaced[vm.Node], n.Replace)) {
+			return true
+		}
+	}
+	return false
+}
+
 // lawOfRemoval checks that a VM is deleted without a command to destroy only when the
 // inventory no longer has its node, which is no member of etcd, and was drained if
 // Kubernetes has it; and that no more are than the host allows.
 func lawOfRemoval(t *rapid.T, w *world, a action.DeleteVM) {
 	in, _ := w.o.Facts.Intent(cluster.IntendApproved)
 	n, ok := w.d.Spec.Node(a.VM.Node)
-	replaced := n.Replace != "" && n.Replace != a.VM.Replace
+	replaced := w.asksReplacement(n, a.VM)
 	dead := ok && !replaced
 	if !dead && (!ok && !w.o.Orphans.Known || w.d.Spec.ApplyOff || w.p.ApplyOff) {
 		t.Errorf("%s, whose node the inventory may have", a.Info())
@@ -392,14 +421,17 @@ func lawOfRemoval(t *rapid.T, w *world, a action.DeleteVM) {
 	if ok && n.Role == cluster.ControlPlane && len(w.d.Spec.ControlPlanes()) == 1 {
 		t.Errorf("%s, which is the only control plane", a.Info())
 	}
+	if w.isKept(a.VM) {
+		t.Errorf("%s, whose place another node has, for which nobody has asked for a new machine", a.Info())
+	}
 	removed := 0
 	for _, vm := range w.o.Orphans.Value {
-		if _, ok := w.d.Spec.Node(vm.Node); !ok {
+		if _, ok := w.d.Spec.Node(vm.Node); !ok && !w.isKept(vm) {
 			removed++
 		}
 	}
 	for _, n := range w.d.Spec.Nodes {
-		if vm := w.o.VMs[n.Name]; n.Replace != "" && vm.Presence == cluster.Present && vm.Owner == cluster.Ours && vm.Replace != n.Replace {
+		if vm := w.o.VMs[n.Name]; vm.Presence == cluster.Present && vm.Owner == cluster.Ours && w.asksReplacement(n, vm) {
 			removed++
 		}
 	}

@@ -18,7 +18,7 @@ func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
 	out := map[string]string{}
 	for _, n := range d.Spec.Nodes {
 		vm, mach := o.VMs[n.Name], o.Machines[n.Name]
-		if readiness.Classify(n, o) != cluster.PhaseReady || !vm.Hardware.Known || mach.ConfigDigest == "" || drift.LacksSystemDisk(vm) {
+		if readiness.Classify(n, o) != cluster.PhaseReady || !vm.Hardware.Known || mach.ConfigDigest == "" || drift.LacksSystemDisk(vm) || drift.HasOtherToken(n, vm) {
 			continue
 		}
 		if digest := drift.SettledDigest(d, n); digest != "" && len(drift.Of(d.Repository(), o, n, mach)) == 0 {

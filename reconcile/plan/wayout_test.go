@@ -25,7 +25,7 @@ func TestWaysOutOfRefusals(t *testing.T) {
 		{"a disk less", func(n *cluster.Node) { n.Disks = nil }, true, "by hand"},
 		{"another MAC", func(n *cluster.Node) { n.MAC = "BC:24:11:00:00:99" }, true, ""},
 		{"another address", func(n *cluster.Node) { n.IP = netip.MustParseAddr("10.10.0.77") }, true, ""},
-		{"another VMID", func(n *cluster.Node) { n.VMID = 599 }, false, "give it another name, too"},
+		{"another VMID", func(n *cluster.Node) { n.VMID = 599 }, false, "give the node another name, too"},
 	} {
 		for _, name := range []string{"cp-3", "wk-1"} {
 			w := newWorld(3, 2)

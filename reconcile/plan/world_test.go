@@ -616,10 +616,13 @@ func (w *world) run(t *testing.T, line string) string {
 		mach := w.o.Machines[n.Name]
 		m := newPlanner(w.d, w.o, w.p)
 		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: targetOf(m.turnOf(n)), Boot: before + mach.BootID, Revision: w.d.Revision}}
-	case "replaced": // a node, for a token
-		w.o.Facts.Replaced = map[string]string{arg(1): arg(2)}
+	case "replaced": // a node, for tokens
+		w.o.Facts.Replaced = map[string][]string{arg(1): f[2:]}
 	case "settled":
-		w.o.Facts.Settled = SettledNodes(w.d, w.o)
+		w.o.Facts.Settled, w.o.Facts.Cards = SettledNodes(w.d, w.o), map[string]string{}
+		for _, n := range w.d.Spec.Nodes {
+			w.o.Facts.Cards[n.Name] = drift.CardOf(drift.WantHardware(w.d.Spec, n))
+		}
 	case "switches":
 		w.d.Spec.Switches = cluster.Switches{ObserveOnly: slices.Contains(f, "observe"), ApplyOff: slices.Contains(f, "off"), ApplyApproved: slices.Contains(f, "approve")}
 	case "window": // of the cluster or the policy: days, times, time zone

@@ -32,7 +32,7 @@ func TestRenamedNodes(t *testing.T) {
 		push("name: dev-wk-2", "name: dev-wk-9")
 		s.Until(10*time.Minute, "refused", func(st cluster.Status) bool {
 			return st.Revision.Commit() == s.Head() && slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {
-				return b.Subject == "dev-wk-9" && b.Reason == cluster.NodeIdentityChanged && strings.Contains(b.Hint, "another `replace`")
+				return b.Subject == "dev-wk-9" && b.Reason == cluster.NodeIdentityChanged && strings.Contains(b.Hint, "give it a `replace`")
 			})
 		})
 		time.Sleep(time.Hour)

@@ -278,7 +278,7 @@ func (s *Server) commitChange(h *host, id int, ch change, drives map[string]stri
 // can be added and moved to another bridge, but not exchanged.
 func (v *vm) takesLive(key, text string) bool {
 	if !isNet(key) {
-		return hotOptions[key]
+		return hotOptions[key] || isCloudInitOption(key)
 	}
 	old, card := parseNet(v.conf.base[key]), parseNet(text)
 	return v.conf.base[key] == "" || old["model"] == card["model"] && strings.EqualFold(old["macaddr"], card["macaddr"])
@@ -328,7 +328,7 @@ func (s *Server) removeOption(v *vm, key string, force bool) {
 	if !there {
 		return
 	}
-	if v.running && !hotOptions[key] && !isDrive(key) && !isUnused(key) {
+	if v.running && !hotOptions[key] && !isCloudInitOption(key) && !isDrive(key) && !isUnused(key) {
 		v.conf.dropped[key] = true
 		return
 	}

@@ -48,7 +48,7 @@ func runningFirst(do func(*call) (any, error)) func(*call) (any, error) {
 // forceStop it is switched off in the end, as any that does not hear.
 func unlessPaused(do func(*call) (any, error)) func(*call) (any, error) {
 	return unless(do, func(c *call, v *vm) error {
-		if !v.paused || c.flag("forceStop") {
+		if !v.paused || v.ioError || c.flag("forceStop") {
 			return nil
 		}
 		return perlError("VM is paused - cannot shutdown")

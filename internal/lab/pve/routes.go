@@ -94,7 +94,7 @@ var routes = []route{
 	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/start", do: powerTask("qmstart", runStart)},
 	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/stop", do: powerTask("qmstop", runStop)},
 	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/shutdown", do: unlessPaused(powerTask("qmshutdown", lockWhile(runShutdown)))},
-	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/reboot", do: runningFirst(powerTask("qmreboot", lockWhile(runReboot)))},
+	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/reboot", do: runningFirst(unlessPaused(powerTask("qmreboot", lockWhile(runReboot))))},
 	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/reset", do: runningFirst(powerTask("qmreset", runReset))},
 	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/suspend", do: runningFirst(powerTask("qmpause", runSuspend))},
 	{method: "POST", path: "/nodes/{node}/qemu/{vmid}/status/resume", do: runningFirst(powerTask("qmresume", runResume))},
