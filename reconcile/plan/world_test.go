@@ -619,7 +619,8 @@ func (w *world) run(t *testing.T, line string) string {
 	case "replaced": // a node, for tokens
 		w.o.Facts.Replaced = map[string][]string{arg(1): f[2:]}
 	case "settled":
-		w.o.Facts.Settled, w.o.Facts.Cards = SettledNodes(w.d, w.o), map[string]string{}
+		w.o.Facts.Settled, w.o.Facts.Cards = cloneMap(w.o.Facts.Settled), map[string]string{}
+		maps.Copy(w.o.Facts.Settled, SettledNodes(w.d, w.o)) // what was stays
 		for _, n := range w.d.Spec.Nodes {
 			w.o.Facts.Cards[n.Name] = drift.CardOf(drift.WantHardware(w.d.Spec, n))
 		}
