@@ -40,26 +40,38 @@ func TestClocksGoOn(t *testing.T) {
 		r.signal(syscall.SIGHUP)
 		r.until("the files are loaded", func() bool { return strings.Count(r.log.String(), "config and policy loaded") > loaded })
 	}
-	before := clocks()
-	ended := time.Now()
-	r.stop()
-	r.until("some time has passed", func() bool { return time.Since(ended) > 3*time.Second })
-	r.start()
-	r.untilReady(commit)
-	check("restarted", before)
-	r.kill()
-	r.start()
-	r.untilReady(commit)
-	check("killed", before)
-	reload()
-	r.untilReady(commit)
-	check("reloaded", before)
+	// again checks that the clocks go on when the agent begins again. Where a machine does not
+	// answer in time, as beside other work, something has changed, and they rightly do not.
+	again := func(what string, begin func()) {
+		t.Helper()
+		changes := func() int {
+			return strings.Count(r.log.String(), "condition changed") + strings.Count(r.log.String(), "node phase changed")
+		}
+		for range 10 {
+			before, had := clocks(), changes()
+			begin()
+			r.untilReady(commit)
+			if changes() == had {
+				check(what, before)
+				return
+			}
+		}
+		t.Errorf("%s: something has changed each time", what)
+	}
+	again("restarted", func() {
+		ended := time.Now()
+		r.stop()
+		r.until("some time has passed", func() bool { return time.Since(ended) > 3*time.Second })
+		r.start()
+	})
+	again("killed", func() { r.kill(); r.start() })
+	again("reloaded", reload)
 
 	r.push(map[string][]byte{"inventory/dev/nodes.yaml": []byte("controlplane: 7\n")})
 	r.run(exitOK, do("reconcile"))
 	r.until("Stalled", func() bool { return r.status().Condition == cluster.Stalled })
-	before = clocks()
-	ended = time.Now()
+	before := clocks()
+	ended := time.Now()
 	r.until("some time has passed", func() bool { return time.Since(ended) > 3*time.Second })
 	reload()
 	r.until("Stalled", func() bool { return r.status().Condition == cluster.Stalled })
