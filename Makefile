@@ -2,7 +2,7 @@
 # git, nothing else.
 
 GO       ?= go
-VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo v0.0.0-unknown)
+VERSION  ?= $(shell git describe --tags --match 'v[0-9]*' --always --dirty 2>/dev/null || echo v0.0.0-unknown)
 LDFLAGS   = -s -w -X main.version=$(VERSION)
 # How the program is built: the same commit gives the same file wherever it is.
 BUILD     = $(GO) build -p $(PARALLEL) -buildvcs=false -ldflags '$(LDFLAGS)'
