@@ -364,16 +364,6 @@ func (r *rig) as(cred *syscall.Credential, args ...string) answer {
 func (r *rig) run(code int, args []string, texts ...string) answer {
 	r.t.Helper()
 	a := r.try(args...)
-	if args[0] == "status" && code == exitOK {
-		// What is Ready may not be for a moment: a pod of a node that has just come restarts.
-		soon(func() bool {
-			if a.code != exitReconciling {
-				return true
-			}
-			a = r.try(args...)
-			return false
-		})
-	}
 	if a.code != code {
 		r.t.Fatalf("want exit code %d of %v", code, a)
 	}

@@ -440,40 +440,6 @@ func (a LabelNode) Info() Info {
 	return i
 }
 
-// DescribeConfigEdit is a machine config that somebody edited on the node, for people.
-func DescribeConfigEdit(since time.Time) string {
-	if since.IsZero() {
-		return " (edited on the node; Talos does not note by whom)"
-	}
-	return fmt.Sprintf(" (edited on the node; it runs that since %s, and Talos does not note by whom)", text.Moment(since))
-}
-
-// Changed is who changed a VM, and since when. The zero value is unknown.
-type Changed struct {
-	By    *cluster.Task
-	With  *cluster.Request // where no task shows who it was
-	After time.Time        // when it was last seen as it was before
-}
-
-// ChangedOf is what is known of the last change of a VM.
-func ChangedOf(vm cluster.VM) Changed {
-	return Changed{By: vm.ChangedBy, With: vm.ChangedWith, After: vm.ChangedAfter}
-}
-
-// String is it for people, "" where it is not known.
-func (c Changed) String() string {
-	switch {
-	case c.By != nil:
-		return fmt.Sprintf(" (%s by %s at %s, %s)", c.By.Type, c.By.User, text.Moment(c.By.Started), c.By.UPID)
-	case c.With != nil:
-		what := strings.TrimSpace(c.With.Method + " " + c.With.Call)
-		return fmt.Sprintf(" (%s by %s at %s, in the host's access log)", what, c.With.User, text.Moment(c.With.At))
-	case !c.After.IsZero():
-		return fmt.Sprintf(" (changed after %s; no task shows who it was)", text.Moment(c.After))
-	}
-	return ""
-}
-
 // Kept is what a new node gets because its cluster runs it, where the repository has
 // something else. The zero value is nothing.
 type Kept struct {

@@ -125,9 +125,9 @@ func compareField[T comparable](name cluster.VMField, at func(*cluster.Hardware)
 // identity in a DHCP server and in maintenance mode; what a VM boots from, and the
 // address on its cloud-init drive, are read when it starts.
 //
-// PVE 9.2 qemu-server: name, description, tags, onboot, protection and cloud-init options of a VM that runs
-// change at once, a network card's bridge and VLAN with its hot-plug, all else when it
-// stops.
+// PVE 9.2 qemu-server: name, description, tags, onboot, protection and cloud-init options
+// of a VM that runs change at once, a network card's bridge and VLAN with its hot-plug,
+// all else when it stops.
 var hardwareFields = []hardwareField{
 	compareField(cluster.FieldCPUType, func(h *cluster.Hardware) *string { return &h.CPUType }, Reboot),
 	compareField(cluster.FieldCores, func(h *cluster.Hardware) *int { return &h.Cores }, Reboot),

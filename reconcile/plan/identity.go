@@ -22,6 +22,9 @@ func (m *planner) carries(n cluster.Node) (cluster.VM, bool) {
 	return m.o.Orphans.Value[i], true
 }
 
+// undoMove is the first way out for a node with another VMID.
+const undoMove = "undo the change in nodes.yaml; a vmid follows from the ip where none is written"
+
 // planRenamed plans for a node whose VMID carries the VM of another name: the node was
 // renamed, or VMIDs were exchanged.
 func (m *planner) planRenamed(n cluster.Node, vm cluster.VM) {
@@ -34,7 +37,7 @@ func (m *planner) planRenamed(n cluster.Node, vm cluster.VM) {
 	switch other, stays := m.d.Spec.Node(vm.Node); {
 	case stays:
 		b.Message = fmt.Sprintf("vm %d is that of %s, to which the inventory gives vm %d: a node keeps its vmid", vm.VMID, vm.Node, other.VMID)
-		b.Hint = "undo the change in nodes.yaml; a vmid follows from the ip where none is written"
+		b.Hint = undoMove
 	case takesPlace(m.d, m.o, n, vm):
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForTurn, About: "vmid", Message: fmt.Sprintf("waits until vm %d, which is that of %s, is deleted: it has its vmid", vm.VMID, vm.Node)})
 		return
@@ -60,7 +63,7 @@ func isOnlyPlane(d cluster.Desired, n cluster.Node) bool {
 // machine: one made there would be a second machine for it. That has the token of a time
 // before, too, when it was restored from a backup, so that a token shows nothing here.
 func (m *planner) blockMovedAway(n cluster.Node, vm cluster.VM) {
-	hint := "undo the change in nodes.yaml; a vmid follows from the ip where none is written"
+	hint := undoMove
 	if _, taken := m.carries(n); !taken && !isOnlyPlane(m.d, n) {
 		hint += fmt.Sprintf("; for a machine of another vmid, give the node another name, too: the new one is made, and that of %s is removed, with what is on its disks; for another ip only, write `vmid: %d`, and another `replace: TOKEN`", n.Name, vm.VMID)
 	}
@@ -69,7 +72,7 @@ func (m *planner) blockMovedAway(n cluster.Node, vm cluster.VM) {
 }
 
 // blockRestored reports a machine that has another token of `replace` than the node, which
-// had its new machine for that: it is kept, because nobody has asked for another one.
+// had its new machine for that: it is kept, because no other was asked for.
 func (m *planner) blockRestored(n cluster.Node, vm cluster.VM) {
 	if !drift.IsRestored(n, vm, m.o.Facts) {
 		return
@@ -84,8 +87,8 @@ func (m *planner) blockRestored(n cluster.Node, vm cluster.VM) {
 }
 
 // isKeptByName reports whether the VM of another name at the VMID of a node of the
-// inventory stays: the node was renamed, and nobody has asked for a new machine. That is
-// so, too, while what the node has cannot be seen.
+// inventory stays: the node was renamed, and no new machine was asked for. That is so,
+// too, while what the node has cannot be seen.
 func isKeptByName(d cluster.Desired, o cluster.Observed, vm cluster.VM) bool {
 	_, stays := d.Spec.Node(vm.Node)
 	return slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vm.VMID && (stays || !takesPlace(d, o, n, vm)) })

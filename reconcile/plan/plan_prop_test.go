@@ -422,7 +422,7 @@ func lawOfRemoval(t *rapid.T, w *world, a action.DeleteVM) {
 		t.Errorf("%s, which is the only control plane", a.Info())
 	}
 	if w.isKept(a.VM) {
-		t.Errorf("%s, whose place another node has, for which nobody has asked for a new machine", a.Info())
+		t.Errorf("%s, whose place another node has, for which no new machine was asked for", a.Info())
 	}
 	removed := 0
 	for _, vm := range w.o.Orphans.Value {

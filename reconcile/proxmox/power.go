@@ -92,7 +92,7 @@ func (c *Client) power(ctx context.Context, id identity, how switching, prove fu
 		case p.locked() != nil:
 			return p.locked()
 		case how == toResume && powerOf(now) == cluster.Stopped:
-			return fmt.Errorf("vm %d is stopped by now", id.vmid)
+			return fault.Errorf("nothing: it is started when it is looked at again", "vm %d is stopped by now", id.vmid)
 		case want == cluster.PowerRunning && powerOf(now) == cluster.Paused && (how != toResume || now.Halt() != ""):
 			return fault.Errorf(fmt.Sprintf("`qm resume %d`, after looking why: a full storage pauses VMs too", id.vmid), "vm %d is paused", id.vmid)
 		}

@@ -367,3 +367,40 @@ func readFeature(c *call) (any, error) {
 	can := c.str("feature") != "snapshot" || v.canSnapshot()
 	return row{"hasFeature": encodeBit(can), "nodes": []string{c.node.name}}, nil
 }
+
+// stillUsed refuses to delete a template that linked clones build upon. s.mu
+// is held.
+func (s *Server) stillUsed(v *vm) error {
+	for _, st := range v.host.storages {
+		for _, vol := range st.volumes {
+			if _, base := v.host.volume(st.name + ":" + vol.parent); vol.parent != "" && base != nil && base.vmid == v.id {
+				return perlError("base volume '%s:%s' is still in use by linked cloned", st.name, vol.parent)
+			}
+		}
+	}
+	return nil
+}
+
+// eraseVM removes a VM, its disks, its place in a pool and what the access
+// control list has about it. Files that its configuration does not name stay,
+// unless they are asked for. s.mu is held.
+func (s *Server) eraseVM(v *vm, unreferenced bool) {
+	for k, text := range v.conf.base {
+		if isDrive(k) || isUnused(k) {
+			s.discardVolume(v, parseDrive(text)["file"])
+		}
+	}
+	for _, st := range v.host.storages {
+		for name, vol := range st.volumes {
+			if unreferenced && vol.content == "images" && vol.vmid == v.id {
+				delete(st.volumes, name)
+			}
+		}
+	}
+	delete(s.vms, v.id)
+	s.joinPool(v.id, "")
+	path := fmt.Sprintf("/vms/%d", v.id)
+	s.granted = nil
+	s.acls = slices.DeleteFunc(s.acls, func(a acl) bool { return a.path == path })
+	s.world.Report(strconv.Itoa(v.id), "vm %d (%s) is gone", v.id, v.name())
+}

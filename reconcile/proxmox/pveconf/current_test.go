@@ -2,8 +2,8 @@ package pveconf
 
 import "testing"
 
-// TestPause: what stands still is told from what runs, and what a person has paused from what
-// was halted.
+// TestPause: what stands still and what runs are two things, and so are what a person has
+// paused and what was halted.
 func TestPause(t *testing.T) {
 	for status, want := range map[string][2]string{
 		"running": {}, "": {}, "prelaunch": {}, "stopped": {},

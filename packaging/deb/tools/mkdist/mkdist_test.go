@@ -168,8 +168,8 @@ func TestChoiceOfLicences(t *testing.T) {
 	if want := `"expression": "MIT AND (MIT OR Apache-2.0)"`; !strings.Contains(string(bill), want) {
 		t.Errorf("lacks %s:\n%s", want, bill)
 	}
-	if told := string(copyright([]module{m}, common)); !strings.Contains(told, "Permission is hereby granted") || strings.Contains(told, "TERMS AND CONDITIONS FOR USE") {
-		t.Errorf("told:\n%s", told)
+	if text := string(copyright([]module{m}, common)); !strings.Contains(text, "Permission is hereby granted") || strings.Contains(text, "TERMS AND CONDITIONS FOR USE") {
+		t.Errorf("the copyright file:\n%s", text)
 	}
 }
 

@@ -46,7 +46,7 @@ func (r release) bom(goVersion string, modules []module) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// licensesOf tells the licences of a module. CycloneDX takes either a list of
+// licensesOf are the licences of a module. CycloneDX takes either a list of
 // identifiers or one expression.
 func licensesOf(m module) *cdx.Licenses {
 	var list cdx.Licenses
