@@ -317,7 +317,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		if err := r.noteCanary(a); err != nil {
 			return err
 		}
-		if err := r.c.Machines.Change(ctx, d.Repository(), a.Node, a.Config, false); err != nil || a.Node.Role != cluster.ControlPlane {
+		if err := r.c.Machines.Change(ctx, d.Repository(), a.Node, a.Config, false); err != nil || a.Drops || a.Node.Role != cluster.ControlPlane {
 			return err
 		}
 		return watchNode(ctx, p)

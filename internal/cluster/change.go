@@ -21,9 +21,9 @@ var (
 	// ErrOtherAuthority: the machine's config names another certificate authority than
 	// the cluster's secrets: to replace it would lock somebody out.
 	ErrOtherAuthority = errors.New("the machine's config has another certificate authority than the cluster's secrets")
-	// ErrStagedByOthers: a config is saved on the machine that is neither the one that
-	// runs nor the one that is wanted.
-	ErrStagedByOthers = errors.New("somebody has saved another config on the machine, which waits for a reboot or runs on trial")
+	// ErrOnTrial: a config runs on the machine that is neither saved nor the one that is wanted:
+	// the machine goes back by itself.
+	ErrOnTrial = errors.New("somebody has another config on trial on the machine")
 	// ErrNeedsReboot: the machine takes the config only with a reboot.
 	ErrNeedsReboot = errors.New("the config takes effect only with a reboot")
 	// ErrUnreachable: the machine did not answer with the config, and went back to the one that

@@ -294,6 +294,11 @@ type Machine struct {
 	// ConfigSince is since when it runs that, by its own clock, at most since it was
 	// started; zero: not known. Who gave it to it, Talos does not note.
 	ConfigSince time.Time
+	// Staged is the digest of a config that waits on its disk for the next boot, "" when none
+	// does that differs from the one that runs. One on trial is none: it runs.
+	Staged string
+	// StagedSince is since when it waits, by the machine's clock.
+	StagedSince time.Time
 	// Fixed is what of its config can never change while the cluster lives.
 	Fixed     FixedConfig
 	Schematic string // id of the running image's schematic, "" when it reports none

@@ -177,6 +177,9 @@ type (
 		// it runs another, zero where that is not known.
 		Edited bool
 		Since  time.Time
+		// Drops: the machine runs what it should, and another config waits for its next boot,
+		// since then.
+		Drops bool
 	}
 
 	// DrainNode takes a node out of service: nothing new is placed on it, and what can
@@ -376,14 +379,17 @@ func (a ChangeVM) Info() Info {
 // Info implements Action.
 func (a ChangeConfig) Info() Info {
 	i := infoOfNode(cluster.ChangeConfig, a.Node, fmt.Sprintf("change the machine config of %s", a.Node.Name))
-	if a.Edited {
+	switch {
+	case a.Drops:
+		i.Text = fmt.Sprintf("drop the machine config that waits for the next boot of %s (%s)", a.Node.Name, drift.DescribeStaged(a.Since))
+	case a.Edited:
 		i.Text = fmt.Sprintf("change the machine config of %s back%s", a.Node.Name, DescribeConfigEdit(a.Since))
 	}
 	if a.Asks {
 		i.Text += ", or reboot it for that: it is asked then"
 	}
 	// On a control plane it may restart a static pod.
-	i.Disrupts = a.Node.Role == cluster.ControlPlane
+	i.Disrupts = a.Node.Role == cluster.ControlPlane && !a.Drops
 	i.Change = "config=" + a.Config.Digest
 	return i
 }

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -43,11 +44,24 @@ func (d Drift) Change() string {
 	return fmt.Sprintf("%s from %s to %s", d.Field, cmp.Or(d.Have, "none"), d.Wants())
 }
 
+// IsStaged reports whether it is a machine config that waits for the next boot, on a machine
+// that runs what it should.
+func (d Drift) IsStaged() bool { return d.Reason == cluster.ConfigDrift && d.How == InPlace }
+
+// DescribeStaged is where a machine config that waits for the next boot is from, for people.
+func DescribeStaged(since time.Time) string {
+	return fmt.Sprintf("staged on the node at %s; Talos does not note by whom", text.Moment(since))
+}
+
 // DescribeHave is what a node has and should not have, for people.
 func DescribeHave(drifts []Drift) string {
 	var words []string
 	for _, dr := range drifts {
-		if dr.Reason == cluster.ConfigDrift {
+		switch {
+		case dr.IsStaged():
+			words = append(words, "another machine config for its next boot")
+			continue
+		case dr.Reason == cluster.ConfigDrift:
 			words = append(words, "another machine config")
 			continue
 		}
@@ -101,6 +115,9 @@ func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach clust
 	}
 	if want := d.Configs[n.Name].Digest; want != "" && mach.ConfigDigest != "" && mach.ConfigDigest != want {
 		return []Drift{{cluster.ConfigDrift, "machine config", want, mach.ConfigDigest, Reboot, ""}}
+	}
+	if want := d.Configs[n.Name].Digest; want != "" && mach.ConfigDigest == want && mach.Staged != "" {
+		return []Drift{{cluster.ConfigDrift, "staged machine config", "", "another one", InPlace, DescribeStaged(mach.StagedSince)}}
 	}
 	return nil
 }

@@ -125,6 +125,8 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 				Hint: "undo the change in cluster.yaml or in the patch; another network, or another cni, needs another cluster"})
 		case n.Locked:
 			m.blockLocked(n, []drift.Drift{dr})
+		case dr.IsStaged(): // it only waits: no other node is to see first what becomes of it
+			m.do(action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Drops: true, Since: mach.StagedSince})
 		case c == nil || c.For != dr.Want:
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; it is asked what the change takes", Within: seeWithin})
 		case c.Refused != "":

@@ -175,6 +175,7 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 	case action.ChangeConfig:
 		m := o.Machines[a.Node.Name]
 		m.ConfigDigest, m.ConfigSince = a.Config.Digest, o.Now
+		m.Staged, m.StagedSince = "", time.Time{}
 		o.Machines[a.Node.Name] = m
 		labelByTalos(o, drift.RepositoryNode(*d, a.Node))
 		if a.First {
@@ -260,7 +261,8 @@ func bootAgain(o *cluster.Observed, name string, config cluster.Config, reach cl
 	m.Reach, m.Stage, m.Ready = reach, "booting", false
 	m.BootID += "+"
 	m.ConfigSince = o.Now
-	m.ConfigDigest = cmp.Or(config.Digest, m.ConfigDigest)
+	m.ConfigDigest = cmp.Or(config.Digest, m.Staged, m.ConfigDigest)
+	m.Staged, m.StagedSince = "", time.Time{}
 	o.Machines[name] = m
 }
 

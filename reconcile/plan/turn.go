@@ -29,7 +29,7 @@ func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 		}
 	}
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
-		if c := mach.Change; dr.Reason == cluster.ConfigDrift && c != nil && c.For == dr.Want && c.Reboots && len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) == 0 {
+		if c := mach.Change; dr.Reason == cluster.ConfigDrift && !dr.IsStaged() && c != nil && c.For == dr.Want && c.Reboots && len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) == 0 {
 			out = append(out, dr)
 		}
 	}
@@ -63,7 +63,10 @@ func (m *planner) describeOrigin(n cluster.Node, drifts []drift.Drift, describe 
 		case cluster.HardwareDrift:
 			origin = action.ChangedOf(m.o.VMs[n.Name]).String()
 		case cluster.ConfigDrift:
-			origin = action.DescribeConfigEdit(m.o.Machines[n.Name].ConfigSince)
+			mach := m.o.Machines[n.Name]
+			if origin = action.DescribeConfigEdit(mach.ConfigSince); rest[0].IsStaged() {
+				origin = " (" + drift.DescribeStaged(mach.StagedSince) + ")"
+			}
 		}
 		words, rest = append(words, describe(rest[:end])+origin), rest[end:]
 	}

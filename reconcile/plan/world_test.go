@@ -560,6 +560,10 @@ func (w *world) run(t *testing.T, line string) string {
 				m := w.o.Machines[arg(1)]
 				m.ConfigDigest, m.ConfigSince = v, w.o.Now.Add(-3*time.Minute)
 				w.o.Machines[arg(1)] = m
+			case "staged": // on its machine, three minutes ago
+				m := w.o.Machines[arg(1)]
+				m.Staged, m.StagedSince = v, w.o.Now.Add(-3*time.Minute)
+				w.o.Machines[arg(1)] = m
 			case "by": // a task of somebody's
 				vm.ChangedBy = &cluster.Task{UPID: "UPID:pve1:00", Type: "qmconfig", User: v, Started: w.o.Now}
 			case "unmarked":

@@ -179,8 +179,11 @@ func (c *comparison) compareMachine(n cluster.Node, diff *cluster.NodeDifference
 	mach := c.o.Machines[n.Name]
 	switch mach.Reach {
 	case cluster.Configured:
-		drifts := drift.OfMachine(c.repository, c.o, n, mach)
-		diff.Machine = describeDrifts(slices.DeleteFunc(drifts, func(dr drift.Drift) bool { return dr.Reason == cluster.ConfigDrift }))
+		for _, dr := range drift.OfMachine(c.repository, c.o, n, mach) {
+			if dr.Reason != cluster.ConfigDrift || dr.IsStaged() { // else its text is compared
+				diff.Machine = append(diff.Machine, describeDrifts([]drift.Drift{dr})...)
+			}
+		}
 	case cluster.Maintenance:
 		diff.Machine = []cluster.FieldDifference{{Field: "machine config", Has: "none: it is in maintenance mode", Wants: "one"}}
 		return

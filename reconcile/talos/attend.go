@@ -2,6 +2,7 @@ package talos
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"time"
@@ -140,6 +141,7 @@ type view struct {
 	list                        *time.Timer // the services are to be listed
 	pace                        time.Duration
 	failed                      int // listings that failed in a row
+	active, saved               savedConfig
 
 	sawStatus, sawServices, sawConfig, booted bool
 }
@@ -163,11 +165,12 @@ func (w *watcher) open(ctx context.Context, l *link) (*view, error) {
 	return v, nil
 }
 
-// openConfig watches the active config. It is read as bytes: one that this
-// program's library does not understand must not end the conversation.
+// openConfig watches the configs: the active one and, once one was saved since it has
+// started, the one on its disk. They are read as bytes: one that this program's library
+// does not understand must not end the conversation.
 func (v *view) openConfig(ctx context.Context) error {
-	which := resource.NewMetadata(config.NamespaceName, config.MachineConfigType, config.ActiveID, resource.VersionUndefined)
-	err := v.l.cosi.Watch(ctx, which, v.configs, state.WithWatchUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
+	kind := resource.NewMetadata(config.NamespaceName, config.MachineConfigType, "", resource.VersionUndefined)
+	err := v.l.cosi.WatchKind(ctx, kind, v.configs, state.WithBootstrapContents(true), state.WithWatchKindUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
 	switch {
 	case isMissing(err), status.Code(err) == codes.ResourceExhausted:
 		v.sawConfig = true // it does not let us read it, or it is larger than anybody's config
@@ -203,17 +206,15 @@ func (v *view) next(ctx context.Context, m *cluster.Machine) error {
 	case e := <-v.configs:
 		switch {
 		case e.Type == state.Errored && status.Code(e.Error) == codes.ResourceExhausted:
-			m.ConfigDigest, m.ConfigSince = "", time.Time{}
+			v.active, v.saved, v.sawConfig = savedConfig{}, savedConfig{}, true
 		case e.Type == state.Errored:
 			return fmt.Errorf("watch its config: %w", e.Error)
+		case e.Type == state.Bootstrapped:
+			v.sawConfig = true
 		default:
-			m.ConfigDigest, m.Fixed = v.digest(e)
-			m.ConfigSince = time.Time{}
-			if m.ConfigDigest != "" {
-				m.ConfigSince = e.Resource.Metadata().Updated()
-			}
+			v.readConfig(e)
 		}
-		v.sawConfig = true
+		v.compareConfigs(m)
 	case <-v.w.look:
 		v.pace = listSoon
 		v.list.Reset(0)
@@ -242,31 +243,62 @@ func (v *view) listServices(ctx context.Context, m *cluster.Machine) error {
 	return nil
 }
 
-// digest is the digest of a config that was read, "" when it cannot be had, and what of
-// it is fixed.
-// Neither the config nor an error about it is kept: it is full of keys.
-func (v *view) digest(e state.Event) (string, cluster.FixedConfig) {
+// savedConfig is one config of a machine, without its text, which is full of keys. The zero
+// value is one that is not there, or that cannot be read.
+type savedConfig struct {
+	sum    [sha256.Size]byte // of its text
+	digest string
+	fixed  cluster.FixedConfig
+	since  time.Time
+}
+
+// readConfig takes in one of the configs.
+func (v *view) readConfig(e state.Event) {
+	switch e.Resource.Metadata().ID() {
+	case config.ActiveID:
+		v.active = v.digest(e, v.saved)
+	case config.PersistentID:
+		v.saved = v.digest(e, v.active)
+	}
+}
+
+// compareConfigs finds what runs, and what waits for the next boot: a config that was saved
+// after the one that runs was given. One that is on trial was given after the saved one.
+func (v *view) compareConfigs(m *cluster.Machine) {
+	m.ConfigDigest, m.ConfigSince, m.Fixed = v.active.digest, v.active.since, v.active.fixed
+	m.Staged, m.StagedSince = "", time.Time{}
+	if v.saved.digest != "" && v.active.digest != "" && v.saved.digest != v.active.digest && v.saved.since.After(v.active.since) {
+		m.Staged, m.StagedSince = v.saved.digest, v.saved.since
+	}
+}
+
+// digest reads a config. Mostly its text is that of another one, which was read before.
+// Neither the text nor an error about it is kept.
+func (v *view) digest(e state.Event, other savedConfig) savedConfig {
 	r, ok := e.Resource.(*protobuf.Resource)
 	if !ok || e.Type == state.Destroyed {
-		return "", cluster.FixedConfig{}
+		return savedConfig{}
 	}
 	bytes, err := configBytes(r)
 	if err != nil {
 		v.w.f.log.Debug("cannot read the config a machine has", logging.Node, v.w.node.Name)
-		return "", cluster.FixedConfig{}
+		return savedConfig{}
 	}
-	digest, err := v.w.f.digest(bytes)
-	if err != nil {
+	c := savedConfig{sum: sha256.Sum256(bytes), since: r.Metadata().Updated()}
+	if c.sum == other.sum && other.digest != "" {
+		c.digest, c.fixed = other.digest, other.fixed
+		return c
+	}
+	if c.digest, err = v.w.f.digest(bytes); err != nil {
 		v.w.f.log.Debug("cannot parse the config a machine has", logging.Node, v.w.node.Name)
-		return "", cluster.FixedConfig{}
+		return savedConfig{}
 	}
-	var fixed cluster.FixedConfig
 	if v.w.f.fixed != nil {
-		if fixed, err = v.w.f.fixed(bytes); err != nil {
+		if c.fixed, err = v.w.f.fixed(bytes); err != nil {
 			v.w.f.log.Debug("cannot read what is fixed in the config a machine has", logging.Node, v.w.node.Name)
 		}
 	}
-	return digest, fixed
+	return c
 }
 
 // configBytes takes the config out of its resource.

@@ -30,9 +30,8 @@ const changedWithin = 10 * time.Second
 // machine cannot be asked or refuses; none quotes a config:
 //
 //   - cluster.ErrOtherAuthority: nothing was sent;
-//   - cluster.ErrStagedByOthers: a config is saved that neither runs nor is wanted, and
-//     would be lost; nothing was sent. With stage it is replaced, with a record in the
-//     log: whoever stages decides what the next boot takes;
+//   - cluster.ErrOnTrial: somebody else has a config on trial; nothing was sent. One that
+//     somebody staged is replaced, with a record in the log;
 //   - cluster.ErrNeedsReboot: without stage, the machine would have to reboot;
 //   - cluster.ErrUnreachable: it did not answer with the config, and has the one from before.
 func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error {
@@ -78,15 +77,16 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	case had.holds(cfg.Digest, stage):
 		return nil
 	}
-	if err := checkAuthorities(had.active, cfg.Bytes.Reveal()); err != nil {
-		return fmt.Errorf("nothing was sent: %w", err)
+	for _, theirs := range [][]byte{had.active, had.waiting} {
+		if err := checkAuthorities(theirs, cfg.Bytes.Reveal()); err != nil {
+			return fmt.Errorf("nothing was sent: %w", err)
+		}
 	}
 	switch {
-	case !had.isOthers(cfg.Digest):
-	case !stage:
-		return fault.WithHint(fmt.Errorf("nothing was sent: %w", cluster.ErrStagedByOthers),
-			"restart the node, so that the saved config takes effect, or apply the config that runs once more: the agent goes on from there")
-	default:
+	case had.isTried(cfg.Digest):
+		return fault.WithHint(fmt.Errorf("nothing was sent: %w", cluster.ErrOnTrial),
+			"wait for its end, at most a minute unless whoever began it asked for more; or apply it for good: the agent goes on from there")
+	case had.waiting != nil && had.saved != cfg.Digest:
 		f.log.Warn("replace a config that somebody staged", logging.Node, n.Name)
 	}
 	running, err := l.version(ctx)

@@ -43,7 +43,7 @@ func (b *bench) saved(n cluster.Node) string {
 	b.Helper()
 	l := b.raw(n)
 	defer l.close()
-	data, err := l.readConfig(within(time.Minute), config.PersistentID)
+	data, _, err := l.readConfig(within(time.Minute), config.PersistentID)
 	if isMissing(err) {
 		return ""
 	}
@@ -140,36 +140,52 @@ func TestChangeNeedsReboot(t *testing.T) {
 	})
 }
 
-// TestChangeOfStagedConfig: what a person staged is not lost silently.
+// TestChangeOfStagedConfig: what a person staged is replaced, and that is recorded; one with
+// other authorities is left.
 func TestChangeOfStagedConfig(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
 		b.bringUp(cp(1))
+		had := b.desired.Configs["cp-1"]
 		theirs := render(t, b.secrets, cp(1), newest, withEnv)
 		ours := render(t, b.secrets, cp(1), newest, withDebug)
-		b.stage(cp(1), theirs)
+		const record = `level=WARN msg="replace a config that somebody staged" node=cp-1`
+		for _, c := range []struct {
+			cfg   cluster.Config
+			stage bool
+		}{{had, false}, {ours, true}, {ours, false}} {
+			b.stage(cp(1), theirs)
+			time.Sleep(2 * time.Second)
+			before := strings.Count(b.log.String(), record)
+			if m := b.see(cp(1)); m.Staged != theirs.Digest || m.ConfigDigest != had.Digest || m.StagedSince.IsZero() {
+				t.Errorf("%+v", m)
+			}
+			if err := b.fleet.Change(within(time.Minute), b.desired, cp(1), c.cfg, c.stage); err != nil {
+				t.Error(err)
+			}
+			if b.saved(cp(1)) != c.cfg.Digest || strings.Count(b.log.String(), record) != before+1 {
+				t.Errorf("saved is %s, want %s; log:\n%s", b.saved(cp(1)), c.cfg.Digest, b.log.String())
+			}
+			// What the agent staged waits as well.
+			if m := b.see(cp(1)); c.stage != (m.Staged == c.cfg.Digest) || !c.stage && (m.Staged != "" || m.ConfigDigest != c.cfg.Digest) {
+				t.Errorf("%+v", m)
+			}
+		}
+		other, err := otherSecrets()
+		if err != nil {
+			t.Fatal(err)
+		}
+		rotated, certs := *b.secrets, *b.secrets.Certs
+		certs.K8s = other.Certs.K8s
+		rotated.Certs = &certs
+		b.stage(cp(1), render(t, &rotated, cp(1), newest))
 		b.calls()
-		err := b.fleet.Change(within(time.Minute), b.desired, cp(1), ours, false)
-		if !errors.Is(err, cluster.ErrStagedByOthers) || !strings.Contains(err.Error(), "nothing was sent") || fault.HintOf(err) == "" {
-			t.Error(err)
+		for _, stage := range []bool{false, true} {
+			if err := b.fleet.Change(within(time.Minute), b.desired, cp(1), had, stage); !errors.Is(err, cluster.ErrOtherAuthority) || !strings.Contains(err.Error(), "nothing was sent") {
+				t.Error(err)
+			}
 		}
-		if calls := b.calls(); calls["ApplyConfiguration"] != 0 || b.saved(cp(1)) != theirs.Digest {
+		if calls := b.calls(); calls["ApplyConfiguration"] != 0 {
 			t.Errorf("calls %v", calls)
-		}
-		if log := b.log.String(); strings.Contains(log, "staged") {
-			t.Errorf("log:\n%s", log)
-		}
-		if err := b.fleet.Change(within(time.Minute), b.desired, cp(1), ours, true); err != nil {
-			t.Error(err)
-		}
-		if log := b.log.String(); b.saved(cp(1)) != ours.Digest || !strings.Contains(log, `level=WARN msg="replace a config that somebody staged" node=cp-1`) {
-			t.Errorf("saved is %s, want %s; log:\n%s", b.saved(cp(1)), ours.Digest, log)
-		}
-		// Ours can take effect at once instead.
-		if err := b.fleet.Change(within(time.Minute), b.desired, cp(1), ours, false); err != nil {
-			t.Error(err)
-		}
-		if m := b.see(cp(1)); m.ConfigDigest != ours.Digest {
-			t.Errorf("%+v", m)
 		}
 	})
 }
@@ -185,7 +201,7 @@ func TestChangeDuringTrial(t *testing.T) {
 			t.Fatal(err)
 		}
 		ours := render(t, b.secrets, cp(1), newest, withDebug)
-		if err := b.fleet.Change(within(time.Minute), b.desired, cp(1), ours, false); !errors.Is(err, cluster.ErrStagedByOthers) {
+		if err := b.fleet.Change(within(time.Minute), b.desired, cp(1), ours, false); !errors.Is(err, cluster.ErrOnTrial) {
 			t.Error(err)
 		}
 		time.Sleep(2 * time.Minute) // it has ended by itself

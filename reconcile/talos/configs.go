@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/cosi-project/runtime/pkg/resource/protobuf"
@@ -27,6 +28,9 @@ type configs struct {
 	// disk. Talos 1.13: after a boot from a saved config there is none on disk to be
 	// read until the next apply; it is the one that runs then.
 	running, saved string
+	// waiting are the bytes of the saved config where it waits for the next boot: it was
+	// saved after the one that runs was given. One on trial is given after the saved one.
+	waiting []byte
 }
 
 // holds reports whether a config runs and stays, or with stage, whether it is the one
@@ -35,20 +39,24 @@ func (c configs) holds(digest string, stage bool) bool {
 	return c.saved == digest && (stage || c.running == digest)
 }
 
-// isOthers reports whether a config is saved that neither runs nor is wanted.
-func (c configs) isOthers(digest string) bool { return c.saved != c.running && c.saved != digest }
+// isTried reports whether a config runs that is not saved, and neither of the two is wanted:
+// somebody else has it on trial.
+func (c configs) isTried(digest string) bool {
+	return c.saved != c.running && c.saved != digest && c.running != digest && c.waiting == nil
+}
 
 // readConfigs reads the configs of the machine. No error quotes them.
 func (f *Fleet) readConfigs(ctx context.Context, l *link) (configs, error) {
 	var c configs
 	var err error
-	if c.active, err = l.readConfig(ctx, config.ActiveID); err != nil {
+	var given time.Time
+	if c.active, given, err = l.readConfig(ctx, config.ActiveID); err != nil {
 		return configs{}, fmt.Errorf("read its config: %w", worded{err})
 	}
 	if c.running, err = f.digest(c.active); err != nil {
 		return configs{}, errors.New("its config cannot be parsed")
 	}
-	saved, err := l.readConfig(ctx, config.PersistentID)
+	saved, written, err := l.readConfig(ctx, config.PersistentID)
 	switch {
 	case isMissing(err):
 		c.saved = c.running
@@ -59,24 +67,28 @@ func (f *Fleet) readConfigs(ctx context.Context, l *link) (configs, error) {
 	if c.saved, err = f.digest(saved); err != nil {
 		return configs{}, errors.New("its saved config cannot be parsed")
 	}
+	if c.saved != c.running && written.After(given) {
+		c.waiting = saved
+	}
 	return c, nil
 }
 
 // readConfig reads one config of the machine, as bytes: whether this program's library
-// understands it does not matter.
-func (l *link) readConfig(ctx context.Context, id resource.ID) ([]byte, error) {
+// understands it does not matter; and since when the machine has it.
+func (l *link) readConfig(ctx context.Context, id resource.ID) ([]byte, time.Time, error) {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
 	which := resource.NewMetadata(config.NamespaceName, config.MachineConfigType, id, resource.VersionUndefined)
 	r, err := l.cosi.Get(ctx, which, state.WithGetUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
 	if err != nil {
-		return nil, err
+		return nil, time.Time{}, err
 	}
 	raw, ok := r.(*protobuf.Resource)
 	if !ok {
-		return nil, errors.New("it is in another form")
+		return nil, time.Time{}, errors.New("it is in another form")
 	}
-	return configBytes(raw)
+	bytes, err := configBytes(raw)
+	return bytes, raw.Metadata().Updated(), err
 }
 
 // checkAuthorities returns an error when the config of a machine has another authority

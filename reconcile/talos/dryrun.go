@@ -112,7 +112,7 @@ func (l *link) askChange(ctx context.Context, wanted cluster.Secret, minor int) 
 		switch reading := findReading("ApplyConfiguration", err); reading.meaning {
 		case invalid, never:
 			// What the machine quotes can be of the config that it has, too.
-			active, unread := l.readConfig(ctx, config.ActiveID)
+			active, _, unread := l.readConfig(ctx, config.ActiveID)
 			if unread != nil {
 				return cluster.Change{}, unread
 			}
@@ -130,7 +130,7 @@ func (l *link) askChange(ctx context.Context, wanted cluster.Secret, minor int) 
 	if minor < manualSince {
 		return cluster.Change{}, nil
 	}
-	active, err := l.readConfig(ctx, config.ActiveID)
+	active, _, err := l.readConfig(ctx, config.ActiveID)
 	if err != nil {
 		return cluster.Change{}, err
 	}

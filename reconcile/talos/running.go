@@ -25,7 +25,7 @@ func (f *Fleet) RunningConfig(ctx context.Context, d cluster.Desired, n cluster.
 	}
 	if err == nil {
 		err = f.lookOwn(ctx, n, k, func(l *link) error {
-			text, err := l.readConfig(ctx, config.ActiveID)
+			text, _, err := l.readConfig(ctx, config.ActiveID)
 			if err != nil {
 				return worded{err}
 			}

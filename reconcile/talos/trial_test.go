@@ -108,7 +108,7 @@ func TestTrialIsBroken(t *testing.T) {
 		if err := <-done; err == nil || !strings.Contains(err.Error(), "goes back to the one before") {
 			t.Error(err)
 		}
-		if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), other, false); !errors.Is(err, cluster.ErrStagedByOthers) {
+		if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), other, false); !errors.Is(err, cluster.ErrOnTrial) {
 			t.Error(err)
 		}
 		time.Sleep(2 * time.Minute)
