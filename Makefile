@@ -34,7 +34,13 @@ TEST      = $(GO) test -p $(PARALLEL) -vet=off -ldflags '-s -w' $(TESTS)
 # run again without; ci_test.go checks that none is missing here. Of what has many
 # crash points this is a part as well; "make faults" runs all of them.
 EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestCrashDuringAResize TestCrashDuringARemoval TestCrashDuringAReplacement TestCrashDuringARoll TestEveryStop TestSeeds TestPrivileges TestInitConverges \
-	TestInitStopped TestCrashAnywhere TestEveryCallMayFail TestUninstallInterrupted TestQuietPass TestKilledAgentRepeatsNothing
+	TestInitStopped TestCrashAnywhere TestEveryCallMayFail TestUninstallInterrupted TestQuietPass TestKilledAgentRepeatsNothing \
+	$(RACELESS)
+# Of these the race detector gets none: they take minutes with it, and others run the same
+# parts of the program.
+RACELESS   = TestDeadNodesAreReplaced TestGhosts TestPausedIsNotDead TestNodeThatDoesNotComeBack TestConsoleOfAMachineThatDoesNotComeUp TestHostilePushes TestDestroyKeepsWhatCameLater \
+	TestSharedSecrets TestDestroyReportsAControlPlaneOutOfSight TestGhostThatMayHaveVMs TestNoSecretEscapes TestPolicyHoldsBesideAWrongConfig TestPolicyThatIsNotKnown TestQuickStart \
+	TestBareLabLeadsOn TestLabCommand TestLooking TestScreens TestSupportBundle TestCIOfInitRepo TestDoctorSees
 EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox
 SEEDS    ?= 1000
 
@@ -110,7 +116,8 @@ version:
 	@echo '$(VERSION)'
 
 # test RACE=-race is how CI runs it: with the race detector, without vet, which lint
-# has run, and with the exhaustive tests in part. ONLY chooses packages and flags.
+# has run, and with the exhaustive tests in part; four of a package at a time, so that
+# what waits for a real clock waits for fewer others. ONLY chooses packages and flags.
 ONLY     ?= ./...
 .PHONY: test
 test: ## run all tests, with 100 seeds of the simulation
@@ -121,7 +128,7 @@ ifeq ($(RACE),)
 	@echo 'running the tests: about 5 minutes on two processors; each prints a line when it is done'
 	$(TEST) $(ONLY)
 else
-	CGO_ENABLED=1 GORACE=atexit_sleep_ms=20 $(TEST) $(RACE) -short $(ONLY)
+	CGO_ENABLED=1 GORACE=atexit_sleep_ms=20 $(TEST) $(RACE) -parallel 4 -short $(ONLY)
 endif
 
 # With RACE, test runs a part of these.

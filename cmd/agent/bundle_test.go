@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -39,6 +40,7 @@ func unpack(t *testing.T, path string) map[string]string {
 }
 
 func TestSupportBundle(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	config := filepath.Join(r.dir, "config.yaml")
 	bundled := func(name string) map[string]string {

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -75,6 +76,7 @@ func (c canaries) in(text []byte) (found []string) {
 // through a good day and through everything that can go wrong with them, and
 // looks for them wherever it speaks or writes.
 func TestNoSecretEscapes(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	c := canaries{}
 	r.keys = newKeyring("values:\n  password: canary-password-5f2b7a\n  port: canary-port-91ce04\n")

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -45,6 +46,7 @@ func startLabProcess(t *testing.T, args ...string) (*daemonProcess, netip.Prefix
 // TestLabCommand tries the agent as `talos-agent lab` tells people to: the lab in
 // one terminal, git push and the daemon in others.
 func TestLabCommand(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	git, err := exec.LookPath("git")
 	if err != nil {
 		t.Skip("needs git")

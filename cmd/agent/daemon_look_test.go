@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -88,6 +89,7 @@ func openTerminal(t *testing.T, cols, rows uint16) (tty *os.File, shown *output,
 // TestLooking looks at a daemon with everything there is to look with: while it
 // works, while it is restarted, and afterwards.
 func TestLooking(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	a := r.run(exitNoDaemon, do("status", "--watch"))
 	if a.out != "" {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -36,6 +37,7 @@ func (r *rig) looked() {
 // TestPolicyHoldsBesideAWrongConfig: the policy of the host is in force as it lies
 // there, tightened or loosened, whatever is wrong with the files beside it.
 func TestPolicyHoldsBesideAWrongConfig(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	commit := r.push(r.inventory(0))
 	r.start()
@@ -92,6 +94,7 @@ func TestPolicyHoldsBesideAWrongConfig(t *testing.T) {
 // TestPolicyThatIsNotKnown: while the policy cannot be read, is wrong or gone,
 // nothing is changed. What is seen and what would be done is told all the same.
 func TestPolicyThatIsNotKnown(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	r.push(r.inventory(0))
 	r.start()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"encoding/json"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/hosttest"
@@ -62,18 +64,26 @@ func (r *rig) settled(more ...string) map[string][]byte {
 	return files
 }
 
-// examine looks at the host as the daemon would, without one.
+// examine looks at the host as the daemon would, without one; again where the machine was so
+// busy that the inventory could not be read in the time that an examination has for it.
 func (r *rig) examine() []doctor.Check {
 	r.t.Helper()
 	s, problems := config.Load(filepath.Join(r.dir, "config.yaml"))
 	if err := problems.Err(); err != nil {
 		r.t.Fatal(err)
 	}
-	exam, err := daemon.Examine(r.t.Context(), s)
-	if err != nil {
-		r.t.Fatal(err)
+	for tries := 1; ; tries++ {
+		exam, err := daemon.Examine(r.t.Context(), s)
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		late := slices.ContainsFunc(find(exam.Checks, "inventory", ""), func(c doctor.Check) bool {
+			return strings.Contains(c.Message, context.DeadlineExceeded.Error())
+		})
+		if !late || tries == 5 {
+			return exam.Checks
+		}
 	}
-	return exam.Checks
 }
 
 // find returns the checks of a kind that are about a subject.
@@ -90,6 +100,7 @@ func find(checks []doctor.Check, name, subject string) (out []doctor.Check) {
 // made wrong on it, over the real protocols, is found, and passes again when it
 // was mended.
 func TestDoctorSees(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newPatient(t)
 	host := r.lab.PVE
 	for _, c := range r.examine() {

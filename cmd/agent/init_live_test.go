@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -84,6 +85,7 @@ func TestInitBringsUp(t *testing.T) {
 // TestBareLabLeadsOn: what lab --bare tells to type sets its host up and runs the
 // agent there.
 func TestBareLabLeadsOn(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	s := newBareStand(t, "9.2")
 	// after is the lines that follow a heading.
 	after := func(heading string) (lines []string) {

@@ -9,12 +9,14 @@ import (
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/repo/sealed"
 )
 
 // TestCIOfInitRepo: the checks that a repository begins with pass on it, as the
 // CI of each forge would run them.
 func TestCIOfInitRepo(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	dir := filepath.Join(t.TempDir(), "infra")
 	out, err := exec.CommandContext(t.Context(), "talos-agent", "init", "repo", dir, "--host", "pve1", "--bridge", "vmbr1", "--network", "10.10.0.0/24",
 		"--gateway", "10.10.0.1", "--workers", "0", "--recipient", sealed.ExampleRecipient).CombinedOutput()

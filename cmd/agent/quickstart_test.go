@@ -7,11 +7,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 )
 
 // TestQuickStart: the few commands at which the README begins lead from a host as its
 // installer leaves it to a Ready cluster, without a Git server or a key from elsewhere.
 func TestQuickStart(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	s := newBareStand(t, "9.2")
 	const page = "/srv/infra"
 	dir := s.dir + page

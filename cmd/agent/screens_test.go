@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -77,6 +78,7 @@ func leaveOut(text string, keep func(line string) bool) string {
 // of it to what the program prints. With -update it writes them anew, where they
 // differ.
 func TestScreens(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	got := screens{}
 	address := regexp.MustCompile(regexp.QuoteMeta(r.base) + `(\d+)(  )?`)

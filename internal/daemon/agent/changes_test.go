@@ -22,6 +22,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
@@ -386,6 +387,7 @@ func TestCrashDuringAResize(t *testing.T) {
 // TestNodeThatDoesNotComeBack: while a node that was taken down stays away no other one
 // goes, and when somebody has helped it the rest follows.
 func TestNodeThatDoesNotComeBack(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -50,6 +51,7 @@ func TestConsoleOfNoVM(t *testing.T) {
 // is overdue, read rarely, left to a person who wants it, and forgotten when the
 // machine is there.
 func TestConsoleOfAMachineThatDoesNotComeUp(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	for _, flavour := range []string{"9.2", "8.4"} {
 		t.Run(flavour, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

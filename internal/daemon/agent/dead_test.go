@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -16,6 +17,7 @@ import (
 // get new machines, the second not before an hour has gone by; and when half of the
 // cluster hangs, nothing is deleted.
 func TestDeadNodesAreReplaced(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 3}
 		files := sz.Files()
@@ -82,6 +84,7 @@ func waitsFor(st cluster.Status, node, words string) bool {
 // TestPausedIsNotDead: a VM that stands still, as when its storage is full, is named as
 // such, which no list of Proxmox VE shows, and is not replaced however long it lasts.
 func TestPausedIsNotDead(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
 		files := sz.Files()

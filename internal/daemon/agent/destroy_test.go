@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 )
@@ -96,6 +97,7 @@ func TestDestroyKeepsARestoredCopy(t *testing.T) {
 // TestDestroyKeepsWhatCameLater: a copy that is restored while a destruction waits for
 // a backup was not shown to the administrator, and is kept.
 func TestDestroyKeepsWhatCameLater(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
 		defer s.Close()
@@ -127,6 +129,7 @@ func TestDestroyKeepsWhatCameLater(t *testing.T) {
 // cannot see is not nothing. The founding of etcd is remembered, so that no second one
 // is made beside it.
 func TestDestroyReportsAControlPlaneOutOfSight(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -8,12 +8,14 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // TestSharedSecrets: a folder that is copied with its secrets, or renamed, is no second
 // cluster of the same authorities, in this life of the agent or in the next.
 func TestSharedSecrets(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	for _, c := range []struct {
 		what    string
 		renamed bool

@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -61,6 +62,7 @@ func removal(files map[string][]byte) map[string][]byte {
 // of them: neither in the status nor at the forge nor on the disk, in this life or the next. A
 // cluster that has VMs stays.
 func TestGhosts(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()
@@ -167,6 +169,7 @@ func TestGhosts(t *testing.T) {
 // that left the repository has VMs: it stays until it is. One whose pool the policy refuses has
 // none.
 func TestGhostThatMayHaveVMs(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()
