@@ -14,6 +14,7 @@ type Change struct {
 	Reboots bool   // it takes effect only with a reboot
 	Assumed bool   // by a forecast: it was not asked
 	Refused string // why the machine does not take it, "" when it does
+	Pulls   string // what it pulls before it is given the config, for people; "" : it has all
 }
 
 // Why a config is not changed, besides what failed.
@@ -31,9 +32,10 @@ var (
 	ErrUnreachable = errors.New("the machine did not answer with the config, and went back to the one that it had")
 )
 
-// FixedConfig is what of a machine config can never change on a cluster that lives: it is
-// in certificates, in etcd and in what runs. The zero value is unknown.
-type FixedConfig struct {
+// ConfigSummary is what of a machine config is known without its text: what can never change
+// on a cluster that lives, as it is in certificates, in etcd and in what runs; and the
+// images. The zero value is unknown.
+type ConfigSummary struct {
 	Cluster   string // its name
 	DNSDomain string
 	Pods      string // networks, comma-separated
@@ -44,7 +46,11 @@ type FixedConfig struct {
 	Flannel string
 	// Authorities may be rotated, by whoever has the keys of the machines; the agent does not.
 	Authorities Authorities
+	Images      Images
 }
+
+// Images are the container images that a machine config has Talos run; "" : none.
+type Images struct{ Kubelet, Etcd, APIServer, ControllerManager, Scheduler string }
 
 // Authorities identify the certificate authorities in a machine config: hashes of their
 // certificates, comma-separated, of the one that issues and then of those that are
@@ -67,9 +73,9 @@ func (a Authorities) Other(want Authorities) string {
 
 // Differences are what of two is not the same, for people, besides authorities; none where
 // one is unknown.
-func (f FixedConfig) Differences(want FixedConfig) []string {
+func (f ConfigSummary) Differences(want ConfigSummary) []string {
 	f.Authorities, want.Authorities = Authorities{}, Authorities{}
-	if f == (FixedConfig{}) || want == (FixedConfig{}) {
+	if f == (ConfigSummary{}) || want == (ConfigSummary{}) {
 		return nil
 	}
 	var out []string

@@ -12,13 +12,13 @@ import (
 // TestFixedDifferences: what can never change is compared part by part, and not with what
 // is unknown.
 func TestFixedDifferences(t *testing.T) {
-	have := FixedConfig{Cluster: "dev", DNSDomain: "cluster.local", Pods: "10.244.0.0/16", Services: "10.96.0.0/12"}
-	for what, change := range map[string]func(*FixedConfig){
-		"":                func(*FixedConfig) {},
-		"cluster name":    func(f *FixedConfig) { f.Cluster = "x" },
-		"DNS domain":      func(f *FixedConfig) { f.DNSDomain = "x" },
-		"pod network":     func(f *FixedConfig) { f.Pods = "x" },
-		"service network": func(f *FixedConfig) { f.Services = "x" },
+	have := ConfigSummary{Cluster: "dev", DNSDomain: "cluster.local", Pods: "10.244.0.0/16", Services: "10.96.0.0/12"}
+	for what, change := range map[string]func(*ConfigSummary){
+		"":                func(*ConfigSummary) {},
+		"cluster name":    func(f *ConfigSummary) { f.Cluster = "x" },
+		"DNS domain":      func(f *ConfigSummary) { f.DNSDomain = "x" },
+		"pod network":     func(f *ConfigSummary) { f.Pods = "x" },
+		"service network": func(f *ConfigSummary) { f.Services = "x" },
 	} {
 		want := have
 		change(&want)
@@ -28,22 +28,22 @@ func TestFixedDifferences(t *testing.T) {
 		}
 	}
 	for _, c := range []struct {
-		have, want FixedConfig
+		have, want ConfigSummary
 		why        string
 	}{
-		{FixedConfig{Flannel: "yes"}, FixedConfig{Flannel: "no"}, "Flannel, which Talos brings (the inventory has none)"},
-		{FixedConfig{Flannel: "no"}, FixedConfig{Flannel: "yes"}, "no Flannel (the inventory has it)"},
-		{FixedConfig{Flannel: "yes"}, FixedConfig{Flannel: "yes"}, ""},
-		{FixedConfig{Role: Worker}, FixedConfig{Role: Worker, Flannel: "yes"}, ""},
-		{FixedConfig{Role: Worker}, FixedConfig{Role: ControlPlane}, "role worker (the inventory has controlplane)"},
-		{FixedConfig{Role: Worker}, FixedConfig{Flannel: "no"}, ""},
-		{FixedConfig{Flannel: "no"}, FixedConfig{Role: Worker}, ""},
+		{ConfigSummary{Flannel: "yes"}, ConfigSummary{Flannel: "no"}, "Flannel, which Talos brings (the inventory has none)"},
+		{ConfigSummary{Flannel: "no"}, ConfigSummary{Flannel: "yes"}, "no Flannel (the inventory has it)"},
+		{ConfigSummary{Flannel: "yes"}, ConfigSummary{Flannel: "yes"}, ""},
+		{ConfigSummary{Role: Worker}, ConfigSummary{Role: Worker, Flannel: "yes"}, ""},
+		{ConfigSummary{Role: Worker}, ConfigSummary{Role: ControlPlane}, "role worker (the inventory has controlplane)"},
+		{ConfigSummary{Role: Worker}, ConfigSummary{Flannel: "no"}, ""},
+		{ConfigSummary{Flannel: "no"}, ConfigSummary{Role: Worker}, ""},
 	} {
 		if got := strings.Join(c.have.Differences(c.want), "; "); got != c.why {
 			t.Errorf("%+v, %+v: %s", c.have, c.want, got)
 		}
 	}
-	if a, b := (FixedConfig{}).Differences(have), have.Differences(FixedConfig{}); len(a)+len(b) != 0 {
+	if a, b := (ConfigSummary{}).Differences(have), have.Differences(ConfigSummary{}); len(a)+len(b) != 0 {
 		t.Errorf("the unknown differs: %q, %q", a, b)
 	}
 }
@@ -69,10 +69,10 @@ func TestOtherAuthorities(t *testing.T) {
 			t.Errorf("%+v and %+v: %q, want %q", c.have, c.want, got, c.other)
 		}
 	}
-	if got := (FixedConfig{Cluster: "dev", Authorities: Authorities{Talos: "a"}}).Differences(FixedConfig{Cluster: "dev", Authorities: Authorities{Talos: "b"}}); len(got) != 0 {
+	if got := (ConfigSummary{Cluster: "dev", Authorities: Authorities{Talos: "a"}}).Differences(ConfigSummary{Cluster: "dev", Authorities: Authorities{Talos: "b"}}); len(got) != 0 {
 		t.Errorf("authorities are no part of what can never change: %q", got)
 	}
-	if got := (FixedConfig{Authorities: Authorities{Talos: "a"}}).Differences(FixedConfig{Cluster: "dev"}); len(got) != 0 {
+	if got := (ConfigSummary{Authorities: Authorities{Talos: "a"}}).Differences(ConfigSummary{Cluster: "dev"}); len(got) != 0 {
 		t.Errorf("the unknown differs: %q", got)
 	}
 }

@@ -299,8 +299,8 @@ type Machine struct {
 	Staged string
 	// StagedSince is since when it waits, by the machine's clock.
 	StagedSince time.Time
-	// Fixed is what of its config can never change while the cluster lives.
-	Fixed     FixedConfig
+	// Summary is of the config that it runs.
+	Summary   ConfigSummary
 	Schematic string // id of the running image's schematic, "" when it reports none
 	// BootID identifies the boot that it runs since, "" when it could not be read.
 	BootID string

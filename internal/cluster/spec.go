@@ -484,8 +484,8 @@ type Config struct {
 	Digest string // of its meaning: equal configs in another spelling have equal digests
 	// DNS: Talos deploys the cluster's DNS, if it is a control plane's.
 	DNS bool
-	// Fixed is what of it can never change while the cluster lives.
-	Fixed FixedConfig
+	// Summary is what of it is known without its text.
+	Summary ConfigSummary
 	// Addresses are those that it gives to links of the node, virtual ones included.
 	Addresses []netip.Addr
 }

@@ -400,5 +400,5 @@ func finishConfig(c config.Provider) (rendered, error) {
 	}
 	_, idle := c.K8sNodeConfig().Taints()[constants.LabelNodeRoleControlPlane]
 	dns := c.K8sCoreDNSConfig()
-	return rendered{config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest, DNS: dns != nil && dns.Enabled(), Fixed: fixedOf(c), Addresses: addressesOf(c)}, idle: idle}, nil
+	return rendered{config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest, DNS: dns != nil && dns.Enabled(), Summary: summarize(c), Addresses: addressesOf(c)}, idle: idle}, nil
 }

@@ -233,7 +233,7 @@ func (m *planner) mayHaveFlannel(a cluster.Addon) bool {
 	}
 	seen := map[string]bool{}
 	for _, n := range m.d.Spec.ControlPlanes() {
-		seen[m.o.Machines[n.Name].Fixed.Flannel] = true
+		seen[m.o.Machines[n.Name].Summary.Flannel] = true
 	}
 	return seen["yes"] || !seen["no"] && a.Name == string(cluster.CNICilium) && m.o.Facts.WasReady()
 }

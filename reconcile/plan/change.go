@@ -101,6 +101,9 @@ func (m *planner) blockLocked(n cluster.Node, drifts []drift.Drift) {
 		Hint: "remove `locked: true` from nodes.yaml"})
 }
 
+// pullWithin is how long a machine may take for the images of its next config.
+const pullWithin = 15 * time.Minute
+
 // WatchedFor is how long a node is watched after a change before others get the same: a
 // kubelet or a static pod that does not start is seen after 48 s at most (Talos 1.13.9: a
 // node looks Ready for so long after its kubelet was stopped).
@@ -117,7 +120,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 			m.block(dr.Refusal(m.d.Spec, n))
 			continue
 		}
-		fixed := mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)
+		fixed := mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)
 		switch c := mach.Change; {
 		case slices.Contains(m.rotated, n.Name), slices.Contains(m.reassigned, n.Name): // reported
 		case len(fixed) > 0:
@@ -129,6 +132,8 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 			m.do(action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Drops: true, Since: mach.StagedSince})
 		case c == nil || c.For != dr.Want:
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; it is asked what the change takes", Within: seeWithin})
+		case c.Pulls != "":
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; " + c.Pulls, Within: pullWithin})
 		case c.Refused != "":
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.ConfigRefused, Message: "it does not take the machine config of the repository: " + c.Refused,
 				Hint: "correct the setting in the inventory or in a patch; `talos-agent validate` in a clone of the repository checks what is not about this node"})
@@ -193,7 +198,7 @@ func (m *planner) chooseCanary() string {
 	for _, n := range m.d.Spec.Nodes {
 		mach := m.o.Machines[n.Name]
 		c := mach.Change
-		if n.Locked || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) > 0 || c.For != m.d.Repository().Configs[n.Name].Digest {
+		if n.Locked || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) > 0 || c.For != m.d.Repository().Configs[n.Name].Digest {
 			continue
 		}
 		if n.Role == cluster.Worker {

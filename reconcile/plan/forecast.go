@@ -308,6 +308,10 @@ func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 		}
 		want := d.Repository().Configs[n.Name].Digest
 		switch {
+		case m.Reach == cluster.Configured && m.ConfigDigest != want && m.Change != nil && m.Change.Pulls != "":
+			m.Change = &cluster.Change{For: want, Reboots: m.Change.Reboots}
+			o.Machines[n.Name] = m
+			changed = true
 		case m.Reach == cluster.Configured && m.ConfigDigest != want && (m.Change == nil || m.Change.For != want):
 			m.Change = &cluster.Change{For: want, Assumed: true}
 			o.Machines[n.Name] = m

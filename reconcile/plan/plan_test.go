@@ -423,13 +423,13 @@ func TestCanary(t *testing.T) {
 		"reboots":              {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.Change = &cluster.Change{For: "new", Reboots: true} }},
 		"refuses":              {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.Change = &cluster.Change{For: "new", Refused: "no"} }},
 		"has it":               {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.ConfigDigest = "new" }},
-		"keeps its network":    {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.Fixed = cluster.FixedConfig{Pods: "10.99.0.0/16"} }},
+		"keeps its network":    {"wk-2", func(_ *cluster.Node, m *cluster.Machine) { m.Summary = cluster.ConfigSummary{Pods: "10.99.0.0/16"} }},
 	} {
 		w := newWorld(2, 2)
 		for i := range w.d.Spec.Nodes {
 			n := &w.d.Spec.Nodes[i]
-			w.d.Configs[n.Name] = cluster.Config{Digest: "new", Fixed: cluster.FixedConfig{Pods: "10.244.0.0/16"}}
-			m := cluster.Machine{Reach: cluster.Configured, ConfigDigest: "before", Change: &cluster.Change{For: "new"}, Fixed: cluster.FixedConfig{Pods: "10.244.0.0/16"}}
+			w.d.Configs[n.Name] = cluster.Config{Digest: "new", Summary: cluster.ConfigSummary{Pods: "10.244.0.0/16"}}
+			m := cluster.Machine{Reach: cluster.Configured, ConfigDigest: "before", Change: &cluster.Change{For: "new"}, Summary: cluster.ConfigSummary{Pods: "10.244.0.0/16"}}
 			if n.Name == "wk-1" {
 				c.edit(n, &m)
 			}

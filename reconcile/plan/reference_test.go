@@ -72,20 +72,20 @@ var changes = []change{
 	{"`annotations`", func(_ *world, n *cluster.Node) { n.Annotations = map[string]string{"example.org/rack": "7"} }},
 	configField("`patches`, `values`, `network.nameservers`, `network.time_servers`, `network.cert_sans` and whatever else is only in the machine config"),
 	{"`network.pod_cidr`, `network.svc_cidr`", func(w *world, n *cluster.Node) {
-		w.d.Configs[n.Name] = cluster.Config{Digest: "new", Fixed: cluster.FixedConfig{Pods: "10.99.0.0/16"}}
+		w.d.Configs[n.Name] = cluster.Config{Digest: "new", Summary: cluster.ConfigSummary{Pods: "10.99.0.0/16"}}
 		m := w.o.Machines[n.Name]
-		m.Fixed = cluster.FixedConfig{Pods: "10.244.0.0/16"}
+		m.Summary = cluster.ConfigSummary{Pods: "10.244.0.0/16"}
 		w.o.Machines[n.Name] = m
 	}},
 	{"`cni`, from or to flannel", func(w *world, n *cluster.Node) { // in the configs of control planes
-		w.d.Configs[n.Name] = cluster.Config{Digest: "new", Fixed: cluster.FixedConfig{Flannel: "no"}}
+		w.d.Configs[n.Name] = cluster.Config{Digest: "new", Summary: cluster.ConfigSummary{Flannel: "no"}}
 		m := w.o.Machines[n.Name]
-		m.Fixed = cluster.FixedConfig{Flannel: "yes"}
+		m.Summary = cluster.ConfigSummary{Flannel: "yes"}
 		w.o.Machines[n.Name] = m
 	}},
 	{"the list of nodes.yaml that it is in: its role", func(w *world, n *cluster.Node) {
 		m := w.o.Machines[n.Name]
-		m.Fixed = cluster.FixedConfig{Role: n.Role}
+		m.Summary = cluster.ConfigSummary{Role: n.Role}
 		w.o.Machines[n.Name] = m
 		n.Role = cluster.ControlPlane
 	}},

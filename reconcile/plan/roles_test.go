@@ -37,9 +37,9 @@ func TestNodesKeepTheirRole(t *testing.T) {
 		n := at(c.node)
 		was := n.Role
 		n.Role, n.Replace = c.role, c.replace
-		w.d.Configs[c.node] = cluster.Config{Digest: "new", Fixed: cluster.FixedConfig{Role: c.role}}
+		w.d.Configs[c.node] = cluster.Config{Digest: "new", Summary: cluster.ConfigSummary{Role: c.role}}
 		mach := w.o.Machines[c.node]
-		mach.Change, mach.Fixed = &cluster.Change{For: "new", Reboots: true}, cluster.FixedConfig{Role: was}
+		mach.Change, mach.Summary = &cluster.Change{For: "new", Reboots: true}, cluster.ConfigSummary{Role: was}
 		w.o.Machines[c.node] = mach
 		at("wk-2").Cores = 8 // which takes a turn
 		p := Make(w.d, w.o, w.p)
@@ -70,7 +70,7 @@ func TestNodesKeepTheirRole(t *testing.T) {
 		// A control plane that does not answer is one as long as etcd and Kubernetes have it, and keeps
 		// its vote; of a worker nothing is known then.
 		for _, reach := range []cluster.Reach{cluster.Configured, cluster.Silent} {
-			mach.Reach, mach.Fixed = reach, cluster.FixedConfig{}
+			mach.Reach, mach.Summary = reach, cluster.ConfigSummary{}
 			w.o.Machines[c.node] = mach
 			editNode(&w.o, c.node, func(kn *cluster.KubeNode) { kn.Ready = reach != cluster.Silent })
 			w.o.LostSince = map[uint64]time.Time{}
@@ -115,7 +115,7 @@ func TestNoAddonMeetsFlannel(t *testing.T) {
 			w.o.Facts.Intents = append(w.o.Facts.Intents, cluster.Intent{Kind: cluster.SeenReady})
 		}
 		for _, n := range w.d.Spec.ControlPlanes() {
-			w.o.Machines[n.Name] = cluster.Machine{Fixed: cluster.FixedConfig{Flannel: c.flannel}}
+			w.o.Machines[n.Name] = cluster.Machine{Summary: cluster.ConfigSummary{Flannel: c.flannel}}
 		}
 		m := newPlanner(w.d, w.o, w.p)
 		if got := m.mayHaveFlannel(cluster.Addon{Name: c.addon}); got != c.held {

@@ -103,12 +103,12 @@ func (m *planner) holdByWindow(i action.Info) bool {
 func (m *planner) judgeMachines() {
 	var ours cluster.Authorities
 	for _, n := range m.d.Spec.ControlPlanes() { // whose configs have all of them
-		ours = m.d.Repository().Configs[n.Name].Fixed.Authorities
+		ours = m.d.Repository().Configs[n.Name].Summary.Authorities
 	}
 	left := slices.DeleteFunc(slices.Clone(m.removed), func(n cluster.Node) bool { _, stays := m.d.Spec.Node(n.Name); return stays })
 	for _, n := range slices.Concat(m.d.Spec.Nodes, left) {
 		mach := m.o.Machines[n.Name]
-		if what := mach.Fixed.Authorities.Other(ours); what != "" && mach.Reach == cluster.Configured {
+		if what := mach.Summary.Authorities.Other(ours); what != "" && mach.Reach == cluster.Configured {
 			m.rotated = append(m.rotated, n.Name)
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.SecretsChanged, About: what, Message: fmt.Sprintf("its machine has another certificate authority than secrets.sops.yaml (that of %s); until they are the same no node is taken out of service, removed or given a config", what),
 				Hint: "somebody has rotated it: bring the new one into secrets.sops.yaml, or rotate it back"})
@@ -126,8 +126,8 @@ func (m *planner) judgeMachines() {
 // as the inventory has it.
 func (m *planner) roleOf(n cluster.Node) cluster.Role {
 	mach, ph := m.o.Machines[n.Name], m.plan.Phases[n.Name]
-	if mach.Reach == cluster.Configured && mach.Fixed.Role != "" {
-		return mach.Fixed.Role
+	if mach.Reach == cluster.Configured && mach.Summary.Role != "" {
+		return mach.Summary.Role
 	}
 	kn := m.o.Nodes.Value[n.Name]
 	votes := slices.ContainsFunc(m.o.Members.Value, func(mem cluster.Member) bool { return mem.Name == n.Name })

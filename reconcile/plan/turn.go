@@ -29,7 +29,7 @@ func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 		}
 	}
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
-		if c := mach.Change; dr.Reason == cluster.ConfigDrift && !dr.IsStaged() && c != nil && c.For == dr.Want && c.Reboots && len(mach.Fixed.Differences(m.d.Repository().Configs[n.Name].Fixed)) == 0 {
+		if c := mach.Change; dr.Reason == cluster.ConfigDrift && !dr.IsStaged() && c != nil && c.For == dr.Want && c.Pulls == "" && c.Reboots && len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) == 0 {
 			out = append(out, dr)
 		}
 	}

@@ -508,20 +508,20 @@ func (w *world) run(t *testing.T, line string) string {
 	case "config": // that the inventory has, of a node
 		c := cluster.Config{Digest: arg(2)}
 		if len(f) > 3 { // another pod network than it was made with
-			c.Fixed = cluster.FixedConfig{Cluster: "dev", Pods: arg(3)}
+			c.Summary = cluster.ConfigSummary{Cluster: "dev", Pods: arg(3)}
 			mach := w.o.Machines[arg(1)]
-			mach.Fixed = cluster.FixedConfig{Cluster: "dev", Pods: "10.244.0.0/16"}
+			mach.Summary = cluster.ConfigSummary{Cluster: "dev", Pods: "10.244.0.0/16"}
 			w.o.Machines[arg(1)] = mach
 		}
 		w.d.Configs[arg(1)] = c
 	case "authorities": // of a node, hashes of Kubernetes', the one that issues first; those of the repository are "ours"
 		for name, c := range w.d.Configs {
-			c.Fixed.Authorities = cluster.Authorities{Talos: "t", Kubernetes: "ours", Etcd: "e"}
+			c.Summary.Authorities = cluster.Authorities{Talos: "t", Kubernetes: "ours", Etcd: "e"}
 			w.d.Configs[name] = c
 		}
 		w.o = cloneObserved(w.o)
 		mach := w.o.Machines[arg(1)]
-		mach.Fixed.Authorities = cluster.Authorities{Talos: "t", Kubernetes: arg(2)}
+		mach.Summary.Authorities = cluster.Authorities{Talos: "t", Kubernetes: arg(2)}
 		w.o.Machines[arg(1)] = mach
 	case "ask": // every node, what the config of the inventory takes
 		for _, n := range w.d.Spec.Nodes {
@@ -1063,8 +1063,11 @@ func (w *world) editMachine(t *testing.T, name string, words []string) {
 			m.BootID = v
 		case "asked": // what the config of the inventory takes
 			m.Change = &cluster.Change{For: w.d.Configs[name].Digest, Reboots: v == "reboots"}
-			if v == "refused" {
+			switch v {
+			case "refused":
 				m.Change.Refused = "unknown keys found during decoding"
+			case "pulls":
+				m.Change.Pulls = "it pulls ghcr.io/siderolabs/kubelet:v1.36.1-fat first"
 			}
 		case "ready":
 			m.Ready = true

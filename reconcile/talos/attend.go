@@ -246,10 +246,10 @@ func (v *view) listServices(ctx context.Context, m *cluster.Machine) error {
 // savedConfig is one config of a machine, without its text, which is full of keys. The zero
 // value is one that is not there, or that cannot be read.
 type savedConfig struct {
-	sum    [sha256.Size]byte // of its text
-	digest string
-	fixed  cluster.FixedConfig
-	since  time.Time
+	sum     [sha256.Size]byte // of its text
+	digest  string
+	summary cluster.ConfigSummary
+	since   time.Time
 }
 
 // readConfig takes in one of the configs.
@@ -265,7 +265,7 @@ func (v *view) readConfig(e state.Event) {
 // compareConfigs finds what runs, and what waits for the next boot: a config that was saved
 // after the one that runs was given. One that is on trial was given after the saved one.
 func (v *view) compareConfigs(m *cluster.Machine) {
-	m.ConfigDigest, m.ConfigSince, m.Fixed = v.active.digest, v.active.since, v.active.fixed
+	m.ConfigDigest, m.ConfigSince, m.Summary = v.active.digest, v.active.since, v.active.summary
 	m.Staged, m.StagedSince = "", time.Time{}
 	if v.saved.digest != "" && v.active.digest != "" && v.saved.digest != v.active.digest && v.saved.since.After(v.active.since) {
 		m.Staged, m.StagedSince = v.saved.digest, v.saved.since
@@ -286,15 +286,15 @@ func (v *view) digest(e state.Event, other savedConfig) savedConfig {
 	}
 	c := savedConfig{sum: sha256.Sum256(bytes), since: r.Metadata().Updated()}
 	if c.sum == other.sum && other.digest != "" {
-		c.digest, c.fixed = other.digest, other.fixed
+		c.digest, c.summary = other.digest, other.summary
 		return c
 	}
 	if c.digest, err = v.w.f.digest(bytes); err != nil {
 		v.w.f.log.Debug("cannot parse the config a machine has", logging.Node, v.w.node.Name)
 		return savedConfig{}
 	}
-	if v.w.f.fixed != nil {
-		if c.fixed, err = v.w.f.fixed(bytes); err != nil {
+	if v.w.f.summarize != nil {
+		if c.summary, err = v.w.f.summarize(bytes); err != nil {
 			v.w.f.log.Debug("cannot read what is fixed in the config a machine has", logging.Node, v.w.node.Name)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/resources/config"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -32,6 +33,8 @@ type dryRun struct {
 	of    question
 	again time.Time       // when it may be asked again, unless there is an answer
 	found *cluster.Change // nil: no answer
+	// partial: the question is to be asked again, when it may be.
+	partial bool
 }
 
 // questionOf is what to ask about a node whose machine runs another config than the
@@ -58,11 +61,15 @@ func (f *Fleet) askChanges(ctx context.Context, d cluster.Desired) {
 			continue
 		}
 		q, ok := questionOf(&d, name, &w.machine)
-		if !ok || w.dryRun.of == q && (w.dryRun.found != nil || now.Before(w.dryRun.again)) {
+		if !ok || w.dryRun.of == q && (w.dryRun.found != nil && !w.dryRun.partial || now.Before(w.dryRun.again)) {
 			continue
 		}
-		w.dryRun = dryRun{of: q, again: now.Add(dryRunPause)}
+		if w.dryRun.of != q {
+			w.dryRun = dryRun{of: q}
+		}
+		w.dryRun.again = now.Add(dryRunPause)
 		l, want, minor := w.link, d.Configs[name].Bytes, parseMinor(w.machine.Talos)
+		images := newImages(w.machine.Summary.Images, d.Configs[name].Summary.Images)
 		asking.Go(func() {
 			found, err := l.askChange(ctx, want, minor)
 			if err != nil {
@@ -70,15 +77,69 @@ func (f *Fleet) askChanges(ctx context.Context, d cluster.Desired) {
 				return
 			}
 			found.For = q.wanted
-			f.mu.Lock()
-			defer f.mu.Unlock()
-			if w.dryRun.of == q {
-				w.dryRun.found = &found
+			if found.Refused != "" || len(images) == 0 {
+				f.answer(w, q, dryRun{found: &found})
+				return
 			}
+			f.expectPull(w, q, images)
+			f.running.Go(func() { f.pullAhead(f.ctx, w, l, q, found, images, minor) })
 		})
 	}
 	f.mu.Unlock()
 	asking.Wait()
+}
+
+// pullAhead has a machine pull what its next config names, and answers the question about
+// that config when it has all: a kubelet is stopped before the image of the new one is asked
+// for, and a config that names one which no registry has is taken all the same (recorded:
+// 1.13.9).
+func (f *Fleet) pullAhead(ctx context.Context, w *watcher, l *link, q question, found cluster.Change, images []image, minor int) {
+	defer func() { // it is looked at
+		select {
+		case f.changed <- struct{}{}:
+		default:
+		}
+	}()
+	for n, i := range images {
+		f.expectPull(w, q, images[n:])
+		err := pullImage(ctx, l.grpc, i, minor)
+		switch code := status.Code(err); {
+		case err == nil:
+			continue
+		case code == codes.NotFound:
+			found.Refused = fmt.Sprintf("there is no image %s: %s", i.ref, formatError(err))
+			f.answer(w, q, dryRun{found: &found, again: time.Now().Add(missingPause), partial: true})
+		default:
+			f.log.Warn("cannot pull an image ahead of a config", logging.Node, w.node.Name, logging.Detail, i.ref, logging.Err, formatError(err))
+			f.answer(w, q, dryRun{found: &cluster.Change{For: q.wanted, Pulls: fmt.Sprintf("%s cannot be pulled (%s), and is tried again", i.ref, formatError(err))},
+				again: time.Now().Add(dryRunPause), partial: true})
+		}
+		return
+	}
+	f.answer(w, q, dryRun{found: &found})
+}
+
+// expectPull notes that a machine pulls images now, and is not asked again meanwhile. Why it
+// failed before is shown until it does not.
+func (f *Fleet) expectPull(w *watcher, q question, images []image) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w.dryRun.of != q {
+		return
+	}
+	w.dryRun.again = time.Now().Add(time.Duration(len(images)+1) * pullWithin)
+	if !w.dryRun.partial {
+		w.dryRun.partial, w.dryRun.found = true, &cluster.Change{For: q.wanted, Pulls: fmt.Sprintf("it pulls %s first", images[0].ref)}
+	}
+}
+
+// answer keeps what was found of a question that still is one.
+func (f *Fleet) answer(w *watcher, q question, d dryRun) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if d.of = q; w.dryRun.of == q {
+		w.dryRun = d
+	}
 }
 
 // changeOf is the answer to the question that a machine poses now, if there is one.

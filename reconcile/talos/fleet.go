@@ -24,8 +24,8 @@ type Config struct {
 	// Digest identifies what a machine config means. nil: the configs of
 	// machines stay unread.
 	Digest func(config []byte) (string, error)
-	// Fixed returns what of a machine config never changes. nil: that stays unread.
-	Fixed func(config []byte) (cluster.FixedConfig, error)
+	// Summarize returns what of a machine config is known without its text. nil: that stays unread.
+	Summarize func(config []byte) (cluster.ConfigSummary, error)
 	// MayDisconnect reports whether a config in the place of another may make a machine
 	// unreachable. nil: none does.
 	MayDisconnect func(have, want []byte) bool
@@ -37,11 +37,11 @@ type Config struct {
 // Fleet is the Talos machines of one cluster. It implements the reconciler's
 // Observer and Machines. Its methods may be called side by side.
 type Fleet struct {
-	dial    func(ctx context.Context, network, addr string) (net.Conn, error)
-	options []grpc.DialOption
-	log     *slog.Logger
-	digest  func(config []byte) (string, error)
-	fixed   func(config []byte) (cluster.FixedConfig, error)
+	dial      func(ctx context.Context, network, addr string) (net.Conn, error)
+	options   []grpc.DialOption
+	log       *slog.Logger
+	digest    func(config []byte) (string, error)
+	summarize func(config []byte) (cluster.ConfigSummary, error)
 	// mayDisconnect is as in Config.
 	mayDisconnect func(have, want []byte) bool
 	onChange      func()
@@ -71,7 +71,7 @@ const notifyPause = 50 * time.Millisecond
 // New makes a fleet that watches nothing yet. Close it when done.
 func New(c Config) *Fleet {
 	f := &Fleet{
-		dial: c.Dial, options: c.Options, log: c.Log, digest: c.Digest, fixed: c.Fixed, mayDisconnect: c.MayDisconnect, onChange: c.OnChange,
+		dial: c.Dial, options: c.Options, log: c.Log, digest: c.Digest, summarize: c.Summarize, mayDisconnect: c.MayDisconnect, onChange: c.OnChange,
 		changed: make(chan struct{}, 1), watchers: map[string]*watcher{},
 	}
 	if f.dial == nil {

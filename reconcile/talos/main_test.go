@@ -133,6 +133,13 @@ func (b *bench) newFleet() *Fleet {
 		Dial:   b.dial,
 		Log:    slog.New(slog.NewTextHandler(b.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 		Digest: digest,
+		Summarize: func(config []byte) (s cluster.ConfigSummary, err error) {
+			p, err := configloader.NewFromBytes(config)
+			if err == nil {
+				s.Images.Kubelet = p.K8sKubeletConfig().Image()
+			}
+			return s, err
+		},
 		MayDisconnect: func(have, want []byte) bool {
 			return bytes.Contains(have, []byte(blocksAll)) != bytes.Contains(want, []byte(blocksAll)) || bytes.Contains(want, []byte("interface:"))
 		},

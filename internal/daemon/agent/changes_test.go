@@ -388,6 +388,7 @@ func TestCrashDuringAResize(t *testing.T) {
 // goes, and when somebody has helped it the rest follows.
 func TestNodeThatDoesNotComeBack(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -18,6 +18,7 @@ import (
 // cluster hangs, nothing is deleted.
 func TestDeadNodesAreReplaced(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 3}
 		files := sz.Files()
@@ -85,6 +86,7 @@ func waitsFor(st cluster.Status, node, words string) bool {
 // such, which no list of Proxmox VE shows, and is not replaced however long it lasts.
 func TestPausedIsNotDead(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
 		files := sz.Files()

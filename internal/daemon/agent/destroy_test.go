@@ -98,6 +98,7 @@ func TestDestroyKeepsARestoredCopy(t *testing.T) {
 // a backup was not shown to the administrator, and is kept.
 func TestDestroyKeepsWhatCameLater(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
 		defer s.Close()
@@ -130,6 +131,7 @@ func TestDestroyKeepsWhatCameLater(t *testing.T) {
 // is made beside it.
 func TestDestroyReportsAControlPlaneOutOfSight(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

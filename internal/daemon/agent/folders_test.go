@@ -16,6 +16,7 @@ import (
 // cluster of the same authorities, in this life of the agent or in the next.
 func TestSharedSecrets(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for _, c := range []struct {
 		what    string
 		renamed bool

@@ -63,6 +63,7 @@ func removal(files map[string][]byte) map[string][]byte {
 // cluster that has VMs stays.
 func TestGhosts(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()
@@ -170,6 +171,7 @@ func TestGhosts(t *testing.T) {
 // none.
 func TestGhostThatMayHaveVMs(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()

@@ -220,6 +220,7 @@ func packagedPolicy() cluster.Policy {
 // with what is wrong, and the cluster beside it stays Ready and is healed meanwhile.
 func TestHostilePushes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -73,6 +74,8 @@ func (l *lockedBuffer) String() string {
 // waits. People are told when it has lasted, once, over restarts; and when it is
 // over.
 func TestRepositoryOutage(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 0}, lab.Config{})
 		defer s.Close()

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -16,6 +17,8 @@ import (
 // place, is kept until somebody asks for a new one. Then it is removed as any that leaves the
 // inventory, and the new one is made in its place.
 func TestRenamedNodes(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})

@@ -53,3 +53,42 @@ func TestFirewallThatLocksTheAgentOut(t *testing.T) {
 		s.Halt()
 	})
 }
+
+// TestKubeletImageThatIsNowhere pushes an image of the kubelet that no registry has: no node
+// is given it, and all go on as they are; one that there is reaches everybody.
+func TestKubeletImageThatIsNowhere(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\npatches: {all: [patches/kubelet.yaml]}\n")
+		push := func(image string) {
+			files["inventory/dev/patches/kubelet.yaml"] = []byte("machine: {kubelet: {image: \"" + image + ":v1.36.1\"}}\n")
+			s.Push(files, image)
+		}
+		ready := func() {
+			t.Helper()
+			for _, m := range s.Lab.Talos.Machines() {
+				if !m.NodeReady || !m.Ready {
+					t.Errorf("%s is not ready", m.Node)
+				}
+			}
+		}
+		push("registry.k8s.io/kubelet")
+		s.Until(20*time.Minute, "the mistake is named", func(st cluster.Status) bool { return st.Condition == cluster.Stalled })
+		if st := s.Status(); !strings.Contains(st.Message, "there is no image registry.k8s.io/kubelet:v1.36.1") {
+			t.Errorf("%s", st.Message)
+		}
+		time.Sleep(time.Hour)
+		ready()
+		push("registry.example.org/kubelet")
+		s.UntilReady(30 * time.Minute)
+		s.Quiet(10 * time.Minute)
+		ready()
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}

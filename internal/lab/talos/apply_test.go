@@ -2,6 +2,7 @@ package talos_test
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -297,5 +298,36 @@ func TestPartialConfig(t *testing.T) {
 		l.apply(cp(1), []byte("apiVersion: v1alpha1\nkind: WatchdogTimerConfig\ndevice: /dev/watchdog0\n"))
 		time.Sleep(time.Minute)
 		l.wantStage(cp(1), maintenance)
+	})
+}
+
+// TestKubeletWithoutAnImage: an image that no registry has is accepted. The kubelet is
+// stopped before it is asked for, and stays away until another config comes.
+func TestKubeletWithoutAnImage(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.bring("v1.13.9", cp(1), wk(1))
+		kubelet := func() string {
+			info, err := l.admin(wk(1)).ServiceInfo(within(time.Second), "kubelet")
+			if err != nil || len(info) != 1 {
+				t.Fatalf("%v, %v", info, err)
+			}
+			return fmt.Sprintf("%s %v", info[0].Service.GetState(), info[0].Service.GetHealth().GetHealthy())
+		}
+		for _, step := range []struct{ tag, at, want string }{
+			{"v1.36.1-nosuch", "0s", "Preparing false"}, {"v1.36.1-nosuch", "1h", "Preparing false"},
+			{"v1.36.1", "10s", "Running true"}, {"v1.36.1-slim", "10ms", "Preparing false"}, {"v1.36.1-slim", "10s", "Running true"},
+		} {
+			if err := l.applyConfigured(wk(1), l.config(wk(1), "v1.13.9", "machine: {kubelet: {image: \"ghcr.io/siderolabs/kubelet:"+step.tag+"\"}}"), noReboot); err != nil {
+				t.Fatal(err)
+			}
+			d, err := time.ParseDuration(step.at)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(d)
+			if got := kubelet(); got != step.want {
+				t.Errorf("%s after %s with %s, want %s", got, step.at, step.tag, step.want)
+			}
+		}
 	})
 }

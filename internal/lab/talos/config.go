@@ -19,6 +19,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/proto"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/ingress"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -207,7 +208,8 @@ func (s *settings) readKubernetes(m *machine) {
 		VMID: m.guest.VMID, UUID: m.guest.UUID, Cores: m.guest.Cores, MemoryMiB: m.guest.MemoryMiB,
 	}
 	if k := cfg.K8sKubeletConfig(); k != nil {
-		s.kubelet.Kubernetes = imageTag(k.Image())
+		// The sizes of Talos' kubelet are of one version.
+		s.kubelet.Kubernetes = strings.TrimSuffix(strings.TrimSuffix(system.TagOf(k.Image()), "-fat"), "-slim")
 	}
 	if n := cfg.K8sNodeConfig(); n != nil {
 		s.kubelet.Labels = n.Labels()
@@ -247,21 +249,12 @@ func (s *settings) readPlane(node string, address netip.Addr) {
 		p.NoDNS = !dns.Enabled()
 	}
 	if api := cfg.K8sAPIServerConfig(); api != nil {
-		p.Kubernetes = imageTag(api.Image())
+		p.Kubernetes = system.TagOf(api.Image())
 		p.SANs = slices.Clone(api.CertSANs())
 	}
 	if c := cfg.K8sClusterConfig(); c != nil && c.ClusterEndpoint() != nil {
 		p.SANs = append(p.SANs, c.ClusterEndpoint().Hostname())
 	}
-}
-
-// imageTag is the tag of a container image, "v1.36.1".
-func imageTag(image string) string {
-	image, _, _ = strings.Cut(image, "@")
-	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
-		return image[i+1:]
-	}
-	return ""
 }
 
 // hashCertificate is the hex SHA-256 of the first certificate's DER in a PEM, ""

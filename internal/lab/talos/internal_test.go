@@ -11,6 +11,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/generate"
 	machinetype "github.com/siderolabs/talos/pkg/machinery/config/machine"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -34,7 +35,7 @@ func TestImageTag(t *testing.T) {
 		"registry.k8s.io/kube-apiserver:v1.36.1@sha256:00112233": "v1.36.1",
 		"": "",
 	} {
-		if got := imageTag(image); got != want {
+		if got := system.TagOf(image); got != want {
 			t.Errorf("tag of %q is %q, want %q", image, got, want)
 		}
 	}

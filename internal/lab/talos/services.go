@@ -9,6 +9,8 @@ import (
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
 // service is one service of Talos as ServiceList shows it. The texts of the
@@ -22,7 +24,8 @@ type service struct {
 	healthy bool
 	message string // of the last health check
 	changed time.Time
-	starts  int // of the kubelet
+	starts  int    // of the kubelet
+	image   string // of the kubelet that was started
 }
 
 const (
@@ -196,6 +199,10 @@ func (b *boot) runKubelet() {
 	s := b.findService("kubelet")
 	s.moveTo("Preparing", "Running pre state")
 	s.starts++
+	s.image = b.kubeletImage()
+	if b.lacksKubelet() {
+		return // it is asked for until another config comes (recorded)
+	}
 	start := s.starts
 	b.runAfter(b.f.step*7/10, func() {
 		if s.starts != start {
@@ -205,6 +212,33 @@ func (b *boot) runKubelet() {
 		s.runProcess(fmt.Sprintf("Started task kubelet (PID %d) for container kubelet", s.pid()))
 		b.runAfter(b.f.step*27/10, s.passHealth)
 	})
+}
+
+// kubeletImage is the image of the active config.
+func (b *boot) kubeletImage() string {
+	if k := b.set.provider.K8sKubeletConfig(); k != nil {
+		return k.Image()
+	}
+	return ""
+}
+
+// lacksKubelet reports whether no registry has the image of the kubelet, nor the machine.
+func (b *boot) lacksKubelet() bool {
+	image := b.kubeletImage()
+	return image != "" && !system.IsPublished(image) && !slices.ContainsFunc(b.m.disk().images, func(i system.Image) bool { return i.Ref == image })
+}
+
+// judgeKubelet starts the kubelet again when its image is another. It is stopped before the
+// new one is asked for (recorded).
+func (b *boot) judgeKubelet() {
+	s := b.services["kubelet"]
+	if s == nil || s.image == "" || s.image == b.kubeletImage() || s.state != "Running" && s.state != "Preparing" {
+		return
+	}
+	if s.state == "Running" {
+		s.moveTo("Stopping", fmt.Sprintf("Sending SIGTERM to task kubelet (PID %d, container kubelet)", s.pid()))
+	}
+	b.runKubelet()
 }
 
 // pid is the process of a kubelet, which each start makes another, or of an extension.

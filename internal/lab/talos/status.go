@@ -22,6 +22,7 @@ func (b *boot) evaluateState() {
 		if b.set.control {
 			b.judgeEtcd()
 		}
+		b.judgeKubelet()
 		b.reportToKubernetes()
 		kubelet := b.findService("kubelet").healthy
 		// A Bootstrap ends the wait for etcd in the boot sequence, before etcd runs
@@ -193,7 +194,7 @@ func (b *boot) reportToKubernetes() {
 		return
 	}
 	var k *kubelet
-	if !b.set.homeless && !b.m.dark {
+	if !b.set.homeless && !b.m.dark && !b.lacksKubelet() {
 		k = &kubelet{b.set.kubeCA, b.set.kubelet}
 		k.Address, k.BootID = b.address.Addr(), b.id
 	}

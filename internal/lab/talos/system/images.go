@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -145,7 +147,7 @@ func pullImage(ctx context.Context, m Machine, now Snapshot, ref string, namespa
 	if slices.ContainsFunc(now.imagesIn(namespace), func(o Image) bool { return o.Ref == image.Ref }) {
 		return image, false, nil
 	}
-	if !isPublished(image.repository()) {
+	if !IsPublished(ref) {
 		return image, false, status.Errorf(codes.NotFound, "error pulling image: 1 error(s) occurred:\n\tfailed to pull image %[1]q: failed to resolve reference %[1]q: %[1]s: not found", ref)
 	}
 	for {
@@ -178,12 +180,30 @@ func normalizeRef(ref string) string {
 	return ref
 }
 
-// isPublished reports whether a registry has a repository. The lab takes each to be
-// there but those at the top of registry.k8s.io, which are few and known.
-func isPublished(repository string) bool {
+// releases are the tags of what is released with Kubernetes; Talos' kubelet comes in two more sizes.
+var releases = regexp.MustCompile(`^v\d+\.\d+\.\d+(-fat|-slim)?$`)
+
+// TagOf is the tag of a container image, "v1.36.1".
+func TagOf(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	if i := strings.LastIndexByte(image, ':'); i > strings.LastIndexByte(image, '/') {
+		return image[i+1:]
+	}
+	return ""
+}
+
+// IsPublished reports whether a registry has an image. The lab takes each to be there but
+// the repositories at the top of registry.k8s.io, which are few and known, and tags that are
+// no version of the parts of Kubernetes.
+func IsPublished(ref string) bool {
+	image := Image{Ref: normalizeRef(ref)}
+	repository := image.repository()
 	name, ours := strings.CutPrefix(repository, "registry.k8s.io/")
-	return !ours || strings.Contains(name, "/") || strings.HasPrefix(name, "kube-") ||
-		slices.Contains([]string{"conformance", "coredns", "etcd", "pause"}, name)
+	parts := ours && strings.HasPrefix(name, "kube-") || repository == constants.KubeletImage
+	if tag, tagged := strings.CutPrefix(image.Ref, repository+":"); parts && tagged && !strings.Contains(tag, "@") && !releases.MatchString(tag) {
+		return false
+	}
+	return !ours || parts || strings.Contains(name, "/") || slices.Contains([]string{"conformance", "coredns", "etcd", "pause"}, name)
 }
 
 // ImageService is machine.ImageService, which v1.13 brought. What it does not answer

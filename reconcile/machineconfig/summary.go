@@ -16,18 +16,18 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// Fixed returns what of a machine config can never change on a cluster that lives. The
-// error names what is wrong without quoting the config.
-func Fixed(config []byte) (cluster.FixedConfig, error) {
+// Summarize returns what of a machine config is known without its text. The error names what
+// is wrong without quoting the config.
+func Summarize(config []byte) (cluster.ConfigSummary, error) {
 	p, err := configloader.NewFromBytes(config)
 	if err != nil {
-		return cluster.FixedConfig{}, errors.New("load machine config: " + explainError(err, config))
+		return cluster.ConfigSummary{}, errors.New("load machine config: " + explainError(err, config))
 	}
-	return recoverPanic(func() (cluster.FixedConfig, error) { return fixedOf(p), nil })
+	return recoverPanic(func() (cluster.ConfigSummary, error) { return summarize(p), nil })
 }
 
-func fixedOf(p config.Config) cluster.FixedConfig {
-	var f cluster.FixedConfig
+func summarize(p config.Config) cluster.ConfigSummary {
+	var f cluster.ConfigSummary
 	if c := p.K8sClusterConfig(); c != nil {
 		f.Cluster = c.ClusterName()
 	}
@@ -50,7 +50,32 @@ func fixedOf(p config.Config) cluster.FixedConfig {
 	if c := p.Cluster(); c != nil && c.Etcd() != nil {
 		f.Authorities.Etcd = hashAuthorities(c.Etcd().CA(), nil)
 	}
+	f.Images = listImages(p, f.Role)
 	return f
+}
+
+// listImages lists what a machine of a role runs. The config of a worker has images of the
+// control plane, too.
+func listImages(p config.Config, role cluster.Role) (images cluster.Images) {
+	if c := p.K8sKubeletConfig(); c != nil {
+		images.Kubelet = c.Image()
+	}
+	if role != cluster.ControlPlane {
+		return images
+	}
+	if c := p.Cluster(); c != nil && c.Etcd() != nil {
+		images.Etcd = c.Etcd().Image()
+	}
+	if c := p.K8sAPIServerConfig(); c != nil {
+		images.APIServer = c.Image()
+	}
+	if c := p.K8sControllerManagerConfig(); c != nil {
+		images.ControllerManager = c.Image()
+	}
+	if c := p.K8sSchedulerConfig(); c != nil {
+		images.Scheduler = c.Image()
+	}
+	return images
 }
 
 // hashAuthorities hashes certificates of authorities, of the one that issues first.

@@ -7,26 +7,31 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// TestFixed: what a config has of it is read from it again, whichever documents carry it,
+// TestSummarize: what a config has of it is read from it again, whichever documents carry it,
 // and no error quotes the config.
-func TestFixed(t *testing.T) {
+func TestSummarize(t *testing.T) {
 	for _, contract := range contracts {
 		s := snapshot(t, contract)
-		want := cluster.FixedConfig{Cluster: s.Spec.Name, DNSDomain: "cluster.local", Pods: s.Spec.Network.PodCIDR.String(), Services: s.Spec.Network.ServiceCIDR.String()}
+		want := cluster.ConfigSummary{Cluster: s.Spec.Name, DNSDomain: "cluster.local", Pods: s.Spec.Network.PodCIDR.String(), Services: s.Spec.Network.ServiceCIDR.String()}
 		for name, cfg := range mustRender(t, s) {
-			want.Authorities, want.Role, want.Flannel = cfg.Fixed.Authorities, cluster.ControlPlane, "yes"
+			want.Authorities, want.Role, want.Flannel = cfg.Summary.Authorities, cluster.ControlPlane, "yes"
+			of := s.Spec.Versions.Kubernetes
+			want.Images = cluster.Images{Kubelet: "ghcr.io/siderolabs/kubelet:" + of, Etcd: cfg.Summary.Images.Etcd,
+				APIServer: "registry.k8s.io/kube-apiserver:" + of, ControllerManager: "registry.k8s.io/kube-controller-manager:" + of, Scheduler: "registry.k8s.io/kube-scheduler:" + of}
 			if name == "dev-wk-1" {
-				want.Role, want.Flannel = cluster.Worker, ""
+				want.Role, want.Flannel, want.Images = cluster.Worker, "", cluster.Images{Kubelet: want.Images.Kubelet}
+			} else if want.Images.Etcd == "" {
+				t.Errorf("%s at %s: no image of etcd", name, contract)
 			}
-			if cfg.Fixed != want || want.Authorities.Talos == "" || want.Authorities.Kubernetes == "" || (want.Authorities.Etcd == "") != (name == "dev-wk-1") {
-				t.Errorf("%s at %s: %+v", name, contract, cfg.Fixed)
+			if cfg.Summary != want || want.Authorities.Talos == "" || want.Authorities.Kubernetes == "" || (want.Authorities.Etcd == "") != (name == "dev-wk-1") {
+				t.Errorf("%s at %s: %+v", name, contract, cfg.Summary)
 			}
-			if got, err := Fixed(cfg.Bytes.Reveal()); err != nil || got != want {
+			if got, err := Summarize(cfg.Bytes.Reveal()); err != nil || got != want {
 				t.Errorf("%s at %s: %+v, %v", name, contract, got, err)
 			}
 		}
 	}
-	if _, err := Fixed([]byte("machine: {token: secret, nosuch: 1}")); err == nil || strings.Contains(err.Error(), "secret") {
+	if _, err := Summarize([]byte("machine: {token: secret, nosuch: 1}")); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("%v", err)
 	}
 }
@@ -44,10 +49,10 @@ func TestAuthoritiesOfConfigs(t *testing.T) {
 	theirs := mustRender(t, s)
 	for name, cfg := range ours {
 		for other := range ours {
-			if what := cfg.Fixed.Authorities.Other(ours[other].Fixed.Authorities); what != "" {
+			if what := cfg.Summary.Authorities.Other(ours[other].Summary.Authorities); what != "" {
 				t.Errorf("%s has another authority than %s: %s", name, other, what)
 			}
-			if what := cfg.Fixed.Authorities.Other(theirs[other].Fixed.Authorities); what != "Talos" {
+			if what := cfg.Summary.Authorities.Other(theirs[other].Summary.Authorities); what != "Talos" {
 				t.Errorf("%s has another authority than %s of another cluster: %q", name, other, what)
 			}
 		}
