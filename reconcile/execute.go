@@ -408,7 +408,7 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n clus
 	}
 	if n.Role == cluster.ControlPlane {
 		if len(d.Spec.ControlPlanes()) > 1 {
-			if err := r.c.Machines.Forfeit(ctx, d, n); err != nil {
+			if err := r.forfeit(ctx, d, n, "a control plane goes down while its member may lead etcd"); err != nil {
 				return err
 			}
 		}
@@ -422,17 +422,22 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n clus
 	})
 }
 
-// removeMember removes a member from etcd. One that leads gives that up first, so that
-// the others do not wait for an election; where it cannot, because Talos chooses a member
-// that is dead (Talos 1.13.9: seen), they do. The quorum is looked at once more.
+// forfeit has a member of etcd that leads give that up, so that the others do not wait for an
+// election. Where it cannot, because Talos chooses one that is dead (Talos 1.13.9: seen), they
+// wait, which is recorded; the quorum is a question of its own. It fails only when ctx ends.
+func (r *Reconciler) forfeit(ctx context.Context, d cluster.Desired, n cluster.Node, record string) error {
+	if err := r.c.Machines.Forfeit(ctx, d, n); err != nil {
+		r.log.Warn(record, logging.Node, n.Name, logging.Err, err)
+	}
+	return context.Cause(ctx)
+}
+
+// removeMember removes a member from etcd. The quorum is looked at once more.
 func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a action.RemoveMember) error {
 	if a.Answers {
-		if err := r.c.Machines.Forfeit(ctx, d, a.Node); err != nil {
-			r.log.Warn("a member of etcd is removed while it may lead", logging.Node, a.Node.Name, logging.Err, err)
+		if err := r.forfeit(ctx, d, a.Node, "a member of etcd is removed while it may lead"); err != nil {
+			return err
 		}
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
 	}
 	if why := plan.EtcdWithoutMember(d, r.askEtcd(ctx, d), a.Node.Name); why != "" {
 		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "the member of %s is not removed from etcd: %s", a.Node.Name, why)

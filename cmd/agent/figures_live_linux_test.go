@@ -55,6 +55,9 @@ func measureIdle(t *testing.T, table *figures) {
 			if c.memory > 0 {
 				table.add(figure{what: of + "anonymous memory", measured: float64(anonymous) / (1 << 20), must: c.memory, unit: "MiB"})
 			}
+			if c.size.Workers > 7 {
+				table.add(figure{what: of + "calls for a label on one node", measured: float64(h.relabel(c.size)), must: 25})
+			}
 		})
 	}
 }
@@ -114,6 +117,32 @@ func (h *live) rest() (asked map[string]int, spent time.Duration, anonymous int6
 			h.t.Fatal("the agent makes no passes")
 		}
 	}
+}
+
+// relabel pushes a label for one node, and counts the calls from the fetch that brings it until
+// the cluster is Ready with it.
+func (h *live) relabel(sz size) int {
+	h.t.Helper()
+	var mu sync.Mutex
+	var calls []world.CallRecord
+	h.lab.World.OnCall(func(c world.CallRecord) {
+		mu.Lock()
+		defer mu.Unlock()
+		calls = append(calls, c)
+	})
+	files := sz.Files()
+	labelOne(files)
+	h.pushFiles(files, "a label")
+	h.look()
+	h.untilReady(10*time.Minute, 100*time.Millisecond)
+	h.lab.World.OnCall(nil)
+	mu.Lock()
+	defer mu.Unlock()
+	n, err := countSinceFetch(calls)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return n
 }
 
 // runs is how often a time is measured.

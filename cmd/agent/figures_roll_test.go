@@ -49,24 +49,33 @@ func measureRollOut(t *testing.T, table *figures) {
 		}
 		time.Sleep(20 * time.Minute)
 		rendered, calls := s.rendered(), len(s.Lab.World.Calls())
-		files[nodes] = bytes.Replace(files[nodes], []byte("{name: dev-wk-7, "), []byte("{name: dev-wk-7, labels: {example.org/tier: batch}, "), 1)
+		labelOne(files)
 		s.Push(files, "a label")
 		s.UntilReady(time.Hour)
 		table.add(figure{what: sz.String() + ": configs rendered for a label on one node", measured: float64(s.rendered() - rendered), must: 1})
-		table.add(figure{what: sz.String() + ": calls for a label on one node", measured: float64(s.callsOfPush(calls)), must: 25})
+		asks, err := countSinceFetch(s.Lab.World.Calls()[calls:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		table.add(figure{what: sz.String() + ": calls for a label on one node", measured: float64(asks), must: 25})
 		s.Halt()
 	})
 }
 
-// callsOfPush counts the calls since the fetch that brought the first push after so many
-// calls: what is looked at by the clock, while nothing is pushed, is not among them.
-func (s *sim) callsOfPush(calls int) int {
-	since := s.Lab.World.Calls()[calls:]
-	brought := slices.IndexFunc(since, func(c world.CallRecord) bool { return c.System == "git" && strings.HasPrefix(c.Op, "POST ") })
-	if brought < 1 || since[brought-1].System != "git" {
-		s.T.Fatalf("no fetch is followed by another call of its own: %v", since)
+// labelOne gives one worker of an inventory a label.
+func labelOne(files map[string][]byte) {
+	const nodes = "inventory/dev/nodes.yaml"
+	files[nodes] = bytes.Replace(files[nodes], []byte("{name: dev-wk-7, "), []byte("{name: dev-wk-7, labels: {example.org/tier: batch}, "), 1)
+}
+
+// countSinceFetch counts the calls since the fetch that brought a push: what is looked at by
+// the clock, while nothing is pushed, is not among them.
+func countSinceFetch(calls []world.CallRecord) (int, error) {
+	brought := slices.IndexFunc(calls, func(c world.CallRecord) bool { return c.System == "git" && strings.HasPrefix(c.Op, "POST ") })
+	if brought < 1 || calls[brought-1].System != "git" {
+		return 0, fmt.Errorf("no fetch is followed by another call of its own: %v", calls)
 	}
-	return len(since) - (brought - 1)
+	return len(calls) - (brought - 1), nil
 }
 
 // changing is how long it took from the first call that changes something to the last.

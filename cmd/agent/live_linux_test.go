@@ -95,15 +95,17 @@ func (h *live) edit(name string, pairs ...string) {
 }
 
 // push commits a cluster of that size, at the lab's addresses.
-func (h *live) push(sz size) {
+func (h *live) push(sz size) { h.pushFiles(sz.Files(), sz.String()) }
+
+// pushFiles commits files, at the lab's addresses.
+func (h *live) pushFiles(files map[string][]byte, message string) {
 	h.t.Helper()
-	files := sz.Files()
 	for name, b := range files {
 		if !strings.HasSuffix(name, ".sops.yaml") {
 			files[name] = bytes.ReplaceAll(b, []byte("10.10."), []byte(h.net+"."))
 		}
 	}
-	if _, err := h.lab.Repo.Commit("main", files, sz.String()); err != nil {
+	if _, err := h.lab.Repo.Commit("main", files, message); err != nil {
 		h.t.Fatal(err)
 	}
 }

@@ -57,6 +57,7 @@ func pullImage(ctx context.Context, conn grpc.ClientConnInterface, i image, mino
 	ctx, cancel := context.WithTimeout(ctx, pullWithin)
 	defer cancel()
 	if minor < imagesSince {
+		//lint:ignore SA1019 it is what versions up to v1.12 have
 		_, err := machineapi.NewMachineServiceClient(conn).ImagePull(ctx, &machineapi.ImagePullRequest{Namespace: i.namespace, Reference: i.ref})
 		if err != nil && strings.HasSuffix(err.Error(), ": not found") {
 			return status.Error(codes.NotFound, status.Convert(err).Message())

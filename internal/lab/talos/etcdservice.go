@@ -304,14 +304,17 @@ func (s *machineService) EtcdForfeitLeadership(ctx context.Context, _ *machineap
 		case m.of.leader != m:
 			return nil
 		}
-		for _, other := range m.of.voters() {
-			if other != m && other.isUp() {
-				m.of.setLeader(other)
-				answer.Member = other.name
-				return nil
-			}
+		// The first other one, whoever that is (recorded).
+		other := m.of.members[slices.IndexFunc(m.of.members, func(o *member) bool { return o != m })]
+		switch {
+		case other.learner:
+			return errors.New("failed to forfeit leadership: etcdserver: bad leader transferee")
+		case !other.isUp():
+			return errHang
 		}
-		return errors.New("failed to forfeit leadership: no other member is ready to lead")
+		m.of.setLeader(other)
+		answer.Member = other.name
+		return nil
 	})
 	if err != nil {
 		return nil, err

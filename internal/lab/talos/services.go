@@ -228,8 +228,7 @@ func (b *boot) lacksKubelet() bool {
 	return image != "" && !system.IsPublished(image) && !slices.ContainsFunc(b.m.disk().images, func(i system.Image) bool { return i.Ref == image })
 }
 
-// judgeKubelet starts the kubelet again when its image is another. It is stopped before the
-// new one is asked for (recorded).
+// judgeKubelet starts a kubelet of another image. The present one is stopped first (recorded).
 func (b *boot) judgeKubelet() {
 	s := b.services["kubelet"]
 	if s == nil || s.image == "" || s.image == b.kubeletImage() || s.state != "Running" && s.state != "Preparing" {
