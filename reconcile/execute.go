@@ -313,11 +313,16 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 			return err
 		}
 		return watchNode(ctx, p)
+	case action.PullImages:
+		return r.c.Machines.PullImages(ctx, d.Repository(), a.Node, p)
 	case action.ChangeConfig:
+		if a.Drops {
+			return r.c.Machines.DropStaged(ctx, d.Repository(), a.Node, a.Config)
+		}
 		if err := r.noteCanary(a); err != nil {
 			return err
 		}
-		if err := r.c.Machines.Change(ctx, d.Repository(), a.Node, a.Config, false); err != nil || a.Drops || a.Node.Role != cluster.ControlPlane {
+		if err := r.c.Machines.Change(ctx, d.Repository(), a.Node, a.Config, false); err != nil || a.Node.Role != cluster.ControlPlane {
 			return err
 		}
 		return watchNode(ctx, p)

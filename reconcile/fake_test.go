@@ -400,6 +400,12 @@ func (f fakeMachines) Change(ctx context.Context, _ cluster.Desired, n cluster.N
 	return nil
 }
 
+func (f fakeMachines) DropStaged(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
+	return f.Change(ctx, d, n, cfg, false)
+}
+
+func (f *fake) PullImages(context.Context, cluster.Desired, cluster.Node, Progress) error { return nil }
+
 func (f *fake) Reboot(ctx context.Context, _ cluster.Desired, n cluster.Node, _ string, _ Progress) error {
 	if err := f.act(ctx, "reboot", n.Name); err != nil {
 		return err

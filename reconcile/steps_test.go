@@ -75,6 +75,14 @@ func (s *steps) Bootstrap(context.Context, cluster.Desired, cluster.Node) error 
 	return s.take("bootstrap")
 }
 
+func (s *steps) PullImages(context.Context, cluster.Desired, cluster.Node, Progress) error {
+	return s.take("pull images")
+}
+
+func (s *steps) DropStaged(context.Context, cluster.Desired, cluster.Node, cluster.Config) error {
+	return s.take("drop staged")
+}
+
 func (s *steps) Reboot(context.Context, cluster.Desired, cluster.Node, string, Progress) error {
 	return s.take("reboot")
 }
@@ -217,6 +225,8 @@ func TestStepsOfActions(t *testing.T) {
 		"a vm that is not changed":    {do: action.ChangeVM{Node: cp, Moves: true}, fails: "change vm", want: []string{"change vm"}},
 		"change a config":             {do: action.ChangeConfig{Node: cp, Config: config}, want: []string{"change config", "watch"}, ok: true},
 		"change a worker's config":    {do: action.ChangeConfig{Node: wk, Config: config}, want: []string{"change config"}, ok: true},
+		"drop a staged config":        {do: action.ChangeConfig{Node: cp, Config: config, Drops: true}, want: []string{"drop staged"}, ok: true},
+		"pull images":                 {do: action.PullImages{Node: wk}, want: []string{"pull images"}, ok: true},
 		"a config that is not taken":  {do: action.ChangeConfig{Node: cp, Config: config}, fails: "change config", want: []string{"change config"}},
 		"the first config":            {do: action.ChangeConfig{Node: wk, Config: config, First: true}, want: []string{"change config"}, ok: true},
 		"the first config, unwritten": {do: action.ChangeConfig{Node: wk, Config: config, First: true}, fails: "journal"},

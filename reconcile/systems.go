@@ -113,6 +113,11 @@ type Machines interface {
 	// Change gives a machine that runs another config: at once, or, staged, from its
 	// next boot on. It returns when the machine was seen to have it.
 	Change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error
+	// DropStaged has a machine that runs a config keep it, and drop another one that waits
+	// for its next boot.
+	DropStaged(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error
+	// PullImages has a machine pull the images of its next config.
+	PullImages(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// Reboot has a machine boot again that runs since a boot, and returns when it runs
 	// since another one.
 	Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, boot string, p Progress) error

@@ -77,7 +77,7 @@ func (r *rig) examine() []doctor.Check {
 		if err != nil {
 			r.t.Fatal(err)
 		}
-		late := slices.ContainsFunc(find(exam.Checks, "inventory", ""), func(c doctor.Check) bool {
+		late := slices.ContainsFunc(append(find(exam.Checks, "inventory", ""), find(exam.Checks, "repository", "")...), func(c doctor.Check) bool {
 			return strings.Contains(c.Message, context.DeadlineExceeded.Error())
 		})
 		if !late || tries == 5 {

@@ -27,6 +27,7 @@ const (
 	DeleteVM          ActionKind = "delete vm"
 	ChangeVM          ActionKind = "change vm"
 	ShutDownVM        ActionKind = "shut down vm"
+	PullImages        ActionKind = "pull images"
 	ChangeConfig      ActionKind = "change config"
 	DrainNode         ActionKind = "drain node"
 	RebootNode        ActionKind = "reboot node"

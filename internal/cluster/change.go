@@ -14,7 +14,9 @@ type Change struct {
 	Reboots bool   // it takes effect only with a reboot
 	Assumed bool   // by a forecast: it was not asked
 	Refused string // why the machine does not take it, "" when it does
-	Pulls   string // what it pulls before it is given the config, for people; "" : it has all
+	// Lacks are the images of the config that the machine does not have, for people; "" : it has
+	// all, or that is not known before it has the config.
+	Lacks string
 }
 
 // Why a config is not changed, besides what failed.
@@ -47,9 +49,12 @@ type ConfigSummary struct {
 	// Authorities may be rotated, by whoever has the keys of the machines; the agent does not.
 	Authorities Authorities
 	Images      Images
+	// Registries identifies where images are from, and how they are asked for.
+	Registries string
 }
 
-// Images are the container images that a machine config has Talos run; "" : none.
+// Images are the container images that a machine config names for what Talos itself runs;
+// "" : none.
 type Images struct{ Kubelet, Etcd, APIServer, ControllerManager, Scheduler string }
 
 // Authorities identify the certificate authorities in a machine config: hashes of their
@@ -71,10 +76,11 @@ func (a Authorities) Other(want Authorities) string {
 	return ""
 }
 
-// Differences are what of two is not the same, for people, besides authorities; none where
-// one is unknown.
+// Differences are what of two can never change and is not the same, for people, besides
+// authorities; none where one is unknown.
 func (f ConfigSummary) Differences(want ConfigSummary) []string {
-	f.Authorities, want.Authorities = Authorities{}, Authorities{}
+	f.Authorities, f.Images, f.Registries = Authorities{}, Images{}, ""
+	want.Authorities, want.Images, want.Registries = Authorities{}, Images{}, ""
 	if f == (ConfigSummary{}) || want == (ConfigSummary{}) {
 		return nil
 	}

@@ -165,6 +165,12 @@ type (
 		Moves bool
 	}
 
+	// PullImages has a machine pull what its next config names, before that.
+	PullImages struct {
+		Node   cluster.Node
+		Images string // for people
+	}
+
 	// ChangeConfig gives a machine that runs another config, which takes no reboot.
 	// First: no other node had its own of these configs before.
 	ChangeConfig struct {
@@ -373,6 +379,13 @@ func (a ChangeVM) Info() Info {
 	slices.Sort(claims)
 	i := infoOfNode(cluster.ChangeVM, a.Node, fmt.Sprintf("change vm %d (%s): %s%s", a.Node.VMID, a.Node.Name, strings.Join(words, ", "), a.Changed))
 	i.Claims, i.Change, i.Disrupts = slices.Compact(claims), strings.Join(changes, " "), a.Moves
+	return i
+}
+
+// Info implements Action.
+func (a PullImages) Info() Info {
+	i := infoOfNode(cluster.PullImages, a.Node, fmt.Sprintf("pull the images of the next machine config of %s: %s", a.Node.Name, a.Images))
+	i.Change = "images=" + a.Images
 	return i
 }
 

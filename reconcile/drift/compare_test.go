@@ -300,6 +300,7 @@ func TestCountConfigs(t *testing.T) {
 	}{
 		{"the same", func(*cluster.Desired, *cluster.Machine) {}, 1, 0},
 		{"another", func(_ *cluster.Desired, m *cluster.Machine) { m.ConfigDigest = "old" }, 0, 1},
+		{"the same, and another waits", func(_ *cluster.Desired, m *cluster.Machine) { m.Staged = "theirs" }, 1, 0},
 		{"not read", func(_ *cluster.Desired, m *cluster.Machine) { m.ConfigDigest = "" }, 0, 0},
 		{"silent", func(_ *cluster.Desired, m *cluster.Machine) { m.Reach = cluster.Silent }, 0, 0},
 		{"not made yet", func(d *cluster.Desired, _ *cluster.Machine) { d.Configs = nil }, 0, 0},

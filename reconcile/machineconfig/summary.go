@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/siderolabs/crypto/x509"
@@ -26,7 +27,7 @@ func Summarize(config []byte) (cluster.ConfigSummary, error) {
 	return recoverPanic(func() (cluster.ConfigSummary, error) { return summarize(p), nil })
 }
 
-func summarize(p config.Config) cluster.ConfigSummary {
+func summarize(p config.Provider) cluster.ConfigSummary {
 	var f cluster.ConfigSummary
 	if c := p.K8sClusterConfig(); c != nil {
 		f.Cluster = c.ClusterName()
@@ -50,21 +51,22 @@ func summarize(p config.Config) cluster.ConfigSummary {
 	if c := p.Cluster(); c != nil && c.Etcd() != nil {
 		f.Authorities.Etcd = hashAuthorities(c.Etcd().CA(), nil)
 	}
-	f.Images = listImages(p, f.Role)
+	f.Images, f.Registries = listImages(p, f.Role), hashRegistries(p)
 	return f
 }
 
-// listImages lists what a machine of a role runs. The config of a worker has images of the
-// control plane, too.
-func listImages(p config.Config, role cluster.Role) (images cluster.Images) {
+// listImages lists what the config of a machine of a role names; a worker's has images of the
+// control plane, too. Where it names no etcd, the machine knows its own, which is not that of
+// this program's library.
+func listImages(p config.Provider, role cluster.Role) (images cluster.Images) {
 	if c := p.K8sKubeletConfig(); c != nil {
 		images.Kubelet = c.Image()
 	}
 	if role != cluster.ControlPlane {
 		return images
 	}
-	if c := p.Cluster(); c != nil && c.Etcd() != nil {
-		images.Etcd = c.Etcd().Image()
+	if raw := p.RawV1Alpha1(); raw != nil && raw.ClusterConfig != nil && raw.ClusterConfig.EtcdConfig != nil {
+		images.Etcd = raw.ClusterConfig.EtcdConfig.ContainerImage
 	}
 	if c := p.K8sAPIServerConfig(); c != nil {
 		images.APIServer = c.Image()
@@ -76,6 +78,35 @@ func listImages(p config.Config, role cluster.Role) (images cluster.Images) {
 		images.Scheduler = c.Image()
 	}
 	return images
+}
+
+// hashRegistries hashes where a machine asks for images: mirrors, credentials, certificates.
+func hashRegistries(p config.Provider) string {
+	var parts []string
+	for name, m := range p.RegistryMirrorConfigs() {
+		parts = append(parts, fmt.Sprintf("mirror %q %v", name, m.SkipFallback()))
+		for i, e := range m.Endpoints() {
+			parts = append(parts, fmt.Sprintf("mirror %q endpoint %d %q %v", name, i, e.Endpoint(), e.OverridePath()))
+		}
+	}
+	for name, a := range p.RegistryAuthConfigs() {
+		parts = append(parts, fmt.Sprintf("auth %q %q %q %q %q", name, a.Username(), a.Password(), a.Auth(), a.IdentityToken()))
+	}
+	for name, c := range p.RegistryTLSConfigs() {
+		parts = append(parts, fmt.Sprintf("tls %q %q %v", name, c.CA(), c.InsecureSkipVerify()))
+		if id := c.ClientIdentity(); id != nil {
+			parts = append(parts, fmt.Sprintf("tls %q %q %q", name, id.Crt, id.Key))
+		}
+	}
+	if c := p.TrustedRoots(); c != nil {
+		parts = append(parts, fmt.Sprintf("roots %q", c.ExtraTrustedRootCertificates()))
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	slices.Sort(parts)
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\n")))
+	return hex.EncodeToString(sum[:])
 }
 
 // hashAuthorities hashes certificates of authorities, of the one that issues first.

@@ -101,9 +101,6 @@ func (m *planner) blockLocked(n cluster.Node, drifts []drift.Drift) {
 		Hint: "remove `locked: true` from nodes.yaml"})
 }
 
-// pullWithin is how long a machine may take for the images of its next config.
-const pullWithin = 15 * time.Minute
-
 // WatchedFor is how long a node is watched after a change before others get the same: a
 // kubelet or a static pod that does not start is seen after 48 s at most (Talos 1.13.9: a
 // node looks Ready for so long after its kubelet was stopped).
@@ -132,15 +129,22 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 			m.do(action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Drops: true, Since: mach.StagedSince})
 		case c == nil || c.For != dr.Want:
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; it is asked what the change takes", Within: seeWithin})
-		case c.Pulls != "":
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; " + c.Pulls, Within: pullWithin})
 		case c.Refused != "":
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.ConfigRefused, Message: "it does not take the machine config of the repository: " + c.Refused,
 				Hint: "correct the setting in the inventory or in a patch; `talos-agent validate` in a clone of the repository checks what is not about this node"})
+		case m.lacksImages(n):
+			m.do(action.PullImages{Node: n, Images: c.Lacks})
 		case !c.Reboots:
 			m.changeConfig(n)
 		}
 	}
+}
+
+// lacksImages reports whether a node pulls images before it is given its config, or is drained
+// for that. A turn that was begun is ended.
+func (m *planner) lacksImages(n cluster.Node) bool {
+	c := m.o.Machines[n.Name].Change
+	return c != nil && c.For == m.d.Repository().Configs[n.Name].Digest && c.Lacks != "" && m.o.Nodes.Value[n.Name].Turn == ""
 }
 
 // changeConfig gives a running node its config at once: first to one node, and to the
@@ -187,7 +191,9 @@ func targetOfConfigs(d cluster.Desired) string {
 
 // isProven reports whether a node that has had a new config since then does well with it.
 func (m *planner) isProven(n cluster.Node, since time.Time) bool {
-	return m.plan.Phases[n.Name] == cluster.PhaseReady && len(drift.OfMachine(m.d.Repository(), m.o, n, m.o.Machines[n.Name])) == 0 &&
+	mach := m.o.Machines[n.Name]
+	mach.Staged = "" // what waits does not run
+	return m.plan.Phases[n.Name] == cluster.PhaseReady && len(drift.OfMachine(m.d.Repository(), m.o, n, mach)) == 0 &&
 		m.o.Now.Sub(since) >= WatchedFor && !m.isRunning(cluster.ChangeConfig, n.Name)
 }
 

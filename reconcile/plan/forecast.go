@@ -172,6 +172,13 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		o.Releases.Value = rels
 	case action.ChangeVM:
 		changeVM(d, o, a)
+	case action.PullImages:
+		if m := o.Machines[a.Node.Name]; m.Change != nil {
+			change := *m.Change
+			change.Lacks = ""
+			m.Change = &change
+			o.Machines[a.Node.Name] = m
+		}
 	case action.ChangeConfig:
 		m := o.Machines[a.Node.Name]
 		m.ConfigDigest, m.ConfigSince = a.Config.Digest, o.Now
@@ -308,10 +315,6 @@ func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 		}
 		want := d.Repository().Configs[n.Name].Digest
 		switch {
-		case m.Reach == cluster.Configured && m.ConfigDigest != want && m.Change != nil && m.Change.Pulls != "":
-			m.Change = &cluster.Change{For: want, Reboots: m.Change.Reboots}
-			o.Machines[n.Name] = m
-			changed = true
 		case m.Reach == cluster.Configured && m.ConfigDigest != want && (m.Change == nil || m.Change.For != want):
 			m.Change = &cluster.Change{For: want, Assumed: true}
 			o.Machines[n.Name] = m

@@ -39,6 +39,7 @@ var actionWithin = map[cluster.ActionKind]time.Duration{
 	cluster.DeleteVM:          30 * time.Minute,
 	cluster.ChangeVM:          30 * time.Minute,
 	cluster.ShutDownVM:        10 * time.Minute,
+	cluster.PullImages:        30 * time.Minute, // five minutes each
 	cluster.ChangeConfig:      10 * time.Minute,
 	cluster.DrainNode:         time.Hour, // evictions have a timeout of their own
 	cluster.RebootNode:        20 * time.Minute,

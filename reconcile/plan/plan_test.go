@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/golden"
@@ -452,13 +453,39 @@ func TestEndedTurns(t *testing.T) {
 		"config not read":   func(w *world) { w.run(&testing.T{}, "edit wk-2 config=") },
 		"another config":    func(w *world) { w.run(&testing.T{}, "edit wk-2 config=edited") },
 		"nothing restarted": func(w *world) { w.o.Facts.Restarts = nil },
+		"ended, and somebody has staged a config": func(w *world) { w.run(&testing.T{}, "edit wk-2 staged=theirs") },
 	} {
 		w := newWorld(1, 2)
 		w.run(t, "made cps=1 workers=2")
 		w.o.Facts.Restarts = map[string]cluster.Restart{"wk-2": {Target: "x"}}
 		edit(w)
-		if got := slices.Contains(EndedTurns(w.d, w.o, cluster.Policy{}), "wk-2"); got != (what == "ended") {
+		if got := slices.Contains(EndedTurns(w.d, w.o, cluster.Policy{}), "wk-2"); got != strings.HasPrefix(what, "ended") {
 			t.Errorf("%s: %v", what, got)
+		}
+	}
+}
+
+// TestStagedConfigIsNotBooted: a node that goes down for its hardware boots with the config of
+// the inventory, and not with one that somebody has staged meanwhile.
+func TestStagedConfigIsNotBooted(t *testing.T) {
+	for staged, want := range map[string]string{"": "", "theirs": "config-wk-2"} {
+		w := newWorld(1, 2)
+		w.run(t, "made cps=1 workers=2")
+		w.run(t, "edit wk-2 cores=2 staged="+staged)
+		w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.ChangeConfig, Subject: "wk-2"}, Until: w.o.Now.Add(time.Hour)})
+		for range 10 {
+			for _, a := range Make(w.d, w.o, w.p).Actions {
+				if down, ok := a.(action.ShutDownVM); ok {
+					if down.Config.Digest != want {
+						t.Errorf("with %q staged it boots with %q, want %q", staged, down.Config.Digest, want)
+					}
+					want = "done"
+				}
+			}
+			w.step()
+		}
+		if want != "done" {
+			t.Errorf("with %q staged it does not go down", staged)
 		}
 	}
 }

@@ -29,7 +29,7 @@ func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 		}
 	}
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
-		if c := mach.Change; dr.Reason == cluster.ConfigDrift && !dr.IsStaged() && c != nil && c.For == dr.Want && c.Pulls == "" && c.Reboots && len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) == 0 {
+		if c := mach.Change; dr.Reason == cluster.ConfigDrift && !dr.IsStaged() && c != nil && c.For == dr.Want && c.Reboots && len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) == 0 {
 			out = append(out, dr)
 		}
 	}
@@ -113,11 +113,14 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, m.o.VMs[n.Name].Carrier(n), n.IP)})
 		return
 	}
-	if m.holdTurn(n, kn, ready, drifts) {
+	if m.lacksImages(n) || m.holdTurn(n, kn, ready, drifts) {
 		return
 	}
 	restart := cluster.Restart{Target: targetOf(drifts), Boot: mach.BootID, Revision: m.d.Repository().Revision}
 	var config cluster.Config // that is staged
+	if mach.Staged != "" {
+		config = m.d.Repository().Configs[n.Name] // and not what somebody staged
+	}
 	hardware := false
 	for _, dr := range drifts {
 		if dr.Reason == cluster.ConfigDrift {
@@ -204,7 +207,9 @@ func EndedTurns(d cluster.Desired, o cluster.Observed, p cluster.Policy) []strin
 	m.judgeCapacity()
 	var out []string
 	for _, n := range d.Spec.Nodes {
-		same := o.VMs[n.Name].Hardware.Known && o.Machines[n.Name].ConfigDigest != "" && len(m.turnOf(n))+len(drift.OfMachine(d.Repository(), o, n, o.Machines[n.Name])) == 0
+		mach := o.Machines[n.Name]
+		mach.Staged = "" // what waits does not run
+		same := o.VMs[n.Name].Hardware.Known && mach.ConfigDigest != "" && len(m.turnOf(n))+len(drift.OfMachine(d.Repository(), o, n, mach)) == 0
 		if _, ok := o.Facts.Restarts[n.Name]; ok && same && m.plan.Phases[n.Name] == cluster.PhaseReady {
 			out = append(out, n.Name)
 		}

@@ -1066,8 +1066,8 @@ func (w *world) editMachine(t *testing.T, name string, words []string) {
 			switch v {
 			case "refused":
 				m.Change.Refused = "unknown keys found during decoding"
-			case "pulls":
-				m.Change.Pulls = "it pulls ghcr.io/siderolabs/kubelet:v1.36.1-fat first"
+			case "lacks", "lacks-and-reboots":
+				m.Change.Lacks, m.Change.Reboots = "ghcr.io/siderolabs/kubelet:v1.36.1-fat", v != "lacks"
 			}
 		case "ready":
 			m.Ready = true

@@ -249,11 +249,14 @@ type savedConfig struct {
 	sum     [sha256.Size]byte // of its text
 	digest  string
 	summary cluster.ConfigSummary
-	since   time.Time
+	of      *resource.Metadata
 }
 
 // readConfig takes in one of the configs.
 func (v *view) readConfig(e state.Event) {
+	if e.Resource == nil {
+		return // an event without one is about none
+	}
 	switch e.Resource.Metadata().ID() {
 	case config.ActiveID:
 		v.active = v.digest(e, v.saved)
@@ -262,14 +265,23 @@ func (v *view) readConfig(e state.Event) {
 	}
 }
 
-// compareConfigs finds what runs, and what waits for the next boot: a config that was saved
-// after the one that runs was given. One that is on trial was given after the saved one.
+// compareConfigs finds what runs, and what waits for the next boot.
 func (v *view) compareConfigs(m *cluster.Machine) {
-	m.ConfigDigest, m.ConfigSince, m.Summary = v.active.digest, v.active.since, v.active.summary
-	m.Staged, m.StagedSince = "", time.Time{}
-	if v.saved.digest != "" && v.active.digest != "" && v.saved.digest != v.active.digest && v.saved.since.After(v.active.since) {
-		m.Staged, m.StagedSince = v.saved.digest, v.saved.since
+	m.ConfigDigest, m.ConfigSince, m.Summary = v.active.digest, time.Time{}, v.active.summary
+	if v.active.of != nil {
+		m.ConfigSince = v.active.of.Updated()
 	}
+	m.Staged, m.StagedSince = "", time.Time{}
+	if v.saved.digest != "" && v.active.digest != "" && v.saved.digest != v.active.digest && isStaged(v.active.of, v.saved.of) {
+		m.Staged, m.StagedSince = v.saved.digest, v.saved.of.Updated()
+	}
+}
+
+// isStaged reports whether a config was saved after another one was given to the machine to
+// run, and waits for the next boot; one on trial was given after the saved one. The first
+// version of what runs is of the boot itself, however the clock of the machine was set since.
+func isStaged(running, saved *resource.Metadata) bool {
+	return running.Version().Value() == 1 || saved.Updated().After(running.Updated())
 }
 
 // digest reads a config. Mostly its text is that of another one, which was read before.
@@ -284,7 +296,7 @@ func (v *view) digest(e state.Event, other savedConfig) savedConfig {
 		v.w.f.log.Debug("cannot read the config a machine has", logging.Node, v.w.node.Name)
 		return savedConfig{}
 	}
-	c := savedConfig{sum: sha256.Sum256(bytes), since: r.Metadata().Updated()}
+	c := savedConfig{sum: sha256.Sum256(bytes), of: r.Metadata()}
 	if c.sum == other.sum && other.digest != "" {
 		c.digest, c.summary = other.digest, other.summary
 		return c

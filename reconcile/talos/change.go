@@ -31,7 +31,7 @@ const changedWithin = 10 * time.Second
 //
 //   - cluster.ErrOtherAuthority: nothing was sent;
 //   - cluster.ErrOnTrial: somebody else has a config on trial; nothing was sent. One that
-//     somebody staged is replaced, with a record in the log;
+//     waits for the next boot is replaced, with a record in the log;
 //   - cluster.ErrNeedsReboot: without stage, the machine would have to reboot;
 //   - cluster.ErrUnreachable: it did not answer with the config, and has the one from before.
 func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error {
@@ -40,7 +40,7 @@ func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 		return fmt.Errorf("change config of %s: %w", n.Name, err)
 	}
 	defer leave()
-	if err := f.change(ctx, d, n, cfg, stage); err != nil {
+	if err := f.change(ctx, d, n, cfg, stage, false); err != nil {
 		if errors.Is(err, cluster.ErrUnreachable) {
 			f.noteUnreachable(n.Name, cfg.Digest)
 			f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Reach == cluster.Configured })
@@ -53,7 +53,24 @@ func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	return nil
 }
 
-func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error {
+// DropStaged has a machine that runs a config keep it, and drops another one that waits for
+// its next boot, as Change does. It returns an error when the machine runs another config by
+// now; nothing was sent then.
+func (f *Fleet) DropStaged(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return fmt.Errorf("drop the staged config of %s: %w", n.Name, err)
+	}
+	defer leave()
+	if err := f.change(ctx, d, n, cfg, false, true); err != nil {
+		return fmt.Errorf("drop the staged config of %s (%s): %w", n.Name, n.IP, err)
+	}
+	f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Staged == "" })
+	return nil
+}
+
+// change gives a machine a config; with keep, only one that it runs.
+func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage, keep bool) error {
 	k, err := parseKeys(d.Access.Talos)
 	switch {
 	case err != nil:
@@ -76,6 +93,8 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 		return err
 	case had.holds(cfg.Digest, stage):
 		return nil
+	case keep && had.running != cfg.Digest:
+		return errors.New("nothing was sent: it runs another config by now")
 	}
 	for _, theirs := range [][]byte{had.active, had.waiting} {
 		if err := checkAuthorities(theirs, cfg.Bytes.Reveal()); err != nil {
@@ -85,9 +104,9 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	switch {
 	case had.isTried(cfg.Digest):
 		return fault.WithHint(fmt.Errorf("nothing was sent: %w", cluster.ErrOnTrial),
-			"wait for its end, at most a minute unless whoever began it asked for more; or apply it for good: the agent goes on from there")
+			"wait for its end, a minute unless whoever began it asked for more; or restart the node, which ends it at once")
 	case had.waiting != nil && had.saved != cfg.Digest:
-		f.log.Warn("replace a config that somebody staged", logging.Node, n.Name)
+		f.log.Warn("replace a config that waits for the next boot", logging.Node, n.Name)
 	}
 	running, err := l.version(ctx)
 	if err != nil {

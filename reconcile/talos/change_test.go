@@ -10,6 +10,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/state"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
 	"github.com/siderolabs/talos/pkg/machinery/resources/config"
@@ -43,14 +45,14 @@ func (b *bench) saved(n cluster.Node) string {
 	b.Helper()
 	l := b.raw(n)
 	defer l.close()
-	data, _, err := l.readConfig(within(time.Minute), config.PersistentID)
+	read, err := l.readConfig(within(time.Minute), config.PersistentID)
 	if isMissing(err) {
 		return ""
 	}
 	if err != nil {
 		b.Fatal(err)
 	}
-	sum, err := digest(data)
+	sum, err := digest(read.text)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -148,7 +150,7 @@ func TestChangeOfStagedConfig(t *testing.T) {
 		had := b.desired.Configs["cp-1"]
 		theirs := render(t, b.secrets, cp(1), newest, withEnv)
 		ours := render(t, b.secrets, cp(1), newest, withDebug)
-		const record = `level=WARN msg="replace a config that somebody staged" node=cp-1`
+		const record = `level=WARN msg="replace a config that waits for the next boot" node=cp-1`
 		for _, c := range []struct {
 			cfg   cluster.Config
 			stage bool
@@ -190,6 +192,67 @@ func TestChangeOfStagedConfig(t *testing.T) {
 	})
 }
 
+// TestDropStaged: a machine keeps what it runs, and is given nothing when that is another
+// config by now.
+func TestDropStaged(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
+		b.bringUp(cp(1))
+		had, theirs := b.desired.Configs["cp-1"], render(t, b.secrets, cp(1), newest, withEnv)
+		b.stage(cp(1), theirs)
+		time.Sleep(2 * time.Second)
+		b.calls()
+		if err := b.fleet.DropStaged(within(time.Minute), b.desired, cp(1), render(t, b.secrets, cp(1), newest, withDebug)); err == nil || err.Error() != "drop the staged config of cp-1 (10.5.0.11): nothing was sent: it runs another config by now" {
+			t.Error(err)
+		}
+		if calls := b.calls(); calls["ApplyConfiguration"] != 0 || b.saved(cp(1)) != theirs.Digest {
+			t.Errorf("calls %v", calls)
+		}
+		for range 2 {
+			if err := b.fleet.DropStaged(within(time.Minute), b.desired, cp(1), had); err != nil {
+				t.Error(err)
+			}
+			if m := b.see(cp(1)); m.Staged != "" || m.ConfigDigest != had.Digest || b.saved(cp(1)) != had.Digest {
+				t.Errorf("%+v", m)
+			}
+		}
+		if calls := b.calls(); calls["ApplyConfiguration"] != 1 {
+			t.Errorf("calls %v", calls)
+		}
+	})
+}
+
+// TestStagedOrOnTrial: what was saved last waits, unless what runs was given later; the clock
+// may have been set since the boot.
+func TestStagedOrOnTrial(t *testing.T) {
+	version := func(n string, second int64) *resource.Metadata {
+		v, err := resource.ParseVersion(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		md := resource.NewMetadata(config.NamespaceName, config.MachineConfigType, config.ActiveID, v)
+		md.SetUpdated(time.Unix(second, 0))
+		return &md
+	}
+	for _, c := range []struct {
+		running, saved *resource.Metadata
+		want           bool
+	}{
+		{version("2", 10), version("1", 11), true}, {version("2", 10), version("1", 10), false}, {version("2", 10), version("1", 9), false},
+		{version("1", 10), version("1", 9), true},
+	} {
+		if got := isStaged(c.running, c.saved); got != c.want {
+			t.Errorf("%v and %v: %v", c.running, c.saved, got)
+		}
+	}
+	// An event without a resource is about no config.
+	v := &view{}
+	v.readConfig(state.Event{Type: state.Noop})
+	var m cluster.Machine
+	if v.compareConfigs(&m); m.ConfigDigest != "" || m.Staged != "" {
+		t.Errorf("%+v", m)
+	}
+}
+
 // TestChangeDuringTrial: a config on trial is somebody's work, too.
 func TestChangeDuringTrial(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
@@ -201,8 +264,14 @@ func TestChangeDuringTrial(t *testing.T) {
 			t.Fatal(err)
 		}
 		ours := render(t, b.secrets, cp(1), newest, withDebug)
-		if err := b.fleet.Change(within(time.Minute), b.desired, cp(1), ours, false); !errors.Is(err, cluster.ErrOnTrial) {
-			t.Error(err)
+		// Neither another one is given to it, nor the one that it goes back to.
+		for _, cfg := range []cluster.Config{ours, b.desired.Configs["cp-1"]} {
+			if err := b.fleet.Change(within(time.Minute), b.desired, cp(1), cfg, false); !errors.Is(err, cluster.ErrOnTrial) || fault.HintOf(err) == "" {
+				t.Error(err)
+			}
+		}
+		if m := b.see(cp(1)); m.Staged != "" {
+			t.Errorf("%+v", m)
 		}
 		time.Sleep(2 * time.Minute) // it has ended by itself
 		if err := b.fleet.Change(within(time.Minute), b.desired, cp(1), ours, false); err != nil {

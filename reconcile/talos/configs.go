@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/cosi-project/runtime/pkg/resource/protobuf"
@@ -39,24 +38,24 @@ func (c configs) holds(digest string, stage bool) bool {
 	return c.saved == digest && (stage || c.running == digest)
 }
 
-// isTried reports whether a config runs that is not saved, and neither of the two is wanted:
-// somebody else has it on trial.
+// isTried reports whether a config runs that is neither saved nor wanted: somebody else has
+// it on trial.
 func (c configs) isTried(digest string) bool {
-	return c.saved != c.running && c.saved != digest && c.running != digest && c.waiting == nil
+	return c.saved != c.running && c.running != digest && c.waiting == nil
 }
 
 // readConfigs reads the configs of the machine. No error quotes them.
 func (f *Fleet) readConfigs(ctx context.Context, l *link) (configs, error) {
 	var c configs
-	var err error
-	var given time.Time
-	if c.active, given, err = l.readConfig(ctx, config.ActiveID); err != nil {
+	active, err := l.readConfig(ctx, config.ActiveID)
+	if err != nil {
 		return configs{}, fmt.Errorf("read its config: %w", worded{err})
 	}
+	c.active = active.text
 	if c.running, err = f.digest(c.active); err != nil {
 		return configs{}, errors.New("its config cannot be parsed")
 	}
-	saved, written, err := l.readConfig(ctx, config.PersistentID)
+	saved, err := l.readConfig(ctx, config.PersistentID)
 	switch {
 	case isMissing(err):
 		c.saved = c.running
@@ -64,31 +63,37 @@ func (f *Fleet) readConfigs(ctx context.Context, l *link) (configs, error) {
 	case err != nil:
 		return configs{}, fmt.Errorf("read its saved config: %w", worded{err})
 	}
-	if c.saved, err = f.digest(saved); err != nil {
+	if c.saved, err = f.digest(saved.text); err != nil {
 		return configs{}, errors.New("its saved config cannot be parsed")
 	}
-	if c.saved != c.running && written.After(given) {
-		c.waiting = saved
+	if c.saved != c.running && isStaged(active.of, saved.of) {
+		c.waiting = saved.text
 	}
 	return c, nil
 }
 
-// readConfig reads one config of the machine, as bytes: whether this program's library
-// understands it does not matter; and since when the machine has it.
-func (l *link) readConfig(ctx context.Context, id resource.ID) ([]byte, time.Time, error) {
+// configText is one config of a machine, as bytes: whether this program's library understands
+// it does not matter.
+type configText struct {
+	text []byte
+	of   *resource.Metadata
+}
+
+// readConfig reads one config of the machine.
+func (l *link) readConfig(ctx context.Context, id resource.ID) (configText, error) {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
 	which := resource.NewMetadata(config.NamespaceName, config.MachineConfigType, id, resource.VersionUndefined)
 	r, err := l.cosi.Get(ctx, which, state.WithGetUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
 	if err != nil {
-		return nil, time.Time{}, err
+		return configText{}, err
 	}
 	raw, ok := r.(*protobuf.Resource)
 	if !ok {
-		return nil, time.Time{}, errors.New("it is in another form")
+		return configText{}, errors.New("it is in another form")
 	}
 	bytes, err := configBytes(raw)
-	return bytes, raw.Metadata().Updated(), err
+	return configText{bytes, raw.Metadata()}, err
 }
 
 // checkAuthorities returns an error when the config of a machine has another authority

@@ -4,13 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/resources/config"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -33,8 +33,6 @@ type dryRun struct {
 	of    question
 	again time.Time       // when it may be asked again, unless there is an answer
 	found *cluster.Change // nil: no answer
-	// partial: the question is to be asked again, when it may be.
-	partial bool
 }
 
 // questionOf is what to ask about a node whose machine runs another config than the
@@ -61,15 +59,11 @@ func (f *Fleet) askChanges(ctx context.Context, d cluster.Desired) {
 			continue
 		}
 		q, ok := questionOf(&d, name, &w.machine)
-		if !ok || w.dryRun.of == q && (w.dryRun.found != nil && !w.dryRun.partial || now.Before(w.dryRun.again)) {
+		if !ok || w.dryRun.of == q && (w.dryRun.found != nil || now.Before(w.dryRun.again)) {
 			continue
 		}
-		if w.dryRun.of != q {
-			w.dryRun = dryRun{of: q}
-		}
-		w.dryRun.again = now.Add(dryRunPause)
+		w.dryRun = dryRun{of: q, again: now.Add(dryRunPause)}
 		l, want, minor := w.link, d.Configs[name].Bytes, parseMinor(w.machine.Talos)
-		images := newImages(w.machine.Summary.Images, d.Configs[name].Summary.Images)
 		asking.Go(func() {
 			found, err := l.askChange(ctx, want, minor)
 			if err != nil {
@@ -77,69 +71,15 @@ func (f *Fleet) askChanges(ctx context.Context, d cluster.Desired) {
 				return
 			}
 			found.For = q.wanted
-			if found.Refused != "" || len(images) == 0 {
-				f.answer(w, q, dryRun{found: &found})
-				return
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			if w.dryRun.of == q {
+				w.dryRun.found = &found
 			}
-			f.expectPull(w, q, images)
-			f.running.Go(func() { f.pullAhead(f.ctx, w, l, q, found, images, minor) })
 		})
 	}
 	f.mu.Unlock()
 	asking.Wait()
-}
-
-// pullAhead has a machine pull what its next config names, and answers the question about
-// that config when it has all: a kubelet is stopped before the image of the new one is asked
-// for, and a config that names one which no registry has is taken all the same (recorded:
-// 1.13.9).
-func (f *Fleet) pullAhead(ctx context.Context, w *watcher, l *link, q question, found cluster.Change, images []image, minor int) {
-	defer func() { // it is looked at
-		select {
-		case f.changed <- struct{}{}:
-		default:
-		}
-	}()
-	for n, i := range images {
-		f.expectPull(w, q, images[n:])
-		err := pullImage(ctx, l.grpc, i, minor)
-		switch code := status.Code(err); {
-		case err == nil:
-			continue
-		case code == codes.NotFound:
-			found.Refused = fmt.Sprintf("there is no image %s: %s", i.ref, formatError(err))
-			f.answer(w, q, dryRun{found: &found, again: time.Now().Add(missingPause), partial: true})
-		default:
-			f.log.Warn("cannot pull an image ahead of a config", logging.Node, w.node.Name, logging.Detail, i.ref, logging.Err, formatError(err))
-			f.answer(w, q, dryRun{found: &cluster.Change{For: q.wanted, Pulls: fmt.Sprintf("%s cannot be pulled (%s), and is tried again", i.ref, formatError(err))},
-				again: time.Now().Add(dryRunPause), partial: true})
-		}
-		return
-	}
-	f.answer(w, q, dryRun{found: &found})
-}
-
-// expectPull notes that a machine pulls images now, and is not asked again meanwhile. Why it
-// failed before is shown until it does not.
-func (f *Fleet) expectPull(w *watcher, q question, images []image) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if w.dryRun.of != q {
-		return
-	}
-	w.dryRun.again = time.Now().Add(time.Duration(len(images)+1) * pullWithin)
-	if !w.dryRun.partial {
-		w.dryRun.partial, w.dryRun.found = true, &cluster.Change{For: q.wanted, Pulls: fmt.Sprintf("it pulls %s first", images[0].ref)}
-	}
-}
-
-// answer keeps what was found of a question that still is one.
-func (f *Fleet) answer(w *watcher, q question, d dryRun) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if d.of = q; w.dryRun.of == q {
-		w.dryRun = d
-	}
 }
 
 // changeOf is the answer to the question that a machine poses now, if there is one.
@@ -149,10 +89,24 @@ func (w *watcher) changeOf(d *cluster.Desired) *cluster.Change {
 	switch {
 	case ok && w.unreachable == q.wanted:
 		return &cluster.Change{For: q.wanted, Refused: fmt.Sprintf("on trial with it, it did not answer at %s within %v, and went back to the config that it had; `talos-agent reconcile` has it tried once more", w.node.IP, provenWithin)}
-	case !ok || w.dryRun.of != q:
+	case !ok || w.dryRun.of != q || w.dryRun.found == nil:
 		return nil
 	}
-	return w.dryRun.found
+	change := *w.dryRun.found
+	change.Lacks = w.lackedImages(d)
+	return &change
+}
+
+// lackedImages names the images of its next config that a machine was not seen to have, for
+// people. The fleet's lock is held.
+func (w *watcher) lackedImages(d *cluster.Desired) string {
+	var refs []string
+	for _, i := range newImages(w.machine.Summary, d.Configs[w.node.Name].Summary) {
+		if time.Since(w.pulled[i]) > keptFor {
+			refs = append(refs, sanitize(i.ref))
+		}
+	}
+	return strings.Join(refs, ", ")
 }
 
 // manualSince is the minor of Talos 1 that never reboots for a config: it applies what
@@ -173,11 +127,11 @@ func (l *link) askChange(ctx context.Context, wanted cluster.Secret, minor int) 
 		switch reading := findReading("ApplyConfiguration", err); reading.meaning {
 		case invalid, never:
 			// What the machine quotes can be of the config that it has, too.
-			active, _, unread := l.readConfig(ctx, config.ActiveID)
+			active, unread := l.readConfig(ctx, config.ActiveID)
 			if unread != nil {
 				return cluster.Change{}, unread
 			}
-			return cluster.Change{Refused: orElse(redactMessage(status.Convert(err).Message(), data, active), "it gives no reason")}, nil
+			return cluster.Change{Refused: orElse(redactMessage(status.Convert(err).Message(), data, active.text), "it gives no reason")}, nil
 		}
 		return cluster.Change{}, errors.New(redactMessage(status.Convert(err).Message(), data))
 	}
@@ -191,9 +145,9 @@ func (l *link) askChange(ctx context.Context, wanted cluster.Secret, minor int) 
 	if minor < manualSince {
 		return cluster.Change{}, nil
 	}
-	active, _, err := l.readConfig(ctx, config.ActiveID)
+	active, err := l.readConfig(ctx, config.ActiveID)
 	if err != nil {
 		return cluster.Change{}, err
 	}
-	return cluster.Change{Reboots: needsReboot(active, data)}, nil
+	return cluster.Change{Reboots: needsReboot(active.text, data)}, nil
 }

@@ -3,7 +3,9 @@ package talos
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"regexp"
 	"strings"
 	"time"
 
@@ -14,14 +16,16 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 const (
 	// pullWithin bounds the pull of one image. A machine asks a registry that does not answer
 	// for as long as it is asked itself, and Talos 1.14 bounds no pull.
 	pullWithin = 5 * time.Minute
-	// missingPause is the wait before a machine is asked again for an image that no registry had.
-	missingPause = 5 * time.Minute
+	// keptFor is how long an image that was pulled counts as being there: Talos removes those
+	// that nothing uses after an hour (READ: 1.13, 1.14). To pull one that is there costs nothing.
+	keptFor = 30 * time.Minute
 	// imagesSince is the minor of Talos 1 that brought the service for images.
 	imagesSince = 13
 )
@@ -32,18 +36,22 @@ type image struct {
 	namespace common.ContainerdNamespace
 }
 
-// newImages lists the images that a config has a machine run and another does not. The
-// kubelet and etcd are Talos' own containers, what else there is are static pods.
-func newImages(have, want cluster.Images) (out []image) {
+// newImages lists the images that a config names and another does not. The kubelet and etcd
+// are Talos' own containers, what else there is are static pods. Where images come from other
+// registries from then on, or are asked for in another way, a machine cannot pull them before.
+func newImages(have, want cluster.ConfigSummary) (out []image) {
+	if have.Images == (cluster.Images{}) || have.Registries != want.Registries {
+		return nil
+	}
 	for _, i := range []struct {
 		have, want string
 		namespace  common.ContainerdNamespace
 	}{
-		{have.Kubelet, want.Kubelet, common.ContainerdNamespace_NS_SYSTEM},
-		{have.Etcd, want.Etcd, common.ContainerdNamespace_NS_SYSTEM},
-		{have.APIServer, want.APIServer, common.ContainerdNamespace_NS_CRI},
-		{have.ControllerManager, want.ControllerManager, common.ContainerdNamespace_NS_CRI},
-		{have.Scheduler, want.Scheduler, common.ContainerdNamespace_NS_CRI},
+		{have.Images.Kubelet, want.Images.Kubelet, common.ContainerdNamespace_NS_SYSTEM},
+		{have.Images.Etcd, want.Images.Etcd, common.ContainerdNamespace_NS_SYSTEM},
+		{have.Images.APIServer, want.Images.APIServer, common.ContainerdNamespace_NS_CRI},
+		{have.Images.ControllerManager, want.Images.ControllerManager, common.ContainerdNamespace_NS_CRI},
+		{have.Images.Scheduler, want.Images.Scheduler, common.ContainerdNamespace_NS_CRI},
 	} {
 		if i.want != "" && i.want != i.have {
 			out = append(out, image{i.want, i.namespace})
@@ -59,9 +67,6 @@ func pullImage(ctx context.Context, conn grpc.ClientConnInterface, i image, mino
 	if minor < imagesSince {
 		//lint:ignore SA1019 it is what versions up to v1.12 have
 		_, err := machineapi.NewMachineServiceClient(conn).ImagePull(ctx, &machineapi.ImagePullRequest{Namespace: i.namespace, Reference: i.ref})
-		if err != nil && strings.HasSuffix(err.Error(), ": not found") {
-			return status.Error(codes.NotFound, status.Convert(err).Message())
-		}
 		return err
 	}
 	stream, err := machineapi.NewImageServiceClient(conn).Pull(ctx, &machineapi.ImageServicePullRequest{
@@ -74,4 +79,18 @@ func pullImage(ctx context.Context, conn grpc.ClientConnInterface, i image, mino
 		return nil
 	}
 	return err
+}
+
+// location is what an error quotes of where an image is: after a redirect that may have a
+// signature in it.
+var location = regexp.MustCompile(`https?://[^\s"]+`)
+
+// explainPull returns why an image was not pulled, with what to do about it.
+func explainPull(i image, n cluster.Node, err error) error {
+	ref, why := sanitize(i.ref), location.ReplaceAllString(formatError(err), "its registry")
+	hint := fmt.Sprintf("the node keeps the config that it has; see whether it reaches the registry: `talosctl -n %s image pull %s`", n.IP, ref)
+	if status.Code(err) == codes.NotFound || strings.HasSuffix(why, ": not found") {
+		return fault.WithHint(fmt.Errorf("there is no image %s: %s", ref, why), "correct it in the patch that names it; the node keeps the config that it has")
+	}
+	return fault.WithHint(fmt.Errorf("%s could not be pulled: %s", ref, why), hint)
 }

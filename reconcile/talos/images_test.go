@@ -1,6 +1,7 @@
 package talos
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -24,80 +26,93 @@ func (b *bench) withKubelet(ref string) cluster.Config {
 	return cfg
 }
 
-// TestImagesArePulledAhead: a machine has the images of a config before that is known to be
-// one that it can be given, and a config with an image that no registry has is refused.
-func TestImagesArePulledAhead(t *testing.T) {
+// TestPullImages: a machine that lacks the images of its next config has them once they were
+// pulled, an image that no registry has is named, and one that could not be pulled is no
+// image that there is not.
+func TestPullImages(t *testing.T) {
 	for _, version := range []string{"v1.12.3", newest, "v1.14.1"} {
 		t.Run(version, func(t *testing.T) {
 			inBubble(t, version, []cluster.Node{cp(1)}, func(b *bench) {
 				b.bringUp(cp(1))
 				tag := "v" + kubernetesFor(version)
 				const repository = "ghcr.io/siderolabs/kubelet:"
-				wrong := b.withKubelet(repository + tag + "-nosuch")
-				b.calls()
-				b.until("it is refused", func(o cluster.Observed) bool {
-					c := o.Machines["cp-1"].Change
-					return c != nil && c.For == wrong.Digest && strings.HasPrefix(c.Refused, "there is no image "+repository+tag+"-nosuch: ")
-				})
-				// It may be published meanwhile.
-				for range 11 {
-					time.Sleep(time.Minute)
-					if c := b.see(cp(1)).Change; c == nil || c.Refused == "" {
-						t.Errorf("%+v", c)
+				lacks := func(want string) {
+					t.Helper()
+					b.until("it answers", func(o cluster.Observed) bool {
+						c := o.Machines["cp-1"].Change
+						return c != nil && c.For == b.desired.Configs["cp-1"].Digest
+					})
+					if c := b.see(cp(1)).Change; c == nil || c.Lacks != want || c.Refused != "" {
+						t.Errorf("%+v, want that it lacks %q", c, want)
 					}
 				}
-				time.Sleep(time.Minute)
-				if calls := b.calls(); calls["ImagePull"]+calls["Pull"] < 2 || calls["ImagePull"]+calls["Pull"] > 3 {
-					t.Errorf("calls %v", calls)
+				var progress []string
+				pull := func() error {
+					return b.fleet.PullImages(within(10*time.Minute), b.desired, cp(1), func(p cluster.Progress) { progress = append(progress, p.Waits) })
 				}
+				b.withKubelet(repository + tag + "-nosuch")
+				lacks(repository + tag + "-nosuch")
+				err := pull()
+				if err == nil || !strings.HasPrefix(err.Error(), "pull images on cp-1 (10.5.0.11): there is no image "+repository+tag+"-nosuch: ") || !strings.HasPrefix(fault.HintOf(err), "correct it in the patch") {
+					t.Errorf("%v", err)
+				}
+				lacks(repository + tag + "-nosuch")
 
-				right := b.withKubelet(repository + tag + "-fat")
-				if c := b.see(cp(1)).Change; c == nil || *c != (cluster.Change{For: right.Digest, Pulls: "it pulls " + repository + tag + "-fat first"}) {
-					t.Errorf("%+v", c)
+				b.withKubelet(repository + tag + "-fat")
+				lacks(repository + tag + "-fat")
+				b.world.Inject(world.Fault{System: "talos", Op: pullCall(version), Nth: 1, Kind: world.LoseRequest})
+				if err := pull(); err == nil || !strings.Contains(err.Error(), "-fat could not be pulled: ") || !strings.Contains(fault.HintOf(err), "`talosctl -n 10.5.0.11 image pull ") {
+					t.Errorf("%v, %q", err, fault.HintOf(err))
 				}
-				b.until("it has it", func(o cluster.Observed) bool {
-					c := o.Machines["cp-1"].Change
-					return c != nil && *c == cluster.Change{For: right.Digest}
-				})
-				if calls := b.calls(); calls["ImagePull"]+calls["Pull"] != 1 {
-					t.Errorf("calls %v", calls)
+				lacks(repository + tag + "-fat")
+				for range 2 {
+					if err := pull(); err != nil {
+						b.Error(err)
+					}
+					lacks("")
 				}
+				if last := progress[len(progress)-1]; last != "pulls "+repository+tag+"-fat" {
+					t.Errorf("progress %q", last)
+				}
+				time.Sleep(keptFor + time.Minute) // Talos may have removed it
+				lacks(repository + tag + "-fat")
 				b.wantNoViolations()
 			})
 		})
 	}
 }
 
-// TestPullThatFails: a registry that does not answer is no word on an image.
-func TestPullThatFails(t *testing.T) {
-	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
-		b.bringUp(cp(1))
-		b.world.Inject(world.Fault{System: "talos", Op: "machine.ImageService/Pull", Kind: world.LoseRequest, Times: 2})
-		const ref = "ghcr.io/siderolabs/kubelet:v1.36.1-slim"
-		cfg := b.withKubelet(ref)
-		b.until("it could not be pulled", func(o cluster.Observed) bool {
-			c := o.Machines["cp-1"].Change
-			return c != nil && c.Refused == "" && strings.HasPrefix(c.Pulls, ref+" cannot be pulled (") && strings.HasSuffix(c.Pulls, "), and is tried again")
-		})
-		b.until("it was pulled", func(o cluster.Observed) bool {
-			c := o.Machines["cp-1"].Change
-			return c != nil && *c == cluster.Change{For: cfg.Digest}
-		})
-		if log := b.log.String(); !strings.Contains(log, `level=WARN msg="cannot pull an image ahead of a config" node=cp-1 detail=`+ref) {
-			t.Errorf("log:\n%s", log)
-		}
-	})
+// pullCall is the call by which a version pulls.
+func pullCall(version string) string {
+	if parseMinor(version) < imagesSince {
+		return "machine.MachineService/ImagePull"
+	}
+	return "machine.ImageService/Pull"
 }
 
-// TestNewImages: what both configs have is there.
+// TestExplainPull: no address of a registry is repeated, which may have a signature in it.
+func TestExplainPull(t *testing.T) {
+	err := explainPull(image{ref: "x:1"}, cp(1), errors.New("failed to copy: httpReadSeeker: failed open: Get \"https://cdn.example.org/blob?X-Amz-Signature=abc\": EOF"))
+	if got := err.Error(); strings.Contains(got, "abc") || got != `x:1 could not be pulled: failed to copy: httpReadSeeker: failed open: Get "its registry": EOF` {
+		t.Error(got)
+	}
+}
+
+// TestNewImages: what both configs have is there, and what comes from other registries from
+// then on cannot be pulled before.
 func TestNewImages(t *testing.T) {
-	have := cluster.Images{Kubelet: "kubelet:1", Etcd: "etcd:1", APIServer: "a:1"}
-	want := cluster.Images{Kubelet: "kubelet:2", Etcd: "etcd:1", APIServer: "a:2", ControllerManager: "m:1", Scheduler: "s:1"}
+	have := cluster.ConfigSummary{Images: cluster.Images{Kubelet: "kubelet:1", Etcd: "etcd:1", APIServer: "a:1"}}
+	want := cluster.ConfigSummary{Images: cluster.Images{Kubelet: "kubelet:2", Etcd: "etcd:1", APIServer: "a:2", ControllerManager: "m:1", Scheduler: "s:1"}}
 	got := newImages(have, want)
 	if len(got) != 4 || got[0] != (image{"kubelet:2", common.ContainerdNamespace_NS_SYSTEM}) || got[1] != (image{"a:2", common.ContainerdNamespace_NS_CRI}) || got[2].ref != "m:1" || got[3].ref != "s:1" {
 		t.Errorf("%v", got)
 	}
-	if got := newImages(want, cluster.Images{Kubelet: "kubelet:2"}); len(got) != 0 {
-		t.Errorf("%v", got)
+	worker := cluster.ConfigSummary{Images: cluster.Images{Kubelet: "kubelet:2"}}
+	mirrored := want
+	mirrored.Registries = "mirror"
+	for _, c := range [][2]cluster.ConfigSummary{{want, worker}, {{}, want}, {have, mirrored}} {
+		if got := newImages(c[0], c[1]); len(got) != 0 {
+			t.Errorf("%v", got)
+		}
 	}
 }

@@ -25,11 +25,11 @@ func (f *Fleet) RunningConfig(ctx context.Context, d cluster.Desired, n cluster.
 	}
 	if err == nil {
 		err = f.lookOwn(ctx, n, k, func(l *link) error {
-			text, _, err := l.readConfig(ctx, config.ActiveID)
+			read, err := l.readConfig(ctx, config.ActiveID)
 			if err != nil {
 				return worded{err}
 			}
-			running = cluster.NewSecret(text)
+			running = cluster.NewSecret(read.text)
 			return nil
 		})
 	}

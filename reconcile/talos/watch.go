@@ -31,6 +31,7 @@ type watcher struct {
 	awaited     bool   // Observe waits for the first word: it is no news
 	link        *link  // that was proven; nil: none
 	dryRun      dryRun // what the wanted config would do
+	pulled      map[image]time.Time
 	unreachable string // the digest of a config with which the machine did not answer
 	round       uint64 // of the fleet, when the inventory last had the node
 }

@@ -80,6 +80,10 @@ func (n nodes) Label(ctx context.Context, d cluster.Desired, node cluster.Node) 
 // machines gives the Talos client the shape the executor wants.
 type machines struct{ *talos.Fleet }
 
+func (m machines) PullImages(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
+	return m.Fleet.PullImages(ctx, d, n, p)
+}
+
 func (m machines) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, boot string, p reconcile.Progress) error {
 	return m.Fleet.Reboot(ctx, d, n, boot, p)
 }

@@ -25,7 +25,7 @@ import (
 // minute. What did not answer by then is told so.
 const (
 	examineWithin = 50 * time.Second
-	readWithin    = 35 * time.Second // of it, for the repository
+	readWithin    = 30 * time.Second // of it, for the repository
 )
 
 // keepExamination is how long the result of an examination answers whoever may only

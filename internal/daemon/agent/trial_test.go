@@ -55,7 +55,8 @@ func TestFirewallThatLocksTheAgentOut(t *testing.T) {
 }
 
 // TestKubeletImageThatIsNowhere pushes an image of the kubelet that no registry has: no node
-// is given it, and all go on as they are; one that there is reaches everybody.
+// is given it, and all go on as they are; one that there is reaches everybody, each of whom
+// has pulled it before.
 func TestKubeletImageThatIsNowhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
