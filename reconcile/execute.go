@@ -413,7 +413,7 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n clus
 	}
 	if n.Role == cluster.ControlPlane {
 		if len(d.Spec.ControlPlanes()) > 1 {
-			if err := r.forfeit(ctx, d, n, "a control plane goes down while its member may lead etcd"); err != nil {
+			if err := r.forfeit(ctx, d, n); err != nil {
 				return err
 			}
 		}
@@ -430,9 +430,9 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n clus
 // forfeit has a member of etcd that leads give that up, so that the others do not wait for an
 // election. Where it cannot, because Talos chooses one that is dead (Talos 1.13.9: seen), they
 // wait, which is recorded; the quorum is a question of its own. It fails only when ctx ends.
-func (r *Reconciler) forfeit(ctx context.Context, d cluster.Desired, n cluster.Node, record string) error {
+func (r *Reconciler) forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) error {
 	if err := r.c.Machines.Forfeit(ctx, d, n); err != nil {
-		r.log.Warn(record, logging.Node, n.Name, logging.Err, err)
+		r.log.Warn("a member of etcd goes away while it may lead", logging.Node, n.Name, logging.Err, err)
 	}
 	return context.Cause(ctx)
 }
@@ -440,7 +440,7 @@ func (r *Reconciler) forfeit(ctx context.Context, d cluster.Desired, n cluster.N
 // removeMember removes a member from etcd. The quorum is looked at once more.
 func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a action.RemoveMember) error {
 	if a.Answers {
-		if err := r.forfeit(ctx, d, a.Node, "a member of etcd is removed while it may lead"); err != nil {
+		if err := r.forfeit(ctx, d, a.Node); err != nil {
 			return err
 		}
 	}

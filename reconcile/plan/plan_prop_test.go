@@ -203,7 +203,8 @@ func anyMachine(t *rapid.T, n cluster.Node) cluster.Machine {
 	}
 	if m.Reach == cluster.Configured && rapid.Bool().Draw(t, "config read") {
 		m.ConfigDigest = rapid.SampledFrom([]string{"config-" + n.Name, "another"}).Draw(t, "config")
-		m.Change = rapid.SampledFrom([]*cluster.Change{nil, {For: "config-" + n.Name}, {For: "config-" + n.Name, Reboots: true}, {For: "config-" + n.Name, Refused: "no"}, {For: "old"}}).Draw(t, "answer")
+		m.Change = rapid.SampledFrom([]*cluster.Change{nil, {For: "config-" + n.Name}, {For: "config-" + n.Name, Reboots: true}, {For: "config-" + n.Name, Refused: "no"}, {For: "config-" + n.Name, Lacks: "image", Reboots: true}, {For: "config-" + n.Name, Lacks: "image"}, {For: "old"}}).Draw(t, "answer")
+		m.Staged = rapid.SampledFrom([]string{"", "", "theirs"}).Draw(t, "staged")
 	}
 	if n.Role == cluster.ControlPlane && rapid.Bool().Draw(t, "has etcd") {
 		m.Services["etcd"] = cluster.Service{State: rapid.SampledFrom([]string{"Waiting", "Preparing", "Preparing", "Starting", "Running"}).Draw(t, "etcd"), Healthy: rapid.Bool().Draw(t, "healthy")}
@@ -310,8 +311,16 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		}
 	case action.ChangeConfig:
 		n = a.Node
-		if m := w.o.Machines[n.Name]; m.Reach != cluster.Configured || m.Change == nil || m.Change.Reboots || m.Change.Refused != "" || m.Change.For != a.Config.Digest {
+		if m := w.o.Machines[n.Name]; a.Drops {
+			if m.Reach != cluster.Configured || m.Staged == "" || m.ConfigDigest != a.Config.Digest || a.Info().Disrupts {
+				t.Errorf("%s, but the machine is %+v", a.Info(), m)
+			}
+		} else if lacks(w, n) || m.Reach != cluster.Configured || m.Change == nil || m.Change.Reboots || m.Change.Refused != "" || m.Change.For != a.Config.Digest {
 			t.Errorf("%s, but the machine is %+v", a.Info(), m)
+		}
+	case action.PullImages:
+		if n = a.Node; !lacks(w, n) || w.o.Machines[n.Name].Change.Refused != "" {
+			t.Errorf("%s, but the machine is %+v", a.Info(), w.o.Machines[n.Name])
 		}
 	case action.RemoveMember:
 		n = a.Node
@@ -337,7 +346,7 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 			}
 			break
 		}
-		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; readiness.Classify(n, w.o) != cluster.PhaseReady || vm.Lock != "" || vm.Managed || kn.Cordoned && kn.Turn == "" {
+		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; readiness.Classify(n, w.o) != cluster.PhaseReady || vm.Lock != "" || vm.Managed || kn.Cordoned && kn.Turn == "" || lacks(w, n) {
 			t.Errorf("%s, but vm and node are %+v, %+v", a.Info(), vm, kn)
 		}
 	case action.ShutDownVM:
@@ -385,6 +394,12 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 	if i := a.Info(); !open && !broken && w.o.Machines[i.Node].Reach != cluster.Silent && i.Disrupts && i.Kind != cluster.RemoveMember && w.o.Nodes.Value[i.Node].Turn == "" && !w.o.Facts.Destroying() {
 		t.Errorf("%s although the window is closed", i)
 	}
+}
+
+// lacks reports whether the machine of a node pulls images before it is changed.
+func lacks(w *world, n cluster.Node) bool {
+	c := w.o.Machines[n.Name].Change
+	return c != nil && c.For == w.d.Configs[n.Name].Digest && c.Lacks != "" && w.o.Nodes.Value[n.Name].Turn == ""
 }
 
 // asksReplacement reports whether somebody asks for a new machine of a node, which has had none
