@@ -299,6 +299,8 @@ type Machine struct {
 	Staged string
 	// StagedSince is since when it waits, by the machine's clock.
 	StagedSince time.Time
+	// StagedAuthorities are those of the config that waits.
+	StagedAuthorities Authorities
 	// Summary is of the config that it runs.
 	Summary   ConfigSummary
 	Schematic string // id of the running image's schematic, "" when it reports none

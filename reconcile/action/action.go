@@ -183,6 +183,8 @@ type (
 		// it runs another, zero where that is not known.
 		Edited bool
 		Since  time.Time
+		// Pulls: the machine has the images of the config before it is given that.
+		Pulls bool
 		// Drops: the machine runs what it should, and another config waits for its next boot,
 		// since then.
 		Drops bool

@@ -6,6 +6,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -51,7 +52,11 @@ func summarize(p config.Provider) cluster.ConfigSummary {
 	if c := p.Cluster(); c != nil && c.Etcd() != nil {
 		f.Authorities.Etcd = hashAuthorities(c.Etcd().CA(), nil)
 	}
-	f.Images, f.Registries = listImages(p, f.Role), hashRegistries(p)
+	// What cannot be read of these is no reason not to know the rest.
+	_, _ = recoverPanic(func() (struct{}, error) {
+		f.Images, f.Registries = listImages(p, f.Role), hashRegistries(p)
+		return struct{}{}, nil
+	})
 	return f
 }
 
@@ -80,26 +85,51 @@ func listImages(p config.Provider, role cluster.Role) (images cluster.Images) {
 	return images
 }
 
-// hashRegistries hashes where a machine asks for images: mirrors, credentials, certificates.
+// hashRegistries hashes how a machine reaches images: mirrors, credentials, certificates, names,
+// proxies, and which images it takes.
 func hashRegistries(p config.Provider) string {
 	var parts []string
+	add := func(format string, args ...any) { parts = append(parts, fmt.Sprintf(format, args...)) }
 	for name, m := range p.RegistryMirrorConfigs() {
-		parts = append(parts, fmt.Sprintf("mirror %q %v", name, m.SkipFallback()))
+		add("mirror %q %v", name, m.SkipFallback())
 		for i, e := range m.Endpoints() {
-			parts = append(parts, fmt.Sprintf("mirror %q endpoint %d %q %v", name, i, e.Endpoint(), e.OverridePath()))
+			add("mirror %q endpoint %d %q %v", name, i, e.Endpoint(), e.OverridePath())
 		}
 	}
 	for name, a := range p.RegistryAuthConfigs() {
-		parts = append(parts, fmt.Sprintf("auth %q %q %q %q %q", name, a.Username(), a.Password(), a.Auth(), a.IdentityToken()))
+		add("auth %q %q %q %q %q", name, a.Username(), a.Password(), a.Auth(), a.IdentityToken())
 	}
 	for name, c := range p.RegistryTLSConfigs() {
-		parts = append(parts, fmt.Sprintf("tls %q %q %v", name, c.CA(), c.InsecureSkipVerify()))
+		add("tls %q %q %v", name, c.CA(), c.InsecureSkipVerify())
 		if id := c.ClientIdentity(); id != nil {
-			parts = append(parts, fmt.Sprintf("tls %q %q %q", name, id.Crt, id.Key))
+			add("tls %q %q %q", name, id.Crt, id.Key)
 		}
 	}
 	if c := p.TrustedRoots(); c != nil {
-		parts = append(parts, fmt.Sprintf("roots %q", c.ExtraTrustedRootCertificates()))
+		add("roots %q", c.ExtraTrustedRootCertificates())
+	}
+	if c := p.NetworkResolverConfig(); c != nil {
+		for i, r := range c.Resolvers() {
+			add("resolver %d %v", i, r)
+		}
+	}
+	for _, h := range p.NetworkStaticHostConfig() {
+		add("host %q %q", h.IP(), h.Aliases())
+	}
+	variables := map[string]string{}
+	if m := p.Machine(); m != nil {
+		maps.Copy(variables, m.Env())
+	}
+	if c := p.Environment(); c != nil {
+		maps.Copy(variables, c.Variables())
+	}
+	for name, value := range variables {
+		add("variable %q %q", name, value)
+	}
+	if c := p.ImageVerificationConfig(); c != nil {
+		for i, r := range c.Rules() {
+			add("rule %d %q %v %v", i, r.ImagePattern(), r.Skip(), r.Deny())
+		}
 	}
 	if len(parts) == 0 {
 		return ""

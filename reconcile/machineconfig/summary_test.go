@@ -14,7 +14,9 @@ func TestSummarize(t *testing.T) {
 		s := snapshot(t, contract)
 		want := cluster.ConfigSummary{Cluster: s.Spec.Name, DNSDomain: "cluster.local", Pods: s.Spec.Network.PodCIDR.String(), Services: s.Spec.Network.ServiceCIDR.String()}
 		for name, cfg := range mustRender(t, s) {
-			want.Registries = cfg.Summary.Registries
+			if want.Registries = cfg.Summary.Registries; want.Registries == "" {
+				t.Errorf("%s at %s: nothing of resolvers", name, contract)
+			}
 			want.Authorities, want.Role, want.Flannel = cfg.Summary.Authorities, cluster.ControlPlane, "yes"
 			of := s.Spec.Versions.Kubernetes
 			want.Images = cluster.Images{Kubelet: "ghcr.io/siderolabs/kubelet:" + of, APIServer: "registry.k8s.io/kube-apiserver:" + of, ControllerManager: "registry.k8s.io/kube-controller-manager:" + of, Scheduler: "registry.k8s.io/kube-scheduler:" + of}
@@ -81,5 +83,39 @@ func TestAddressesOfPatches(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("%s: %v", text, got)
 		}
+	}
+}
+
+// TestHashRegistries: whatever a machine needs to reach an image is in the digest, and nothing
+// else.
+func TestHashRegistries(t *testing.T) {
+	const rest = "version: v1alpha1\nmachine: {type: worker, token: a.b, ca: {crt: \"\"}, "
+	of := func(more string) string {
+		t.Helper()
+		s, err := Summarize([]byte(rest + more))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Registries
+	}
+	seen := map[string]string{}
+	for _, more := range []string{
+		"}", "registries: {mirrors: {docker.io: {endpoints: [\"https://a.example.org\"]}}}}", "registries: {mirrors: {docker.io: {endpoints: [\"https://a.example.org\", \"https://b.example.org\"]}}}}",
+		"registries: {mirrors: {docker.io: {endpoints: [\"https://b.example.org\", \"https://a.example.org\"]}}}}", "registries: {mirrors: {docker.io: {endpoints: [\"https://a.example.org\"], skipFallback: true}}}}",
+		"registries: {config: {a.example.org: {auth: {username: u, password: p}}}}}", "registries: {config: {a.example.org: {auth: {username: u, password: q}}}}}",
+		"registries: {config: {a.example.org: {tls: {insecureSkipVerify: true}}}}}", "network: {nameservers: [10.0.0.1]}}", "network: {nameservers: [10.0.0.2]}}",
+		"network: {extraHostEntries: [{ip: 10.0.0.1, aliases: [a.example.org]}]}}", "env: {https_proxy: \"http://10.0.0.1\"}}",
+		"}\n---\napiVersion: v1alpha1\nkind: TrustedRootsConfig\nname: a\ncertificates: x\n",
+	} {
+		sum := of(more)
+		if other, twice := seen[sum]; twice {
+			t.Errorf("%s and %s are the same", more, other)
+		}
+		if seen[sum] = more; sum != of(more) {
+			t.Errorf("%s is not the same again", more)
+		}
+	}
+	if of("sysctls: {a: b}}") != of("}") {
+		t.Error("a sysctl has to do with images")
 	}
 }

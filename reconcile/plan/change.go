@@ -140,18 +140,18 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 	}
 }
 
-// lacksImages reports whether a node pulls images before it is given its config, or is drained
-// for that. A turn that was begun is ended.
+// lacksImages reports whether the machine of a node that is Ready pulls images before it is
+// given its config, or is taken down for that.
 func (m *planner) lacksImages(n cluster.Node) bool {
 	c := m.o.Machines[n.Name].Change
-	return c != nil && c.For == m.d.Repository().Configs[n.Name].Digest && c.Lacks != "" && m.o.Nodes.Value[n.Name].Turn == ""
+	return c != nil && c.Lacks != "" && m.plan.Phases[n.Name] == cluster.PhaseReady
 }
 
 // changeConfig gives a running node its config at once: first to one node, and to the
 // others when that has been Ready with it for a while.
 func (m *planner) changeConfig(n cluster.Node) {
 	c := m.o.Machines[n.Name].Change
-	a := action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed}
+	a := action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed, Pulls: m.plan.Phases[n.Name] == cluster.PhaseReady}
 	a.Target = m.configs()
 	if m.isEdited(n) {
 		a.Edited, a.Since = true, m.o.Machines[n.Name].ConfigSince

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -108,7 +109,7 @@ func (m *planner) judgeMachines() {
 	left := slices.DeleteFunc(slices.Clone(m.removed), func(n cluster.Node) bool { _, stays := m.d.Spec.Node(n.Name); return stays })
 	for _, n := range slices.Concat(m.d.Spec.Nodes, left) {
 		mach := m.o.Machines[n.Name]
-		if what := mach.Summary.Authorities.Other(ours); what != "" && mach.Reach == cluster.Configured {
+		if what := cmp.Or(mach.Summary.Authorities.Other(ours), mach.StagedAuthorities.Other(ours)); what != "" && mach.Reach == cluster.Configured {
 			m.rotated = append(m.rotated, n.Name)
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.SecretsChanged, About: what, Message: fmt.Sprintf("its machine has another certificate authority than secrets.sops.yaml (that of %s); until they are the same no node is taken out of service, removed or given a config", what),
 				Hint: "somebody has rotated it: bring the new one into secrets.sops.yaml, or rotate it back"})

@@ -29,7 +29,7 @@ func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 		}
 	}
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
-		if c := mach.Change; dr.Reason == cluster.ConfigDrift && !dr.IsStaged() && c != nil && c.For == dr.Want && c.Reboots && len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) == 0 {
+		if c := mach.Change; dr.Reason == cluster.ConfigDrift && !dr.IsStaged() && c != nil && c.For == dr.Want && !m.lacksImages(n) && c.Reboots && len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) == 0 {
 			out = append(out, dr)
 		}
 	}
@@ -113,14 +113,11 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, m.o.VMs[n.Name].Carrier(n), n.IP)})
 		return
 	}
-	if m.lacksImages(n) || m.holdTurn(n, kn, ready, drifts) {
+	if m.holdTurn(n, kn, ready, drifts) {
 		return
 	}
 	restart := cluster.Restart{Target: targetOf(drifts), Boot: mach.BootID, Revision: m.d.Repository().Revision}
 	var config cluster.Config // that is staged
-	if mach.Staged != "" {
-		config = m.d.Repository().Configs[n.Name] // and not what somebody staged
-	}
 	hardware := false
 	for _, dr := range drifts {
 		if dr.Reason == cluster.ConfigDrift {
@@ -128,6 +125,14 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		} else {
 			hardware = true
 		}
+	}
+	if want := m.d.Repository().Configs[n.Name]; mach.Staged != "" && config.Digest == "" {
+		if mach.ConfigDigest != want.Digest {
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, About: "staged", Message: fmt.Sprintf("waits to change %s: it would boot another config (%s)", drift.DescribeChange(drifts), drift.DescribeStaged(mach.StagedSince)),
+				Hint: fmt.Sprintf("apply the config that it runs once more, which drops that: `talosctl -n %s get machineconfig` shows both", n.IP)})
+			return
+		}
+		config = want // and not what somebody staged
 	}
 	switch {
 	case !kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID:
@@ -180,7 +185,7 @@ func (m *planner) turnBefore(n cluster.Node) string {
 		return ""
 	}
 	for _, cp := range m.d.Spec.ControlPlanes() {
-		if !cp.Locked && (len(m.turnOf(cp)) > 0 || m.o.Nodes.Value[cp.Name].Turn != "") {
+		if !cp.Locked && (len(m.turnOf(cp)) > 0 || m.o.Nodes.Value[cp.Name].Turn != "" || m.isRunning(cluster.PullImages, cp.Name) || m.isPlanned(cluster.PullImages, cp.Name)) {
 			return cp.Name
 		}
 	}

@@ -522,6 +522,9 @@ func (w *world) run(t *testing.T, line string) string {
 		w.o = cloneObserved(w.o)
 		mach := w.o.Machines[arg(1)]
 		mach.Summary.Authorities = cluster.Authorities{Talos: "t", Kubernetes: arg(2)}
+		if len(f) > 3 { // of a config that waits for the next boot
+			mach.StagedAuthorities = cluster.Authorities{Talos: "t", Kubernetes: arg(3)}
+		}
 		w.o.Machines[arg(1)] = mach
 	case "ask": // every node, what the config of the inventory takes
 		for _, n := range w.d.Spec.Nodes {

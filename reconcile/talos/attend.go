@@ -142,6 +142,7 @@ type view struct {
 	pace                        time.Duration
 	failed                      int // listings that failed in a row
 	active, saved               savedConfig
+	staged                      [sha256.Size]byte // of the text of the last one that was seen to wait
 
 	sawStatus, sawServices, sawConfig, booted bool
 }
@@ -271,9 +272,14 @@ func (v *view) compareConfigs(m *cluster.Machine) {
 	if v.active.of != nil {
 		m.ConfigSince = v.active.of.Updated()
 	}
-	m.Staged, m.StagedSince = "", time.Time{}
-	if v.saved.digest != "" && v.active.digest != "" && v.saved.digest != v.active.digest && isStaged(v.active.of, v.saved.of) {
-		m.Staged, m.StagedSince = v.saved.digest, v.saved.of.Updated()
+	m.Staged, m.StagedSince, m.StagedAuthorities = "", time.Time{}, cluster.Authorities{}
+	if v.saved.digest == "" || v.active.digest == "" || v.saved.digest == v.active.digest {
+		return
+	}
+	// A trial that ends gives what ran before once more, and leaves what waits (recorded: 1.13.9).
+	if v.saved.sum == v.staged || isStaged(v.active.of, v.saved.of) {
+		v.staged = v.saved.sum
+		m.Staged, m.StagedSince, m.StagedAuthorities = v.saved.digest, v.saved.of.Updated(), v.saved.summary.Authorities
 	}
 }
 

@@ -93,7 +93,9 @@ func (w *watcher) changeOf(d *cluster.Desired) *cluster.Change {
 		return nil
 	}
 	change := *w.dryRun.found
-	change.Lacks = w.lackedImages(d)
+	if change.Refused == "" {
+		change.Lacks = w.lackedImages(d)
+	}
 	return &change
 }
 
@@ -102,7 +104,7 @@ func (w *watcher) changeOf(d *cluster.Desired) *cluster.Change {
 func (w *watcher) lackedImages(d *cluster.Desired) string {
 	var refs []string
 	for _, i := range newImages(w.machine.Summary, d.Configs[w.node.Name].Summary) {
-		if time.Since(w.pulled[i]) > keptFor {
+		if !w.pulled[i] {
 			refs = append(refs, sanitize(i.ref))
 		}
 	}

@@ -23,9 +23,6 @@ const (
 	// pullWithin bounds the pull of one image. A machine asks a registry that does not answer
 	// for as long as it is asked itself, and Talos 1.14 bounds no pull.
 	pullWithin = 5 * time.Minute
-	// keptFor is how long an image that was pulled counts as being there: Talos removes those
-	// that nothing uses after an hour (READ: 1.13, 1.14). To pull one that is there costs nothing.
-	keptFor = 30 * time.Minute
 	// imagesSince is the minor of Talos 1 that brought the service for images.
 	imagesSince = 13
 )
