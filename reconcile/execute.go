@@ -316,9 +316,6 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.PullImages:
 		return r.c.Machines.PullImages(ctx, d.Repository(), a.Node, p)
 	case action.ChangeConfig:
-		if a.Drops {
-			return r.c.Machines.DropStaged(ctx, d.Repository(), a.Node, a.Config)
-		}
 		if a.Pulls {
 			if err := r.c.Machines.PullImages(ctx, d.Repository(), a.Node, p); err != nil {
 				return err
@@ -331,6 +328,8 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 			return err
 		}
 		return watchNode(ctx, p)
+	case action.DropConfig:
+		return r.c.Machines.DropStaged(ctx, d.Repository(), a.Node, a.Config)
 	case action.DrainNode:
 		return r.c.Nodes.Drain(ctx, d, a.Node, a.Target, a.How, p)
 	case action.ShutDownVM:
@@ -433,55 +432,6 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n clus
 		restart.At = time.Now().UTC()
 		f.Restarts[n.Name] = restart
 	})
-}
-
-// forfeit has a member of etcd that leads give that up, so that the others do not wait for an
-// election. Where it cannot, because Talos chooses one that is dead (Talos 1.13.9: seen), they
-// wait, which is recorded; the quorum is a question of its own. It fails only when ctx ends.
-func (r *Reconciler) forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) error {
-	if err := r.c.Machines.Forfeit(ctx, d, n); err != nil {
-		r.log.Warn("a member of etcd goes away while it may lead", logging.Node, n.Name, logging.Err, err)
-	}
-	return context.Cause(ctx)
-}
-
-// removeMember removes a member from etcd. The quorum is looked at once more.
-func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a action.RemoveMember) error {
-	if a.Answers {
-		if err := r.forfeit(ctx, d, a.Node); err != nil {
-			return err
-		}
-	}
-	if why := plan.EtcdWithoutMember(d, r.askEtcd(ctx, d), a.Node.Name); why != "" {
-		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "the member of %s is not removed from etcd: %s", a.Node.Name, why)
-	}
-	if err := r.noteMemberLeaves(a.Node.Name); err != nil {
-		return err
-	}
-	return r.c.Machines.RemoveMember(ctx, d, a.Node, a.Member)
-}
-
-// checkEtcd asks all members of etcd once more, right before one of them goes down, and
-// returns an error unless the others keep the quorum.
-func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster.Node) error {
-	if why := plan.EtcdWithout(d, r.askEtcd(ctx, d), n.Name); why != "" {
-		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "%s is not taken down: %s", n.Name, why)
-	}
-	return nil
-}
-
-// askEtcd asks all members of etcd who they are.
-func (r *Reconciler) askEtcd(ctx context.Context, d cluster.Desired) cluster.Observed {
-	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
-	defer cancel()
-	o := cluster.Observed{Now: time.Now(), Facts: r.c.Journal.Facts()}
-	for _, ob := range r.c.Observers {
-		if f, ok := ob.(Forgetter); ok { // that remembers the members
-			f.Forget(d.Spec.ID)
-			ob.Observe(ctx, d, &o)
-		}
-	}
-	return o
 }
 
 // fetchChart fetches a chart under the pin of the inventory, else under the one

@@ -225,7 +225,7 @@ func TestStepsOfActions(t *testing.T) {
 		"a vm that is not changed":    {do: action.ChangeVM{Node: cp, Moves: true}, fails: "change vm", want: []string{"change vm"}},
 		"change a config":             {do: action.ChangeConfig{Node: cp, Config: config}, want: []string{"change config", "watch"}, ok: true},
 		"change a worker's config":    {do: action.ChangeConfig{Node: wk, Config: config}, want: []string{"change config"}, ok: true},
-		"drop a staged config":        {do: action.ChangeConfig{Node: cp, Config: config, Drops: true}, want: []string{"drop staged"}, ok: true},
+		"drop a staged config":        {do: action.DropConfig{Node: cp, Config: config}, want: []string{"drop staged"}, ok: true},
 		"a config with new images":    {do: action.ChangeConfig{Node: wk, Config: config, Pulls: true}, want: []string{"pull images", "change config"}, ok: true},
 		"a config without its images": {do: action.ChangeConfig{Node: wk, Config: config, Pulls: true, First: true}, fails: "pull images", want: []string{"pull images"}},
 		"reboot without its images":   {do: action.RebootNode{Node: cp, Config: config}, fails: "pull images", want: []string{"pull images"}},

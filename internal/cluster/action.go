@@ -29,6 +29,7 @@ const (
 	ShutDownVM        ActionKind = "shut down vm"
 	PullImages        ActionKind = "pull images"
 	ChangeConfig      ActionKind = "change config"
+	DropConfig        ActionKind = "drop config"
 	DrainNode         ActionKind = "drain node"
 	RebootNode        ActionKind = "reboot node"
 	UncordonNode      ActionKind = "uncordon node"

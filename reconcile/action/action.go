@@ -185,9 +185,14 @@ type (
 		Since  time.Time
 		// Pulls: the machine has the images of the config before it is given that.
 		Pulls bool
-		// Drops: the machine runs what it should, and another config waits for its next boot,
-		// since then.
-		Drops bool
+	}
+
+	// DropConfig has a machine that runs what it should keep that, and drop another config,
+	// which waits for its next boot since then.
+	DropConfig struct {
+		Node   cluster.Node
+		Config cluster.Config
+		Since  time.Time
 	}
 
 	// DrainNode takes a node out of service: nothing new is placed on it, and what can
@@ -394,19 +399,21 @@ func (a PullImages) Info() Info {
 // Info implements Action.
 func (a ChangeConfig) Info() Info {
 	i := infoOfNode(cluster.ChangeConfig, a.Node, fmt.Sprintf("change the machine config of %s", a.Node.Name))
-	switch {
-	case a.Drops:
-		i.Text = fmt.Sprintf("drop the machine config that waits for the next boot of %s (%s)", a.Node.Name, drift.DescribeStaged(a.Since))
-	case a.Edited:
+	if a.Edited {
 		i.Text = fmt.Sprintf("change the machine config of %s back%s", a.Node.Name, DescribeConfigEdit(a.Since))
 	}
 	if a.Asks {
 		i.Text += ", or reboot it for that: it is asked then"
 	}
 	// On a control plane it may restart a static pod.
-	i.Disrupts = a.Node.Role == cluster.ControlPlane && !a.Drops
+	i.Disrupts = a.Node.Role == cluster.ControlPlane
 	i.Change = "config=" + a.Config.Digest
 	return i
+}
+
+// Info implements Action.
+func (a DropConfig) Info() Info {
+	return infoOfNode(cluster.DropConfig, a.Node, fmt.Sprintf("drop the machine config that waits for the next boot of %s (%s)", a.Node.Name, drift.DescribeStaged(a.Since)))
 }
 
 // Info implements Action.

@@ -59,7 +59,7 @@ func DescribeHave(drifts []Drift) string {
 	for _, dr := range drifts {
 		switch {
 		case dr.IsStaged():
-			words = append(words, "another machine config for its next boot")
+			words = append(words, fmt.Sprintf("another machine config for its next boot (%s)", dr.By))
 			continue
 		case dr.Reason == cluster.ConfigDrift:
 			words = append(words, "another machine config")
@@ -93,6 +93,7 @@ func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Mach
 	out := OfVM(d.Spec, n, o.VMs[n.Name])
 	if mach.Reach == cluster.Configured {
 		out = append(out, OfMachine(d, o, n, mach)...)
+		out = append(out, OfStaged(d, n, mach)...)
 	}
 	if kn, ok := o.Nodes.Value[n.Name]; ok {
 		out = append(out, OfMeta(kn.EditsFor(RepositoryNode(d, n).Meta()))...)
@@ -116,10 +117,15 @@ func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach clust
 	if want := d.Configs[n.Name].Digest; want != "" && mach.ConfigDigest != "" && mach.ConfigDigest != want {
 		return []Drift{{cluster.ConfigDrift, "machine config", want, mach.ConfigDigest, Reboot, ""}}
 	}
-	if want := d.Configs[n.Name].Digest; want != "" && mach.ConfigDigest == want && mach.Staged != "" {
-		return []Drift{{cluster.ConfigDrift, "staged machine config", "", "another one", InPlace, DescribeStaged(mach.StagedSince)}}
-	}
 	return nil
+}
+
+// OfStaged is what waits for the next boot of a machine that runs the inventory's config.
+func OfStaged(d cluster.Desired, n cluster.Node, mach cluster.Machine) []Drift {
+	if want := d.Configs[n.Name].Digest; want == "" || mach.ConfigDigest != want || mach.Staged == "" {
+		return nil
+	}
+	return []Drift{{cluster.ConfigDrift, "staged machine config", "", "another one", InPlace, DescribeStaged(mach.StagedSince)}}
 }
 
 // hardwareField is one field of a VM that is compared.

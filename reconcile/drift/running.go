@@ -61,7 +61,7 @@ func CountConfigs(d cluster.Desired, o cluster.Observed) (same, other int) {
 		if d.Configs[n.Name].Digest == "" || mach.Reach != cluster.Configured || mach.ConfigDigest == "" {
 			continue
 		}
-		if mach.Staged = ""; len(OfMachine(d, o, n, mach)) > 0 { // what waits does not run
+		if len(OfMachine(d, o, n, mach)) > 0 {
 			other++
 		} else {
 			same++

@@ -20,6 +20,7 @@ func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 	}
 	m.planVM(n, vm)
 	m.planConfig(n, mach)
+	m.planStaged(n, mach)
 	m.planMeta(n)
 	m.planTurn(n, mach)
 }
@@ -125,8 +126,6 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 				Hint: "undo the change in cluster.yaml or in the patch; another network, or another cni, needs another cluster"})
 		case n.Locked:
 			m.blockLocked(n, []drift.Drift{dr})
-		case dr.IsStaged(): // it only waits: no other node is to see first what becomes of it
-			m.do(action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Drops: true, Since: mach.StagedSince})
 		case c == nil || c.For != dr.Want:
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; it is asked what the change takes", Within: seeWithin})
 		case c.Refused != "":
@@ -137,6 +136,18 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 		case !c.Reboots:
 			m.changeConfig(n)
 		}
+	}
+}
+
+// planStaged drops what waits for the next boot of a node that runs the inventory's config.
+func (m *planner) planStaged(n cluster.Node, mach cluster.Machine) {
+	staged := drift.OfStaged(m.d.Repository(), n, mach)
+	switch {
+	case len(staged) == 0, mach.Reach != cluster.Configured, slices.Contains(m.rotated, n.Name), slices.Contains(m.reassigned, n.Name): // or reported
+	case n.Locked:
+		m.blockLocked(n, staged)
+	default:
+		m.do(action.DropConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Since: mach.StagedSince})
 	}
 }
 
@@ -191,9 +202,7 @@ func targetOfConfigs(d cluster.Desired) string {
 
 // isProven reports whether a node that has had a new config since then does well with it.
 func (m *planner) isProven(n cluster.Node, since time.Time) bool {
-	mach := m.o.Machines[n.Name]
-	mach.Staged = "" // what waits does not run
-	return m.plan.Phases[n.Name] == cluster.PhaseReady && len(drift.OfMachine(m.d.Repository(), m.o, n, mach)) == 0 &&
+	return m.plan.Phases[n.Name] == cluster.PhaseReady && len(drift.OfMachine(m.d.Repository(), m.o, n, m.o.Machines[n.Name])) == 0 &&
 		m.o.Now.Sub(since) >= WatchedFor && !m.isRunning(cluster.ChangeConfig, n.Name)
 }
 

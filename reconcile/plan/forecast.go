@@ -173,17 +173,15 @@ func effect(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 	case action.ChangeVM:
 		changeVM(d, o, a)
 	case action.PullImages:
-		if m := o.Machines[a.Node.Name]; m.Change != nil {
-			change := *m.Change
-			change.Lacks = ""
-			m.Change = &change
-			o.Machines[a.Node.Name] = m
-		}
+		m := o.Machines[a.Node.Name]
+		m.Change = m.Change.WithImages()
+		o.Machines[a.Node.Name] = m
+	case action.DropConfig:
+		o.Machines[a.Node.Name] = o.Machines[a.Node.Name].WithoutStaged()
 	case action.ChangeConfig:
 		m := o.Machines[a.Node.Name]
 		m.ConfigDigest, m.ConfigSince = a.Config.Digest, o.Now
-		m.Staged, m.StagedSince = "", time.Time{}
-		o.Machines[a.Node.Name] = m
+		o.Machines[a.Node.Name] = m.WithoutStaged()
 		labelByTalos(o, drift.RepositoryNode(*d, a.Node))
 		if a.First {
 			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: o.Now.Add(-WatchedFor)})
@@ -269,8 +267,7 @@ func bootAgain(o *cluster.Observed, name string, config cluster.Config, reach cl
 	m.BootID += "+"
 	m.ConfigSince = o.Now
 	m.ConfigDigest = cmp.Or(config.Digest, m.Staged, m.ConfigDigest)
-	m.Staged, m.StagedSince = "", time.Time{}
-	o.Machines[name] = m
+	o.Machines[name] = m.WithoutStaged()
 }
 
 // takeDisks takes disks from those storages of a host that are not thin.

@@ -41,6 +41,7 @@ var actionWithin = map[cluster.ActionKind]time.Duration{
 	cluster.ShutDownVM:        10 * time.Minute,
 	cluster.PullImages:        30 * time.Minute, // five minutes each
 	cluster.ChangeConfig:      10 * time.Minute,
+	cluster.DropConfig:        10 * time.Minute,
 	cluster.DrainNode:         time.Hour, // evictions have a timeout of their own
 	cluster.RebootNode:        20 * time.Minute,
 	cluster.UncordonNode:      10 * time.Minute,

@@ -312,11 +312,12 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		}
 	case action.ChangeConfig:
 		n = a.Node
-		if m := w.o.Machines[n.Name]; a.Drops {
-			if m.Reach != cluster.Configured || m.Staged == "" || m.ConfigDigest != a.Config.Digest || a.Info().Disrupts {
-				t.Errorf("%s, but the machine is %+v", a.Info(), m)
-			}
-		} else if lacks(w, n) || m.Reach != cluster.Configured || m.Change == nil || m.Change.Reboots || m.Change.Refused != "" || m.Change.For != a.Config.Digest {
+		if m := w.o.Machines[n.Name]; lacks(w, n) || m.Reach != cluster.Configured || m.Change == nil || m.Change.Reboots || m.Change.Refused != "" || m.Change.For != a.Config.Digest {
+			t.Errorf("%s, but the machine is %+v", a.Info(), m)
+		}
+	case action.DropConfig:
+		n = a.Node
+		if m := w.o.Machines[n.Name]; m.Reach != cluster.Configured || m.Staged == "" || m.ConfigDigest != a.Config.Digest {
 			t.Errorf("%s, but the machine is %+v", a.Info(), m)
 		}
 	case action.PullImages:

@@ -472,7 +472,7 @@ func TestStagedConfigIsNotBooted(t *testing.T) {
 		w := newWorld(1, 2)
 		w.run(t, "made cps=1 workers=2")
 		w.run(t, "edit wk-2 cores=2 staged="+staged)
-		w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.ChangeConfig, Subject: "wk-2"}, Until: w.o.Now.Add(time.Hour)})
+		w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.DropConfig, Subject: "wk-2"}, Until: w.o.Now.Add(time.Hour)})
 		for range 10 {
 			for _, a := range Make(w.d, w.o, w.p).Actions {
 				if down, ok := a.(action.ShutDownVM); ok {

@@ -55,7 +55,7 @@ func TestNodesKeepTheirRole(t *testing.T) {
 			t.Errorf("%+v: wk-2 does not wait: %v", c, p.Waiting)
 		}
 		for _, a := range p.Actions {
-			if i := a.Info(); i.Disrupts || i.Destructive || i.Kind == cluster.ChangeConfig {
+			if i := a.Info(); i.Disrupts || i.Destructive || i.Kind == cluster.ChangeConfig || i.Kind == cluster.DropConfig {
 				t.Errorf("%+v: %s", c, i.Text)
 			}
 		}

@@ -1,7 +1,6 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -109,10 +108,15 @@ func (m *planner) judgeMachines() {
 	left := slices.DeleteFunc(slices.Clone(m.removed), func(n cluster.Node) bool { _, stays := m.d.Spec.Node(n.Name); return stays })
 	for _, n := range slices.Concat(m.d.Spec.Nodes, left) {
 		mach := m.o.Machines[n.Name]
-		if what := cmp.Or(mach.Summary.Authorities.Other(ours), mach.StagedAuthorities.Other(ours)); what != "" && mach.Reach == cluster.Configured {
+		what, which, hint := mach.Summary.Authorities.Other(ours), "its machine", "somebody has rotated it: bring the new one into secrets.sops.yaml, or rotate it back"
+		if what == "" {
+			what, which = mach.StagedAuthorities.Other(ours), "a config that waits for the next boot of its machine"
+			hint = fmt.Sprintf("bring the new one into secrets.sops.yaml, or apply the config that it runs once more, which drops that: `talosctl -n %s get machineconfig` shows both", n.IP)
+		}
+		if what != "" && mach.Reach == cluster.Configured {
 			m.rotated = append(m.rotated, n.Name)
-			m.block(cluster.Block{Subject: n.Name, Reason: cluster.SecretsChanged, About: what, Message: fmt.Sprintf("its machine has another certificate authority than secrets.sops.yaml (that of %s); until they are the same no node is taken out of service, removed or given a config", what),
-				Hint: "somebody has rotated it: bring the new one into secrets.sops.yaml, or rotate it back"})
+			m.block(cluster.Block{Subject: n.Name, Reason: cluster.SecretsChanged, About: what, Hint: hint,
+				Message: fmt.Sprintf("%s has another certificate authority than secrets.sops.yaml (that of %s); until they are the same no node is taken out of service, removed or given a config", which, what)})
 		}
 		if _, stays := m.d.Spec.Node(n.Name); stays && m.roleOf(n) != n.Role {
 			m.reassigned = append(m.reassigned, n.Name)
@@ -142,7 +146,7 @@ func (m *planner) roleOf(n cluster.Node) cluster.Role {
 // has another authority, or another role, so that it is not known how many votes are left. It
 // reports whether it does. What an administrator has decided is done.
 func (m *planner) holdByMachines(i action.Info) bool {
-	if !m.isHeld() || !i.Disrupts && !i.Destructive && i.Kind != cluster.ChangeConfig || m.o.Facts.Destroying() || m.forgets(i.Node) {
+	if !m.isHeld() || !i.Disrupts && !i.Destructive && i.Kind != cluster.ChangeConfig && i.Kind != cluster.DropConfig || m.o.Facts.Destroying() || m.forgets(i.Node) {
 		return false
 	}
 	if len(m.rotated) > 0 {

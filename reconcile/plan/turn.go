@@ -29,7 +29,7 @@ func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 		}
 	}
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
-		if c := mach.Change; dr.Reason == cluster.ConfigDrift && !dr.IsStaged() && c != nil && c.For == dr.Want && !m.lacksImages(n) && c.Reboots && len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) == 0 {
+		if c := mach.Change; dr.Reason == cluster.ConfigDrift && c != nil && c.For == dr.Want && !m.lacksImages(n) && c.Reboots && len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) == 0 {
 			out = append(out, dr)
 		}
 	}
@@ -63,9 +63,8 @@ func (m *planner) describeOrigin(n cluster.Node, drifts []drift.Drift, describe 
 		case cluster.HardwareDrift:
 			origin = action.ChangedOf(m.o.VMs[n.Name]).String()
 		case cluster.ConfigDrift:
-			mach := m.o.Machines[n.Name]
-			if origin = action.DescribeConfigEdit(mach.ConfigSince); rest[0].IsStaged() {
-				origin = " (" + drift.DescribeStaged(mach.StagedSince) + ")"
+			if !rest[0].IsStaged() {
+				origin = action.DescribeConfigEdit(m.o.Machines[n.Name].ConfigSince)
 			}
 		}
 		words, rest = append(words, describe(rest[:end])+origin), rest[end:]
@@ -212,9 +211,7 @@ func EndedTurns(d cluster.Desired, o cluster.Observed, p cluster.Policy) []strin
 	m.judgeCapacity()
 	var out []string
 	for _, n := range d.Spec.Nodes {
-		mach := o.Machines[n.Name]
-		mach.Staged = "" // what waits does not run
-		same := o.VMs[n.Name].Hardware.Known && mach.ConfigDigest != "" && len(m.turnOf(n))+len(drift.OfMachine(d.Repository(), o, n, mach)) == 0
+		same := o.VMs[n.Name].Hardware.Known && o.Machines[n.Name].ConfigDigest != "" && len(m.turnOf(n))+len(drift.OfMachine(d.Repository(), o, n, o.Machines[n.Name])) == 0
 		if _, ok := o.Facts.Restarts[n.Name]; ok && same && m.plan.Phases[n.Name] == cluster.PhaseReady {
 			out = append(out, n.Name)
 		}

@@ -72,6 +72,8 @@ func effectOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKi
 		effect(d, o, action.ChangeVM{Node: n, Drifts: slices.DeleteFunc(drift.OfNodeVM(*d, *o, n, o.VMs[n.Name]), func(dr drift.Drift) bool { return dr.How != drift.InPlace && dr.How != drift.NextStart })})
 	case cluster.PullImages:
 		effect(d, o, action.PullImages{Node: n})
+	case cluster.DropConfig:
+		effect(d, o, action.DropConfig{Node: n})
 	case cluster.ChangeConfig:
 		effect(d, o, action.ChangeConfig{Node: n, Config: d.Repository().Configs[n.Name]})
 	}

@@ -179,11 +179,8 @@ func (c *comparison) compareMachine(n cluster.Node, diff *cluster.NodeDifference
 	mach := c.o.Machines[n.Name]
 	switch mach.Reach {
 	case cluster.Configured:
-		for _, dr := range drift.OfMachine(c.repository, c.o, n, mach) {
-			if dr.Reason != cluster.ConfigDrift || dr.IsStaged() { // else its text is compared
-				diff.Machine = append(diff.Machine, describeDrifts([]drift.Drift{dr})...)
-			}
-		}
+		drifts := slices.DeleteFunc(drift.OfMachine(c.repository, c.o, n, mach), func(dr drift.Drift) bool { return dr.Reason == cluster.ConfigDrift })
+		diff.Machine = describeDrifts(append(drifts, drift.OfStaged(c.repository, n, mach)...))
 	case cluster.Maintenance:
 		diff.Machine = []cluster.FieldDifference{{Field: "machine config", Has: "none: it is in maintenance mode", Wants: "one"}}
 		return

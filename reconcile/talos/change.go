@@ -94,7 +94,7 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	case had.holds(cfg.Digest, stage):
 		return nil
 	case keep && had.running != cfg.Digest:
-		return errors.New("nothing was sent: it runs another config by now")
+		return fault.WithHint(errors.New("nothing was sent: it runs another config by now"), "the next look compares that with the inventory's")
 	}
 	for _, theirs := range [][]byte{had.active, had.waiting} {
 		if err := checkAuthorities(theirs, cfg.Bytes.Reveal()); err != nil {
