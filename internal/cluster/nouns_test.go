@@ -3,6 +3,7 @@ package cluster
 import (
 	"errors"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -388,5 +389,36 @@ func TestGrowth(t *testing.T) {
 	}
 	if got := has.DiskUse(); got["fast"] != 60 || got[""] != 31 {
 		t.Errorf("the disks of the vm take %v", got)
+	}
+}
+
+// TestMachineWithout: what a forecast takes away is gone, and nothing else.
+func TestMachineWithout(t *testing.T) {
+	m := Machine{Reach: Configured, ConfigDigest: "runs", Staged: "waits", StagedSince: time.Unix(1, 0), StagedAuthorities: Authorities{Talos: "t"}}
+	if got := m.WithoutStaged(); !reflect.DeepEqual(got, Machine{Reach: Configured, ConfigDigest: "runs"}) || m.Staged != "waits" {
+		t.Errorf("%+v of %+v", got, m)
+	}
+	var none *Change
+	all, lacks := &Change{For: "a", Reboots: true}, &Change{For: "a", Reboots: true, Lacks: "image"}
+	if none.WithImages() != nil || all.WithImages() != all {
+		t.Error("what lacks nothing is changed")
+	}
+	if got := lacks.WithImages(); *got != *all || lacks.Lacks != "image" {
+		t.Errorf("%+v of %+v", got, lacks)
+	}
+}
+
+// TestImagesAreNoDifference: they, and where they are from, change on a cluster that lives.
+func TestImagesAreNoDifference(t *testing.T) {
+	have := ConfigSummary{Cluster: "dev", Images: Images{Kubelet: "a"}, Registries: "a"}
+	want := ConfigSummary{Cluster: "dev", Images: Images{Kubelet: "b"}, Registries: "b"}
+	if got := have.Differences(want); len(got) != 0 {
+		t.Errorf("%v", got)
+	}
+	// Nor are they all that is known of a config.
+	for _, only := range []ConfigSummary{{Images: Images{Kubelet: "a"}}, {Registries: "a"}} {
+		if a, b := only.Differences(have), have.Differences(only); len(a)+len(b) != 0 {
+			t.Errorf("%v, %v", a, b)
+		}
 	}
 }
