@@ -109,7 +109,7 @@ var changes = []change{
 	{"`locked: true`, with any of them", func(_ *world, n *cluster.Node) { n.Locked, n.Cores = true, 8 }},
 }
 
-// outcome plans a change to its end, and returns what it leads to, in words.
+// outcome plans a change to its end, and returns what it leads to, in the words of `talos-agent plan`.
 func outcome(t *testing.T, c change, answer string) string {
 	t.Helper()
 	w := newWorld(3, 2)
@@ -131,23 +131,24 @@ func outcome(t *testing.T, c change, answer string) string {
 		w.o.Machines[n.Name] = mach
 	}
 	f := Forecast(w.d, w.o, w.p)
-	var kinds []string
+	var kinds []cluster.ActionKind
+	var texts []string
 	for _, s := range f.Steps {
 		if !strings.HasPrefix(s.Text, "upload image") && !strings.HasPrefix(s.Text, "download image") && (s.Subject == n.Name || s.Subject == renamed) {
-			kinds = append(kinds, string(s.Action))
+			kinds, texts = append(kinds, s.Action), append(texts, s.Text)
 		}
 	}
 	switch {
 	case len(kinds) == 0 && len(f.Blocked) > 0:
-		return "refused: " + f.Blocked[0].Message
+		return "refused: " + f.Blocked[0].Message + "<br>" + strings.ReplaceAll(f.Blocked[0].Hint, "|", `\|`)
 	case len(kinds) == 0 && len(f.Waiting) > 0:
 		t.Errorf("%s: waits: %v", c.field, f.Waiting)
-	case slices.Contains(kinds, string(cluster.DeleteVM)):
-		return "its machine is deleted: " + strings.Join(kinds, ", ")
-	case slices.Contains(kinds, string(cluster.DrainNode)):
-		return "in a turn: " + strings.Join(kinds, ", ")
+	case slices.Contains(kinds, cluster.DeleteVM):
+		return "its machine is deleted: " + strings.Join(texts, "; ")
+	case slices.Contains(kinds, cluster.DrainNode):
+		return "in a turn: " + strings.Join(texts, "; ")
 	case len(kinds) > 0:
-		return "as it runs: " + strings.Join(kinds, ", ")
+		return "as it runs: " + strings.Join(texts, "; ")
 	}
 	return "nothing"
 }
