@@ -53,7 +53,7 @@ func measureRollOut(t *testing.T, table *figures) {
 		s.Push(files, "a label")
 		s.UntilReady(time.Hour)
 		table.add(figure{what: sz.String() + ": configs rendered for a label on one node", measured: float64(s.rendered() - rendered), must: 1})
-		asks, err := countSinceFetch(s.Lab.World.Calls()[calls:])
+		asks, _, err := countSinceFetch(s.Lab.World.Calls()[calls:])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -68,14 +68,23 @@ func labelOne(files map[string][]byte) {
 	files[nodes] = bytes.Replace(files[nodes], []byte("{name: dev-wk-7, "), []byte("{name: dev-wk-7, labels: {example.org/tier: batch}, "), 1)
 }
 
-// countSinceFetch counts the calls since the fetch that brought a push: what is looked at by
-// the clock, while nothing is pushed, is not among them.
-func countSinceFetch(calls []world.CallRecord) (int, error) {
-	brought := slices.IndexFunc(calls, func(c world.CallRecord) bool { return c.System == "git" && strings.HasPrefix(c.Op, "POST ") })
-	if brought < 1 || calls[brought-1].System != "git" {
-		return 0, fmt.Errorf("no fetch is followed by another call of its own: %v", calls)
+// countSinceFetch counts the calls since the fetch that brought a push, and apart from them
+// the configs of VMs that were read: each pass reads some by the clock, pushed or not.
+func countSinceFetch(calls []world.CallRecord) (asked, audits int, err error) {
+	isGit := func(c world.CallRecord) bool { return c.System == "git" }
+	brought := slices.IndexFunc(calls, func(c world.CallRecord) bool { return isGit(c) && strings.HasPrefix(c.Op, "POST ") })
+	if brought < 1 || !slices.ContainsFunc(calls[:brought], isGit) {
+		return 0, 0, fmt.Errorf("no fetch that a question came before: %v", calls)
 	}
-	return len(calls) - (brought - 1), nil
+	asked = 1 // the question whether there is something new
+	for _, c := range calls[brought:] {
+		if strings.HasSuffix(c.Op, "/qemu/{vmid}/pending") {
+			audits++
+		} else {
+			asked++
+		}
+	}
+	return asked, audits, nil
 }
 
 // changing is how long it took from the first call that changes something to the last.

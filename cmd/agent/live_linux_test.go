@@ -22,6 +22,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -51,7 +52,7 @@ func newLive(t *testing.T, c lab.Config) *live {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	c.Prefix = prefix
+	c.Prefix, c.Hosts = prefix, []pve.Host{roomy()}
 	l, err := lab.Start(c)
 	if err != nil {
 		t.Fatal(err)
@@ -74,6 +75,16 @@ func newLive(t *testing.T, c lab.Config) *live {
 		}
 	})
 	return h
+}
+
+// roomy is a host that has room for 1,000 nodes.
+func roomy() pve.Host {
+	storages := pve.InstalledStorages()
+	storages[0].Content = append(storages[0].Content, "import")
+	for i := range storages {
+		storages[i].TotalBytes = 128 << 40
+	}
+	return pve.Host{MemoryBytes: 16 << 40, Storages: storages}
 }
 
 // edit replaces texts, given in pairs, in one of the host's files.
@@ -237,6 +248,9 @@ func (h *live) untilReady(within, every time.Duration) {
 			return false, nil // it has not read the repository yet
 		}
 		last = s
+		if s.Condition == cluster.Stalled && s.Revision.Commit() == head {
+			return false, errors.New("only a person can go on")
+		}
 		return s.Condition == cluster.Ready && s.Revision == s.Applied && s.Revision.Commit() == head, err
 	})
 	if err != nil {

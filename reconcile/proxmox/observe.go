@@ -275,11 +275,12 @@ func (l *look) audits(ages map[int]time.Time) []int {
 func (l *look) audit(vmid int) {
 	r, touches := l.guests[vmid], l.c.touches(vmid)
 	f, _ := l.c.recall(vmid)
+	asked := time.Now() // what is asked for anew during this pass is not read again by the next
 	conf, active, err := l.c.config(l.ctx, string(r.Node), vmid)
 	switch {
 	case err == nil:
 		before := f
-		f.configured(conf, active, vmid, l.now)
+		f.configured(conf, active, vmid, asked)
 		l.findChanger(vmid, touches, string(r.Node), before, f)
 		l.c.remember(vmid, touches, f)
 	case isAnswered(err):
