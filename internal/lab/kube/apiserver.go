@@ -64,7 +64,7 @@ func (c *connections) followState(conn net.Conn, state http.ConnState) {
 			c.open = map[net.Conn]bool{}
 		}
 		c.open[conn] = true
-	case http.StateClosed:
+	case http.StateClosed, http.StateHijacked:
 		delete(c.open, conn)
 	}
 }

@@ -170,7 +170,7 @@ func (a *apiserver) evictPod(w http.ResponseWriter, req *request) error {
 	}
 	s.updateStatus(resPods, key, func(o map[string]any) bool {
 		status := rules.EnsureMap(o, "status")
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting")
+		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting")
 		return !dry && rules.ValueAt(o, "metadata", "deletionTimestamp") == nil
 	})
 	if _, _, err := s.dropObject(resPods, key, opts); err != nil {

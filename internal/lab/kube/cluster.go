@@ -396,27 +396,6 @@ func (p *pod) readPod(body map[string]any) {
 	}
 }
 
-// setCondition sets one condition of a list and keeps its time while its status
-// stays.
-func setCondition(list []any, kind, status, reason, message string) []any {
-	next := map[string]any{"type": kind, "status": status, "lastTransitionTime": formatNow(), "reason": reason, "message": message}
-	maps.DeleteFunc(next, func(_ string, v any) bool { return v == "" })
-	list = slices.Clone(list)
-	i := slices.IndexFunc(list, func(e any) bool { c, _ := e.(map[string]any); return rules.TextAt(c, "type") == kind })
-	if i < 0 {
-		return append(list, next)
-	}
-	c, _ := list[i].(map[string]any)
-	if rules.TextAt(c, "status") == status {
-		next["lastTransitionTime"] = c["lastTransitionTime"]
-	}
-	if beat, ok := c["lastHeartbeatTime"]; ok {
-		next["lastHeartbeatTime"] = beat
-	}
-	list[i] = next
-	return list
-}
-
 // setStatus stores an object's status if it differs.
 func (cl *cluster) setStatus(r ref, status map[string]any) {
 	o := cl.store.getObject(r.res, r.key)

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -48,11 +47,17 @@ var everyday = []struct {
 	{"logs POD --previous", "GET", "/api/v1/namespaces/default/pods/POD/log?previous=true", "", "", 400, `previous terminated container \"main\" in pod \"POD\" not found`},
 	{"logs POD -c side", "GET", "/api/v1/namespaces/default/pods/POD/log?container=side", "", "", 400, "container side is not valid for pod POD"},
 	{"logs nosuch", "GET", "/api/v1/namespaces/default/pods/nosuch/log", "", "", 404, `pods \"nosuch\" not found`},
-	{"exec POD -- sh", "GET", "/api/v1/namespaces/default/pods/POD/exec?command=sh&container=main&stdin=true&stdout=true", "", "", 500, "error dialing backend: dial tcp 10.0.0.21:10250: connect: connection refused"},
-	{"exec POD -- sh, over SPDY", "POST", "/api/v1/namespaces/default/pods/POD/exec?command=sh&container=main", "", "", 500, "error dialing backend"},
-	{"port-forward POD 80", "POST", "/api/v1/namespaces/default/pods/POD/portforward", "", "", 500, "error dialing backend"},
+	{"logs POD --tail=1", "GET", "/api/v1/namespaces/default/pods/POD/log?tailLines=1", "", "", 200, "no program runs in it"},
+	{"logs POD --since=1s", "GET", "/api/v1/namespaces/default/pods/POD/log?sinceSeconds=1", "", "", 200, ""},
+	{"logs POD --limit-bytes=9", "GET", "/api/v1/namespaces/default/pods/POD/log?limitBytes=9", "", "", 200, "container"},
+	{"logs POD --tail=-5", "GET", "/api/v1/namespaces/default/pods/POD/log?tailLines=-5", "", "", 422, `tailLines: Invalid value: -5: must be greater than or equal to 0`},
+	{"exec POD -- sh, without a connection", "GET", "/api/v1/namespaces/default/pods/POD/exec?command=sh&container=main&stdin=true&stdout=true", "", "", 400, "Upgrade request required"},
+	{"exec POD -c side -- sh", "POST", "/api/v1/namespaces/default/pods/POD/exec?command=sh&container=side", "", "", 400, "container side is not valid for pod POD"},
+	{"port-forward POD 80, without a connection", "POST", "/api/v1/namespaces/default/pods/POD/portforward", "", "", 400, "Upgrade request required"},
 	{"a method that logs do not have", "DELETE", "/api/v1/namespaces/default/pods/POD/log", "", "", 405, "does not allow this method"},
 	{"auth can-i delete nodes", "POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", `{"kind":"SelfSubjectAccessReview","apiVersion":"authorization.k8s.io/v1","spec":{"resourceAttributes":{"verb":"delete","resource":"nodes"}}}`, "", 201, `"allowed":true`},
+	{"auth can-i --list", "POST", "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews", `{"kind":"SelfSubjectRulesReview","apiVersion":"authorization.k8s.io/v1","spec":{"namespace":"default"}}`, "", 201, `"resourceRules":[{"apiGroups":["*"],"resources":["*"],"verbs":["*"]}`},
+	{"auth whoami", "POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", `{"kind":"SelfSubjectReview","apiVersion":"authentication.k8s.io/v1"}`, "", 201, `"userInfo":{"groups":["system:masters","system:authenticated"],"username":"admin"}`},
 	{"scale deployment web --replicas=2", "PATCH", "/apis/apps/v1/namespaces/default/deployments/web/scale", `{"spec":{"replicas":2}}`, "application/merge-patch+json", 200, `"kind":"Scale"`},
 	{"scale deployment web --replicas=1", "PATCH", "/apis/apps/v1/namespaces/default/deployments/web/scale", `{"spec":{"replicas":1}}`, "application/merge-patch+json", 200, `"replicas":1`},
 	{"rollout restart deployment web", "PATCH", "/apis/apps/v1/namespaces/default/deployments/web?fieldManager=kubectl-rollout", `{"spec":{"template":{"metadata":{"annotations":{"kubectl.kubernetes.io/restartedAt":"2026-01-01T00:00:00Z"}}}}}`, asMerge, 200, `"kubectl.kubernetes.io/restartedAt":"2026-01-01T00:00:00Z"`},
@@ -82,57 +87,6 @@ func TestEverydayRequests(t *testing.T) {
 			if e.method != "GET" {
 				time.Sleep(time.Minute) // for what follows from it
 			}
-		}
-	})
-}
-
-// TestLogsAreFollowed holds a log open until its reader closes it.
-func TestLogsAreFollowed(t *testing.T) {
-	bubble(t, func(t *testing.T, l *lab) {
-		set := bringWeb(t, l)
-		stream, err := set.CoreV1().Pods("default").GetLogs(webPod(t, set), &corev1.PodLogOptions{Follow: true}).Stream(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ended := make(chan error, 1)
-		go func() {
-			_, err := io.ReadAll(stream)
-			ended <- err
-		}()
-		time.Sleep(time.Hour)
-		select {
-		case err := <-ended:
-			t.Errorf("the log ended: %v", err)
-		default:
-		}
-		_ = stream.Close() // ends what reads it
-		<-ended
-	})
-}
-
-// TestLogsWithoutKubelet asks for the log of a pod whose node is off, and of one that
-// does not run yet.
-func TestLogsWithoutKubelet(t *testing.T) {
-	bubble(t, func(t *testing.T, l *lab) {
-		set := l.running(apiAddr)
-		ready := newReadiness()
-		stop := l.kube.RunKubelet(l.id, kubelet("wk-1", "10.0.0.21", 501), ready.call)
-		makeWeb(t, set)
-		time.Sleep(5 * time.Minute)
-		logs := func() error {
-			stream, err := set.CoreV1().Pods("default").GetLogs(webPod(t, set), &corev1.PodLogOptions{}).Stream(ctx)
-			if err != nil {
-				return err
-			}
-			return stream.Close()
-		}
-		if err := logs(); err != nil {
-			t.Errorf("of a pod that runs: %v", err)
-		}
-		stop()
-		time.Sleep(time.Second)
-		if err := logs(); err == nil || !strings.Contains(err.Error(), `dial tcp 10.0.0.21:10250: connect: no route to host`) {
-			t.Errorf("of a node that is off: %v", err)
 		}
 	})
 }

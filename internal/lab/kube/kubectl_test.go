@@ -46,16 +46,28 @@ func TestKubectl(t *testing.T) {
 	if err := clientcmd.WriteToFile(l.kubeconfig(net+".11"), kubeconfig); err != nil {
 		t.Fatal(err)
 	}
-	kubectl := func(stdin string, args ...string) string {
-		t.Helper()
+	run := func(stdin string, args ...string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), binary, args...)
 		cmd.Env = append(os.Environ(), "HOME="+home, "KUBECONFIG="+kubeconfig)
 		cmd.Stdin = strings.NewReader(stdin)
 		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	kubectl := func(stdin string, args ...string) string {
+		t.Helper()
+		out, err := run(stdin, args...)
 		if err != nil {
 			t.Errorf("kubectl %s: %v\n%s", strings.Join(args, " "), err, out)
 		}
-		return string(out)
+		return out
+	}
+	refused := func(args ...string) string {
+		t.Helper()
+		out, err := run("", args...)
+		if err == nil {
+			t.Errorf("kubectl %s succeeds", strings.Join(args, " "))
+		}
+		return out
 	}
 	expect := func(out string, patterns ...string) {
 		t.Helper()
@@ -81,6 +93,10 @@ func TestKubectl(t *testing.T) {
 	expect(kubectl("", "api-resources"), `deployments +deploy +apps/v1 +true +Deployment`)
 	expect(kubectl("", "auth", "can-i", "delete", "nodes"), `(?m)^yes$`)
 	expect(kubectl("", "logs", "deployment/web"), `container "main" of image "web:2" on the lab`)
+	expect(kubectl("", "auth", "can-i", "--list"), `\*\.\* +\[\] +\[\] +\[\*\]`)
+	expect(kubectl("", "auth", "whoami"), `Username +admin`, `Groups +\[system:masters system:authenticated\]`)
+	expect(refused("exec", "deployment/web", "--", "sh"), `exec: "sh": executable file not found in \$PATH: unknown`)
+	expect(refused("exec", "-it", "deployment/web", "--", "/bin/sh"), `exec: "/bin/sh": stat /bin/sh: no such file or directory`)
 	expect(kubectl("", "describe", "node", "wk-1"), `Non-terminated Pods: +\(\d+ in total\)`)
 	expect(kubectl("", "scale", "deployment/web", "--replicas=2"), `deployment.apps/web scaled`)
 	expect(kubectl("", "rollout", "status", "deployment/web", "--timeout=30s"), `successfully rolled out`)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -201,25 +202,29 @@ func (k *kubelet) describeNode(o map[string]any) {
 	status["capacity"], status["allocatable"] = rules.NodeSize(cmp.Or(k.k.Cores, 4), cmp.Or(k.k.MemoryMiB, 8192), k.k.Control)
 	status["daemonEndpoints"] = map[string]any{"kubeletEndpoint": map[string]any{"Port": int64(10250)}}
 	for _, p := range rules.Pressures {
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), p.Condition, "False", p.Reasons[0], p.Texts[0])
+		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), p.Condition, "False", p.Reasons[0], p.Texts[0])
 	}
 	if k.network {
 		rules.RemoveTaint(spec, taintNotReady)
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
+		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
 	} else {
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
+		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
 	}
 	for _, c := range rules.MapsAt(status, "conditions") {
-		c["lastHeartbeatTime"] = formatNow()
+		c["lastHeartbeatTime"] = rules.FormatNow()
 	}
 	k.reported = time.Now()
 }
 
-// runsKubelet reports whether the kubelet of a node runs.
-func (cl *cluster) runsKubelet(node string) bool {
+// findKubelet returns the address of a node's kubelet, and whether it runs.
+func (cl *cluster) findKubelet(node string) (address string, runs bool, err error) {
+	o := cl.store.getObject(resNodes, objectKey("", node))
+	if o == nil {
+		return "", false, apierrors.NewNotFound(resNodes.gr(), node)
+	}
 	cl.c.mu.Lock()
 	defer cl.c.mu.Unlock()
-	return cl.kubelets[node].isAlive()
+	return rules.NodeAddress(o.body, "InternalIP"), cl.kubelets[node].isAlive(), nil
 }
 
 // SetPressure makes a node short of something, DiskPressure for example, or no longer.
@@ -244,7 +249,7 @@ func (c *Clusters) SetPressure(node, condition string, on bool) bool {
 			}
 		})
 		status := rules.EnsureMap(o, "status")
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), condition, value, p.Reasons[which], p.Texts[which])
+		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), condition, value, p.Reasons[which], p.Texts[which])
 		return true
 	})
 	c.wakeLoop()
@@ -276,7 +281,7 @@ func (k *kubelet) connectNetwork() {
 			c.world.Spend("ready", node, settle, "cni/"+node)
 			k.cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
 				status := rules.EnsureMap(o, "status")
-				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
+				status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
 				rules.WriteAs(rules.Controllers, o, func() { rules.RemoveTaint(rules.EnsureMap(o, "spec"), taintNotReady) })
 				return true
 			})
@@ -293,7 +298,7 @@ func (cl *cluster) loseNode(k *kubelet) {
 	cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
 		status := rules.EnsureMap(o, "status")
 		for _, c := range []string{"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"} {
-			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
+			status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), c, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
 		}
 		rules.WriteAs(rules.Controllers, o, func() {
 			spec := rules.EnsureMap(o, "spec")

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
@@ -91,13 +92,7 @@ func (cl *cluster) pullFails(p *pod) bool {
 				continue
 			}
 			status := rules.MapAt(o.copyBody(), "status")
-			waits := map[string]any{"waiting": map[string]any{"reason": "ImagePullBackOff",
-				"message": fmt.Sprintf("Back-off pulling image %q: ErrImagePull: failed to pull and unpack image %q: failed to resolve reference %q: %s", image, image, image, pullError(image))}}
-			if list == "initContainers" {
-				status["initContainerStatuses"] = containerStates(o.body, list, false, waits)
-				waits = map[string]any{"waiting": map[string]any{"reason": "PodInitializing"}}
-			}
-			status["containerStatuses"] = containerStates(o.body, "containers", false, waits)
+			containers.FailPull(o.body, status, list, image, pullError(image))
 			cl.setStatus(ref{resPods, p.key}, status)
 			return true
 		}
@@ -134,61 +129,17 @@ func (cl *cluster) startPod(p *pod) {
 	n := cl.nodes[p.node]
 	k := cl.kubelets[p.node]
 	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
-		for _, c := range slices.Concat(rules.MapsAt(o, "spec", "initContainers"), rules.MapsAt(o, "spec", "containers")) {
+		for _, c := range containers.All(o) {
 			cl.c.pulled[k.imageKey(rules.TextAt(c, "image"))] = true
 		}
-		status := rules.EnsureMap(o, "status")
-		ip := k.k.Address.String()
-		status["hostIP"], status["hostIPs"] = ip, []any{map[string]any{"ip": ip}}
+		host := k.k.Address.String()
+		own := host
 		if !p.hostNetwork {
-			ip = cmp.Or(rules.TextAt(status, "podIP"), n.nextIP())
+			own = cmp.Or(rules.TextAt(o, "status", "podIP"), n.nextIP())
 		}
-		status["podIP"], status["podIPs"] = ip, []any{map[string]any{"ip": ip}}
-		rules.FillMissing(status, "startTime", formatNow())
-		if policy := rules.TextAt(o, "spec", "restartPolicy"); policy != "" && policy != "Always" {
-			status["phase"] = "Succeeded"
-			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Ready", "False", "PodCompleted", "")
-			status["containerStatuses"] = containerStates(o, "containers", false, map[string]any{"terminated": map[string]any{
-				"reason": "Completed", "exitCode": int64(0), "startedAt": formatNow(), "finishedAt": formatNow(),
-			}})
-			return true
-		}
-		status["phase"] = "Running"
-		for _, c := range []string{"PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady"} {
-			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "True", "", "")
-		}
-		if len(rules.MapsAt(o, "spec", "initContainers")) > 0 {
-			status["initContainerStatuses"] = containerStates(o, "initContainers", true, map[string]any{"terminated": map[string]any{
-				"reason": "Completed", "exitCode": int64(0), "startedAt": formatNow(), "finishedAt": formatNow(),
-			}})
-		}
-		status["containerStatuses"] = containerStates(o, "containers", true, map[string]any{"running": map[string]any{"startedAt": formatNow()}})
+		containers.Start(o, host, own)
 		return true
 	})
-}
-
-func waitingState() map[string]any {
-	return map[string]any{"waiting": map[string]any{"reason": "ContainerCreating"}}
-}
-
-// statusesOf is where the states of a list of containers are.
-var statusesOf = map[string]string{"containers": "containerStatuses", "initContainers": "initContainerStatuses"}
-
-// containerStates are the states of a pod's containers of a list, all the same.
-func containerStates(o map[string]any, list string, ready bool, state map[string]any) []any {
-	var out []any
-	had := rules.MapsAt(o, "status", statusesOf[list])
-	for i, c := range rules.MapsAt(o, "spec", list) {
-		restarts, last := int64(0), map[string]any{}
-		if i < len(had) {
-			restarts, last = rules.NumberAt(had[i], "restartCount"), rules.MapAt(had[i], "lastState")
-		}
-		out = append(out, map[string]any{
-			"name": rules.TextAt(c, "name"), "image": rules.TextAt(c, "image"), "imageID": "", "restartCount": restarts,
-			"ready": ready, "started": ready, "state": state, "lastState": last,
-		})
-	}
-	return out
 }
 
 // nextIP gives a pod an address of its node.
@@ -293,7 +244,7 @@ func (cl *cluster) placePod(p *pod) {
 	}
 	if best == nil {
 		status := rules.MapAt(o.copyBody(), "status")
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "PodScheduled", "False", "Unschedulable", refused.String())
+		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "PodScheduled", "False", "Unschedulable", refused.String())
 		cl.setStatus(ref{resPods, p.key}, status)
 		return
 	}
@@ -301,8 +252,8 @@ func (cl *cluster) placePod(p *pod) {
 	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
 		rules.EnsureMap(o, "spec")["nodeName"] = best.Name
 		status := rules.EnsureMap(o, "status")
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "PodScheduled", "True", "", "")
-		status["containerStatuses"] = containerStates(o, "containers", false, waitingState())
+		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "PodScheduled", "True", "", "")
+		status["containerStatuses"] = containers.States(o, "containers", false, containers.Waiting())
 		return true
 	})
 }

@@ -7,6 +7,7 @@ import (
 
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
@@ -120,8 +121,12 @@ var builtins = slices.Concat(
 		row{"replicasets", appsv1.ReplicaSet{}, []string{"rs"}, hasStatus | inAll, []string{"scale"}},
 		row{"statefulsets", appsv1.StatefulSet{}, []string{"sts"}, hasStatus | inAll, []string{"scale"}},
 	),
+	newRows("authentication.k8s.io", "v1",
+		row{"selfsubjectreviews", authenticationv1.SelfSubjectReview{}, nil, isGlobal | isReview, nil},
+	),
 	newRows("authorization.k8s.io", "v1",
 		row{"selfsubjectaccessreviews", authorizationv1.SelfSubjectAccessReview{}, nil, isGlobal | isReview, nil},
+		row{"selfsubjectrulesreviews", authorizationv1.SelfSubjectRulesReview{}, nil, isGlobal | isReview, nil},
 	),
 	newRows("autoscaling", "v2",
 		row{"horizontalpodautoscalers", autoscalingv2.HorizontalPodAutoscaler{}, []string{"hpa"}, hasStatus | inAll, nil},
@@ -210,7 +215,6 @@ var (
 	resLeases          = findBuiltin("coordination.k8s.io", "leases")
 	resSlices          = findBuiltin("discovery.k8s.io", "endpointslices")
 	resAttachments     = findBuiltin("storage.k8s.io", "volumeattachments")
-	resReviews         = findBuiltin("authorization.k8s.io", "selfsubjectaccessreviews")
 	resBudgets         = findBuiltin("policy", "poddisruptionbudgets")
 	resCRDs            = findBuiltin("apiextensions.k8s.io", "customresourcedefinitions")
 )

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/x509"
@@ -9,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/version"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -69,12 +70,12 @@ func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if res.review {
-		if err := a.reviewAccess(w, req, user); err != nil {
+		if err := a.reviewAccess(w, req, res, user); err != nil {
 			writeError(w, err)
 		}
 		return
 	}
-	if !user.master {
+	if !user.master() {
 		writeError(w, forbidRequest(user, req, res))
 		return
 	}
@@ -101,7 +102,7 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 		notServed(w, true)
 		return nil
 	}
-	if res == resPods && slices.Contains(rules.KubeletCalls, req.subresource) {
+	if res == resPods && slices.Contains(containers.Calls, req.subresource) {
 		return a.askKubelet(w, r, req)
 	}
 	allowed := req.name != "" || slices.Contains([]string{"list", "watch", "create", "deletecollection"}, req.verb)
@@ -158,23 +159,109 @@ func (a *apiserver) carryOut(w http.ResponseWriter, r *http.Request, req *reques
 	return nil
 }
 
-// askKubelet answers what a pod's kubelet is asked for. A log that is followed stays
-// open until its reader closes it.
+// askKubelet answers what a pod's kubelet is asked for. Kubelets of the lab have logs, and
+// take commands over a WebSocket; nothing else of theirs can be connected to.
 func (a *apiserver) askKubelet(w http.ResponseWriter, r *http.Request, req *request) error {
-	o := a.cl.store.getObject(resPods, objectKey(req.namespace, req.name))
-	if o == nil {
+	if allowed := rules.DescribeSubresource(req.subresource, schema.GroupVersionKind{}).Verbs; !slices.Contains(allowed, req.verb) {
+		return notAllowed()
+	}
+	pod := a.cl.store.getObject(resPods, objectKey(req.namespace, req.name))
+	if pod == nil {
 		return apierrors.NewNotFound(resPods.gr(), req.name)
 	}
-	text, err := rules.AskKubelet(o.body, req.subresource, r.Method, req.query, a.cl.runsKubelet(rules.TextAt(o.body, "spec", "nodeName")))
+	if req.subresource == "log" {
+		return a.serveLog(w, r, req, pod)
+	}
+	container := ""
+	if req.subresource != "portforward" {
+		var err error
+		if container, err = containers.PickContainer(pod.body, req.query.Get("container")); err != nil {
+			return err
+		}
+	}
+	node := rules.TextAt(pod.body, "spec", "nodeName")
+	if node == "" {
+		return apierrors.NewBadRequest(fmt.Sprintf("pod %s does not have a host assigned", req.name))
+	}
+	address, runs, err := a.cl.findKubelet(node)
+	upgrade := r.Header.Get("Upgrade")
+	switch {
+	case err != nil:
+		return err
+	case upgrade == "":
+		return apierrors.NewBadRequest("Upgrade request required")
+	case !runs:
+		return containers.Unreachable("error dialing backend: dial tcp %s:10250: connect: no route to host", address)
+	case req.subresource != "exec" || !strings.EqualFold(upgrade, "websocket"):
+		return containers.Unreachable("error dialing backend: dial tcp %s:10250: connect: connection refused", address)
+	}
+	return containers.Exec(w, r, pod.body, container)
+}
+
+// serveLog answers with the log of a container. One that is followed stays open until the
+// container has ended or its reader closes it.
+func (a *apiserver) serveLog(w http.ResponseWriter, r *http.Request, req *request, pod *object) error {
+	options, err := containers.ReadLogOptions(req.name, req.query)
+	if err != nil {
+		return err
+	}
+	container, err := containers.PickContainer(pod.body, req.query.Get("container"))
+	if err != nil {
+		return err
+	}
+	node := rules.TextAt(pod.body, "spec", "nodeName")
+	if node == "" {
+		return nil // as a real one does: nothing, and no error
+	}
+	address, runs, err := a.cl.findKubelet(node)
+	if err != nil {
+		return err
+	}
+	if !runs {
+		kubelet := url.URL{Scheme: "https", Host: address + ":10250", Path: "/containerLogs/" + req.namespace + "/" + req.name + "/" + container, RawQuery: options.Query}
+		return containers.Unreachable("Get %q: dial tcp %s:10250: connect: no route to host", kubelet.String(), address)
+	}
+	log, ended, err := containers.ReadLog(pod.body, container, options.Previous)
 	if err != nil {
 		return err
 	}
 	w.Header().Set("Content-Type", "text/plain")
+	text, full := options.Print(options.Cut(log))
 	_, _ = w.Write([]byte(text)) // a client that hung up needs no answer
-	if req.query.Get("follow") == "true" && http.NewResponseController(w).Flush() == nil {
-		<-r.Context().Done()
+	if options.Follow && !ended && !full {
+		a.followLog(w, r, pod, container, &options, len(log))
 	}
 	return nil
+}
+
+// followLog sends the lines of a log behind the first so many, until there will be no
+// more.
+func (a *apiserver) followLog(w http.ResponseWriter, r *http.Request, pod *object, container string, options *containers.LogOptions, sent int) {
+	key := objectKey(rules.TextAt(pod.body, "metadata", "namespace"), rules.TextAt(pod.body, "metadata", "name"))
+	uid := rules.TextAt(pod.body, "metadata", "uid")
+	flush := http.NewResponseController(w)
+	for rv := pod.rv; flush.Flush() == nil; {
+		_, at, moved, err := a.cl.store.eventsSince(resPods, rv)
+		now := a.cl.store.getObject(resPods, key)
+		if err != nil || now == nil || rules.TextAt(now.body, "metadata", "uid") != uid {
+			return
+		}
+		log, ended, err := containers.ReadLog(now.body, container, false)
+		if err == nil && len(log) > sent {
+			text, _ := options.Print(log[sent:])
+			_, _ = w.Write([]byte(text)) // the next flush shows whether it is read
+			sent = len(log)
+		}
+		if err != nil || ended {
+			return
+		}
+		rv = at
+		select {
+		case <-moved:
+		case <-r.Context().Done():
+			return
+		}
+	}
 }
 
 // warnOfTemplate warns who wrote a template of pods that its namespace may not like.
@@ -246,8 +333,11 @@ func (a *apiserver) answerOpen(w http.ResponseWriter, r *http.Request) bool {
 // identity is who asks.
 type identity struct {
 	name   string
-	master bool // in system:masters, which may do everything
+	groups []string
 }
+
+// master reports that it may do everything.
+func (i identity) master() bool { return rules.MayAll(i.groups) }
 
 // caller is who is at the other end of a connection, as proven until then: to
 // follow a chain of certificates takes longer than most answers.
@@ -278,7 +368,7 @@ func (a *apiserver) authenticateRequest(r *http.Request) (identity, bool) {
 		return identity{}, false
 	}
 	leaf := chain[0]
-	c.who = identity{name: leaf.Subject.CommonName, master: slices.Contains(leaf.Subject.Organization, "system:masters")}
+	c.who = identity{name: leaf.Subject.CommonName, groups: append(slices.Clone(leaf.Subject.Organization), "system:authenticated")}
 	c.until = slices.MinFunc(chain, func(x, y *x509.Certificate) int { return x.NotAfter.Compare(y.NotAfter) }).NotAfter
 	return c.who, true
 }
@@ -304,71 +394,6 @@ func forbidRequest(user identity, req *request, res *resource) error {
 	text := fmt.Sprintf("User %q cannot %s resource %q in API group %q %s",
 		user.name, req.verb, strings.TrimSuffix(res.name+"/"+req.subresource, "/"), res.group, where)
 	return apierrors.NewForbidden(res.gr(), req.name, errors.New(text))
-}
-
-// view is how one request wants to see objects of a resource.
-type view struct {
-	res     *resource
-	version string
-	as      rules.Rendering
-	include metav1.IncludeObjectPolicy // in the rows of a table
-}
-
-// renderOne renders one object.
-func (v view) renderOne(o *object) ([]byte, error) {
-	switch v.as {
-	case rules.AsTable:
-		return v.encodeTable([]*object{o}, rules.TextAt(o.body, "metadata", "resourceVersion"), true)
-	case rules.AsMetadata:
-		return json.Marshal(partialMetadata(o))
-	}
-	// Conversion of custom resources is strategy None: only the name of the
-	// version changes.
-	return o.encodeTyped(v.res.kind, v.res.versionText(v.version))
-}
-
-// inList renders one object of a list. Built-in ones do not repeat there what
-// they are.
-func (v view) inList(o *object) ([]byte, error) {
-	if v.as == rules.AsIs && v.res.typ != nil {
-		return o.content()
-	}
-	return v.renderOne(o)
-}
-
-// renderList renders a list.
-func (v view) renderList(objects []*object, rv uint64) ([]byte, error) {
-	version := strconv.FormatUint(rv, 10)
-	apiVersion, kind := v.res.versionText(v.version), v.res.listKind
-	switch v.as {
-	case rules.AsTable:
-		return v.encodeTable(objects, version, true)
-	case rules.AsMetadata:
-		apiVersion, kind = "meta.k8s.io/v1", "PartialObjectMetadataList"
-	}
-	meta := fmt.Sprintf(`{"resourceVersion":%q}`, version)
-	if v.res.typ == nil && v.as == rules.AsIs {
-		meta = fmt.Sprintf(`{"continue":"","resourceVersion":%q}`, version)
-	}
-	var b bytes.Buffer
-	fmt.Fprintf(&b, `{"kind":%q,"apiVersion":%q,"metadata":%s,"items":[`, kind, apiVersion, meta)
-	for i, o := range objects {
-		if i > 0 {
-			b.WriteByte(',')
-		}
-		one, err := v.inList(o)
-		if err != nil {
-			return nil, err
-		}
-		b.Write(one)
-	}
-	b.WriteString("]}\n")
-	return b.Bytes(), nil
-}
-
-// partialMetadata is an object's metadata.
-func partialMetadata(o *object) map[string]any {
-	return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.body["metadata"]}
 }
 
 func writeJSON(w http.ResponseWriter, code int, body []byte) {

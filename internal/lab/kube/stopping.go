@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
@@ -64,18 +65,7 @@ func (cl *cluster) endPod(p *pod, k *kubelet) {
 			return
 		}
 		cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
-			phase, reason, code := "Succeeded", "Completed", int64(0)
-			if killed {
-				phase, reason, code = "Failed", "Error", int64(137)
-			}
-			status := rules.EnsureMap(o, "status")
-			status["phase"] = phase
-			for _, c := range []string{"Ready", "ContainersReady"} {
-				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "False", "PodCompleted", "")
-			}
-			status["containerStatuses"] = containerStates(o, "containers", false, map[string]any{"terminated": map[string]any{
-				"reason": reason, "exitCode": code, "finishedAt": formatNow(),
-			}})
+			containers.End(o, killed)
 			return true
 		})
 	})
@@ -98,17 +88,7 @@ func (cl *cluster) stopPod(p *pod) {
 		return
 	}
 	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
-		status := rules.EnsureMap(o, "status")
-		for _, c := range []string{"Ready", "ContainersReady"} {
-			status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "False", "ContainersNotReady", "")
-		}
-		states := containerStates(o, "containers", false, waitingState())
-		for _, s := range states {
-			s := s.(map[string]any)
-			s["restartCount"] = rules.NumberAt(s, "restartCount") + 1
-			s["lastState"] = map[string]any{"terminated": map[string]any{"reason": "Unknown", "exitCode": int64(255), "finishedAt": formatNow()}}
-		}
-		status["containerStatuses"] = states
+		containers.Restart(o)
 		return true
 	})
 }
@@ -127,7 +107,7 @@ func (cl *cluster) setPodReady(p *pod, ready bool) {
 	}
 	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
 		s := rules.EnsureMap(o, "status")
-		s["conditions"] = setCondition(rules.ListAt(s, "conditions"), "Ready", status, "", "")
+		s["conditions"] = rules.SetCondition(rules.ListAt(s, "conditions"), "Ready", status, "", "")
 		return true
 	})
 }

@@ -14,7 +14,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -351,7 +350,7 @@ func (s *store) removeObject(res *resource, key string) {
 func (s *store) stampObject(res *resource, meta map[string]any) {
 	id := s.nextUnique()
 	meta["uid"] = id[:8] + "-" + id[8:12] + "-4" + id[13:16] + "-8" + id[17:20] + "-" + id[20:32]
-	meta["creationTimestamp"] = formatNow()
+	meta["creationTimestamp"] = rules.FormatNow()
 	if res.countsGenerations() {
 		meta["generation"] = int64(1)
 	}
@@ -372,6 +371,3 @@ func (s *store) nextUnique() string {
 	h := sha256.Sum256(fmt.Appendf(nil, "%s/%d", s.seed, s.serial.Add(1)))
 	return hex.EncodeToString(h[:])
 }
-
-// formatNow is the time as Kubernetes writes it.
-func formatNow() string { return time.Now().UTC().Format(time.RFC3339) }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/version"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -133,24 +134,8 @@ func (cl *cluster) mirrorPods(node string) {
 		if i >= 0 && cl.store.getObject(resPods, key) == nil {
 			cl.store.createObject(resPods, cl.mirrorPod(o, node, name, cl.up[i].cp.Kubernetes))
 		}
-		state, ready := waitingState(), "False"
-		if i >= 0 {
-			state, ready = map[string]any{"running": map[string]any{"startedAt": formatNow()}}, "True"
-		}
 		cl.store.updateStatus(resPods, key, func(o map[string]any) bool {
-			status := rules.EnsureMap(o, "status")
-			ip := k.k.Address.String()
-			status["phase"], status["qosClass"] = "Running", "Burstable"
-			status["hostIP"], status["podIP"] = ip, ip
-			status["podIPs"] = []any{map[string]any{"ip": ip}}
-			rules.FillMissing(status, "startTime", formatNow())
-			for _, c := range []string{"PodReadyToStartContainers", "Initialized", "PodScheduled"} {
-				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, "True", "", "")
-			}
-			for _, c := range []string{"Ready", "ContainersReady"} {
-				status["conditions"] = setCondition(rules.ListAt(status, "conditions"), c, ready, "", "")
-			}
-			status["containerStatuses"] = containerStates(o, "containers", i >= 0, state)
+			containers.Mirror(o, k.k.Address.String(), i >= 0)
 			return true
 		})
 	}
@@ -289,8 +274,8 @@ func (cl *cluster) tendDefinition(key string) {
 func (cl *cluster) acceptDefinition(r ref) {
 	o := cl.store.getObject(r.res, r.key)
 	conditions := rules.ListAt(o.body, "status", "conditions")
-	conditions = setCondition(conditions, string(apiextensionsv1.NamesAccepted), "True", "NoConflicts", "no conflicts found")
-	conditions = setCondition(conditions, string(apiextensionsv1.Established), "True", "InitialNamesAccepted", "the initial names have been accepted")
+	conditions = rules.SetCondition(conditions, string(apiextensionsv1.NamesAccepted), "True", "NoConflicts", "no conflicts found")
+	conditions = rules.SetCondition(conditions, string(apiextensionsv1.Established), "True", "InitialNamesAccepted", "the initial names have been accepted")
 	cl.setStatus(r, map[string]any{
 		"conditions": conditions, "acceptedNames": rules.ValueAt(o.body, "spec", "names"), "storedVersions": []any{customResource(o).storage},
 	})

@@ -88,7 +88,7 @@ func (cl *cluster) executeTaints(n *node) {
 func (cl *cluster) disruptPod(p *pod, reason, message string) {
 	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
 		status := rules.EnsureMap(o, "status")
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "DisruptionTarget", "True", reason, message)
+		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "DisruptionTarget", "True", reason, message)
 		return true
 	})
 }

@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
@@ -225,16 +226,16 @@ func deploymentConditions(w workload, newest string, available, complete bool) [
 		return rules.TextAt(m, "type") == "ReplicaFailure" // its ReplicaSet's
 	})
 	if available {
-		conditions = setCondition(conditions, "Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+		conditions = rules.SetCondition(conditions, "Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
 	} else {
-		conditions = setCondition(conditions, "Available", "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+		conditions = rules.SetCondition(conditions, "Available", "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
 	}
 	reason, message := "ReplicaSetUpdated", "ReplicaSet %q is progressing."
 	if complete {
 		reason, message = "NewReplicaSetAvailable", "ReplicaSet %q has successfully progressed."
 	}
 	_, rs := splitKey(newest)
-	return setCondition(conditions, "Progressing", "True", reason, fmt.Sprintf(message, rs))
+	return rules.SetCondition(conditions, "Progressing", "True", reason, fmt.Sprintf(message, rs))
 }
 
 const revisionAnnotation = "deployment.kubernetes.io/revision"
@@ -293,7 +294,7 @@ func (cl *cluster) tendReplicaSet(key string) {
 	ready := w.countPods(isReady)
 	status := map[string]any{"replicas": min(have, want), "observedGeneration": w.generation()}
 	if why := cl.refusals.Message(w.ref, w.hash); why != "" {
-		status["conditions"] = setCondition(rules.ListAt(w.o.body, "status", "conditions"), "ReplicaFailure", "True", "FailedCreate", why)
+		status["conditions"] = rules.SetCondition(rules.ListAt(w.o.body, "status", "conditions"), "ReplicaFailure", "True", "FailedCreate", why)
 	}
 	setNonZero(status, "fullyLabeledReplicas", min(have, want))
 	setNonZero(status, "readyReplicas", min(ready, want))
@@ -383,8 +384,8 @@ func (cl *cluster) makePod(w workload, name, node, hashLabel, hash string) bool 
 	status := map[string]any{"phase": "Pending"}
 	if node != "" {
 		rules.EnsureMap(body, "spec")["nodeName"] = node
-		status["conditions"] = setCondition(nil, "PodScheduled", "True", "", "")
-		status["containerStatuses"] = containerStates(body, "containers", false, waitingState())
+		status["conditions"] = rules.SetCondition(nil, "PodScheduled", "True", "", "")
+		status["containerStatuses"] = containers.States(body, "containers", false, containers.Waiting())
 	}
 	body["status"] = status
 	return cl.tryPod(w, body)
@@ -423,11 +424,11 @@ func (cl *cluster) recordEvent(w workload, reason, message string) {
 	cl.store.createObject(resEvents, map[string]any{
 		"metadata":       map[string]any{"name": event, "namespace": ns},
 		"involvedObject": map[string]any{"apiVersion": w.res.apiVersion(), "kind": w.res.kind, "name": name, "namespace": ns, "uid": w.uid},
-		"reason":         reason, "type": corev1.EventTypeWarning, "firstTimestamp": formatNow(), "eventTime": nil,
+		"reason":         reason, "type": corev1.EventTypeWarning, "firstTimestamp": rules.FormatNow(), "eventTime": nil,
 		"source": map[string]any{"component": strings.ToLower(w.res.kind) + "-controller"},
 	})
 	cl.store.updateObject(resEvents, objectKey(ns, event), func(o map[string]any) bool {
-		o["message"], o["lastTimestamp"], o["count"] = message, formatNow(), rules.NumberAt(o, "count")+1
+		o["message"], o["lastTimestamp"], o["count"] = message, rules.FormatNow(), rules.NumberAt(o, "count")+1
 		return true
 	})
 }
@@ -451,7 +452,7 @@ func (cl *cluster) tendJob(key string) {
 	}
 	if rules.BoolAt(w.o.body, "spec", "suspend") {
 		status := rules.MapAt(w.o.copyBody(), "status")
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), "Suspended", "True", "JobSuspended", "Job suspended")
+		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "Suspended", "True", "JobSuspended", "Job suspended")
 		cl.setStatus(w.ref, status)
 		return
 	}
@@ -462,16 +463,16 @@ func (cl *cluster) tendJob(key string) {
 	for ; active < min(parallel, want-done) && cl.makePod(w, "", "", "", ""); active++ {
 	}
 	status := map[string]any{
-		"startTime": cmp.Or(rules.TextAt(w.o.body, "status", "startTime"), formatNow()),
+		"startTime": cmp.Or(rules.TextAt(w.o.body, "status", "startTime"), rules.FormatNow()),
 		"ready":     w.countPods(isReady), "terminating": int64(0), "uncountedTerminatedPods": map[string]any{},
 	}
 	setNonZero(status, "active", active)
 	setNonZero(status, "succeeded", done)
 	if done >= want {
-		status["completionTime"] = cmp.Or(rules.TextAt(w.o.body, "status", "completionTime"), formatNow())
+		status["completionTime"] = cmp.Or(rules.TextAt(w.o.body, "status", "completionTime"), rules.FormatNow())
 		conditions := rules.ListAt(w.o.body, "status", "conditions")
-		conditions = setCondition(conditions, "SuccessCriteriaMet", "True", "CompletionsReached", "Reached expected number of succeeded pods")
-		status["conditions"] = setCondition(conditions, "Complete", "True", "CompletionsReached", "Reached expected number of succeeded pods")
+		conditions = rules.SetCondition(conditions, "SuccessCriteriaMet", "True", "CompletionsReached", "Reached expected number of succeeded pods")
+		status["conditions"] = rules.SetCondition(conditions, "Complete", "True", "CompletionsReached", "Reached expected number of succeeded pods")
 	}
 	cl.setStatus(w.ref, status)
 	cl.recordRollout(w, done >= want)

@@ -367,7 +367,7 @@ func (s *store) isHeld(res *resource, body map[string]any) bool {
 func markDeleted(res *resource, have *object, grace int64) map[string]any {
 	next := have.copyBody()
 	meta := rules.MapAt(next, "metadata")
-	meta["deletionTimestamp"] = formatNow()
+	meta["deletionTimestamp"] = rules.FormatNow()
 	status := rules.EnsureMap(next, "status")
 	switch res {
 	case resNamespaces:
@@ -375,7 +375,7 @@ func markDeleted(res *resource, have *object, grace int64) map[string]any {
 		return next
 	case resCRDs:
 		meta["finalizers"] = []any{apiextensionsv1.CustomResourceCleanupFinalizer}
-		status["conditions"] = setCondition(rules.ListAt(status, "conditions"), string(apiextensionsv1.Terminating), "True",
+		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), string(apiextensionsv1.Terminating), "True",
 			"InstanceDeletionPending", "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon")
 		return next
 	case resPods:
@@ -418,5 +418,26 @@ func (a *apiserver) deleteCollection(w http.ResponseWriter, req *request, v view
 		return apierrors.NewInternalError(err)
 	}
 	writeJSON(w, http.StatusOK, body)
+	return nil
+}
+
+// reviewAccess answers what who asks may do, or who that is. Nothing of it is stored.
+func (a *apiserver) reviewAccess(w http.ResponseWriter, req *request, res *resource, who identity) error {
+	if req.verb != "create" || req.name != "" {
+		return notAllowed()
+	}
+	body, err := decodeBody(w, req, res)
+	if err != nil {
+		return err
+	}
+	delete(rules.EnsureMap(body, "metadata"), "resourceVersion")
+	if body["status"], err = rules.Review(res.kind, body, who.name, who.groups); err != nil {
+		return err
+	}
+	answer, err := json.Marshal(body)
+	if err != nil {
+		return apierrors.NewInternalError(err)
+	}
+	writeJSON(w, http.StatusCreated, answer)
 	return nil
 }

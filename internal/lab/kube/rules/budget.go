@@ -90,18 +90,18 @@ func NeedsScale(spec *policyv1.PodDisruptionBudgetSpec) bool {
 // nothing.
 func FailBudget(b *policyv1.PodDisruptionBudget, why error, now time.Time) {
 	b.Status.DisruptionsAllowed = 0
-	setCondition(b, metav1.ConditionFalse, policyv1.SyncFailedReason, why.Error(), now)
+	setBudgetCondition(b, metav1.ConditionFalse, policyv1.SyncFailedReason, why.Error(), now)
 }
 
 func setDisruptionAllowed(b *policyv1.PodDisruptionBudget, now time.Time) {
 	if b.Status.DisruptionsAllowed > 0 {
-		setCondition(b, metav1.ConditionTrue, policyv1.SufficientPodsReason, "", now)
+		setBudgetCondition(b, metav1.ConditionTrue, policyv1.SufficientPodsReason, "", now)
 		return
 	}
-	setCondition(b, metav1.ConditionFalse, policyv1.InsufficientPodsReason, "", now)
+	setBudgetCondition(b, metav1.ConditionFalse, policyv1.InsufficientPodsReason, "", now)
 }
 
-func setCondition(b *policyv1.PodDisruptionBudget, status metav1.ConditionStatus, reason, message string, now time.Time) {
+func setBudgetCondition(b *policyv1.PodDisruptionBudget, status metav1.ConditionStatus, reason, message string, now time.Time) {
 	meta.SetStatusCondition(&b.Status.Conditions, metav1.Condition{
 		Type: policyv1.DisruptionAllowedCondition, Status: status, Reason: reason, Message: message,
 		ObservedGeneration: b.Status.ObservedGeneration, LastTransitionTime: metav1.NewTime(now.UTC().Truncate(time.Second)),

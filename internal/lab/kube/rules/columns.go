@@ -233,14 +233,17 @@ func nodeRoles(o map[string]any) any {
 }
 
 func nodeAddress(kind string) func(map[string]any) any {
-	return func(o map[string]any) any {
-		for _, a := range MapsAt(o, "status", "addresses") {
-			if TextAt(a, "type") == kind {
-				return TextAt(a, "address")
-			}
+	return func(o map[string]any) any { return orNone(NodeAddress(o, kind)) }
+}
+
+// NodeAddress is the address of a kind that a node has, "" if it has none.
+func NodeAddress(node map[string]any, kind string) string {
+	for _, a := range MapsAt(node, "status", "addresses") {
+		if TextAt(a, "type") == kind {
+			return TextAt(a, "address")
 		}
-		return "<none>"
 	}
+	return ""
 }
 
 func podReady(o map[string]any) any {

@@ -1,6 +1,11 @@
 package rules
 
-import "strconv"
+import (
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+)
 
 // Objects are kept as the maps their JSON decodes into: integers are int64,
 // lists are []any. These find things in them.
@@ -96,4 +101,28 @@ func MakeSuffix(unique string) string {
 		b[i] = letters[n%uint64(len(letters))]
 	}
 	return string(b)
+}
+
+// FormatNow is the time as Kubernetes writes it.
+func FormatNow() string { return time.Now().UTC().Format(time.RFC3339) }
+
+// SetCondition sets one condition of a list and keeps its time while its status
+// stays.
+func SetCondition(list []any, kind, status, reason, message string) []any {
+	next := map[string]any{"type": kind, "status": status, "lastTransitionTime": FormatNow(), "reason": reason, "message": message}
+	maps.DeleteFunc(next, func(_ string, v any) bool { return v == "" })
+	list = slices.Clone(list)
+	i := slices.IndexFunc(list, func(e any) bool { c, _ := e.(map[string]any); return TextAt(c, "type") == kind })
+	if i < 0 {
+		return append(list, next)
+	}
+	c, _ := list[i].(map[string]any)
+	if TextAt(c, "status") == status {
+		next["lastTransitionTime"] = c["lastTransitionTime"]
+	}
+	if beat, ok := c["lastHeartbeatTime"]; ok {
+		next["lastHeartbeatTime"] = beat
+	}
+	list[i] = next
+	return list
 }

@@ -98,7 +98,7 @@ func AddTaint(spec map[string]any, key, value string, effect corev1.TaintEffect)
 // NoteTaint gives the spec of a node a taint as a controller does, with the time,
 // unless it has it.
 func NoteTaint(spec map[string]any, key string, effect corev1.TaintEffect) {
-	putTaint(spec, map[string]any{"key": key, "effect": string(effect), "timeAdded": time.Now().UTC().Format(time.RFC3339)})
+	putTaint(spec, map[string]any{"key": key, "effect": string(effect), "timeAdded": FormatNow()})
 }
 
 func putTaint(spec, t map[string]any) {
