@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
@@ -54,6 +55,9 @@ type cluster struct {
 	rolledOut  map[ref]bool                          // workloads that were complete last time
 	planned    map[ref]bool                          // definitions that will be served soon
 	refusals   rules.Refusals[ref]                   // workloads whose pods are refused
+	recorder   *events.Recorder
+	expiring   time.Time // when the next events may be removed
+	retrying   bool      // pods without a node will be looked at again
 }
 
 // ref names a stored object.
@@ -99,6 +103,9 @@ type pod struct {
 	tolerations []corev1.Toleration // once they were asked for
 	unwelcome   time.Time           // since when it does not tolerate its node's taints for ever
 	starting    bool                // it will be ready soon
+	refused     time.Time           // when the scheduler last reported that it found no node
+	pulling     bool                // its image will be asked for again
+	contended   bool                // another node has its volume, which was reported
 }
 
 func newCluster(c *Clusters, ca, etcd string) *cluster {
@@ -107,7 +114,7 @@ func newCluster(c *Clusters, ca, etcd string) *cluster {
 		vips: map[netip.Addr]*apiserver{}, kubelets: map[string]*kubelet{},
 		nodes: map[string]*node{}, pods: map[string]*pod{}, owned: map[string]map[string]*pod{},
 		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, budgets: map[string]map[string]bool{}, services: map[string]map[string]labels.Selector{}, ending: map[string]bool{}, orphaned: map[string]bool{}, detaching: map[string]time.Duration{},
-		dirty: map[ref]bool{}, rolledOut: map[ref]bool{}, planned: map[ref]bool{}, refusals: rules.Refusals[ref]{},
+		dirty: map[ref]bool{}, rolledOut: map[ref]bool{}, planned: map[ref]bool{}, refusals: rules.Refusals[ref]{}, recorder: events.NewRecorder(),
 	}
 }
 
@@ -295,6 +302,12 @@ func (cl *cluster) observeNode(ch change) {
 			}
 		}
 	}
+	if ch.old == nil {
+		cl.record(events.Register(ch.new.body))
+	}
+	if ch.new == nil {
+		cl.record(events.Remove(ch.old.body))
+	}
 	was := *n
 	delete(cl.nodes, name)
 	if ch.new != nil {
@@ -384,7 +397,7 @@ func (p *pod) readPod(body map[string]any) {
 		}
 	}
 	p.deleting = meta["deletionTimestamp"] != nil
-	p.mirror = rules.TextAt(meta, "annotations", mirrorAnnotation) != ""
+	p.mirror = rules.TextAt(meta, "annotations", corev1.MirrorPodAnnotationKey) != ""
 	p.node = rules.TextAt(body, "spec", "nodeName")
 	p.hostNetwork = rules.BoolAt(body, "spec", "hostNetwork")
 	phase := rules.TextAt(body, "status", "phase")

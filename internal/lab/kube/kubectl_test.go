@@ -97,7 +97,14 @@ func TestKubectl(t *testing.T) {
 	expect(kubectl("", "auth", "whoami"), `Username +admin`, `Groups +\[system:masters system:authenticated\]`)
 	expect(refused("exec", "deployment/web", "--", "sh"), `exec: "sh": executable file not found in \$PATH: unknown`)
 	expect(refused("exec", "-it", "deployment/web", "--", "/bin/sh"), `exec: "/bin/sh": stat /bin/sh: no such file or directory`)
-	expect(kubectl("", "describe", "node", "wk-1"), `Non-terminated Pods: +\(\d+ in total\)`)
+	expect(kubectl("", "describe", "node", "wk-1"), `Non-terminated Pods: +\(\d+ in total\)`, `Normal +RegisteredNode +\d+s +node-controller +Node wk-1 event: Registered Node wk-1 in Controller`)
+	expect(kubectl("", "describe", "pod", "-l", "app=web"),
+		`Normal +Scheduled +\d+s +default-scheduler +Successfully assigned default/web-\S+ to wk-1`,
+		`Normal +Pulling +\d+s +kubelet +Pulling image "web:2"`, `Normal +Started +\d+s +kubelet +Container started`)
+	expect(kubectl("", "get", "events", "--sort-by=.metadata.creationTimestamp"),
+		`\d+s +Normal +ScalingReplicaSet +deployment/web +Scaled up replica set web-\w+ from 0 to 1`,
+		`\d+s +Normal +Killing +pod/web-\S+ +Stopping container main`)
+	expect(kubectl("", "events", "--for", "node/wk-1"), `Normal +NodeReady +Node/wk-1 +Node wk-1 status is now: NodeReady`)
 	expect(kubectl("", "scale", "deployment/web", "--replicas=2"), `deployment.apps/web scaled`)
 	expect(kubectl("", "rollout", "status", "deployment/web", "--timeout=30s"), `successfully rolled out`)
 	expect(kubectl("", "create", "poddisruptionbudget", "web", "--selector=app=web", "--min-available=50%"), `poddisruptionbudget.policy/web created`)

@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"cmp"
 	"maps"
 	"net/netip"
 	"slices"
@@ -11,7 +10,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
+	"github.com/talos-agent/talos-agent/internal/lab/kube/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -22,13 +23,6 @@ const (
 
 	// labelsLeave is when the labels of a node are off that its config has no more.
 	labelsLeave = 6 * time.Second
-
-	noNetwork = "container runtime network not ready: NetworkReady=false reason:NetworkPluginNotReady message:Network plugin returns error: cni plugin not initialized"
-
-	isPosting = "kubelet is posting ready status"
-
-	taintNotReady    = "node.kubernetes.io/not-ready"
-	taintUnreachable = "node.kubernetes.io/unreachable"
 )
 
 // kubelet is the kubelet of one node while it runs.
@@ -117,13 +111,17 @@ func (k *kubelet) registerNode() {
 	again := before != nil && k.k.BootID != "" && before.k.BootID == k.k.BootID && cl.store.getObject(resNodes, objectKey("", k.k.Node)) != nil
 	k.network = again && before.network
 	key := objectKey("", k.k.Node)
+	var found map[string]any // the Node as it was found
 	fresh := cl.store.getObject(resNodes, key) == nil
-	if fresh {
+	if !fresh {
+		found = cl.store.getObject(resNodes, key).body
+	} else {
 		cl.store.createObject(resNodes, rules.NewNode(k.k.Node, cl.freePodCIDR()))
 	}
 	cl.store.updateObject(resNodes, key, func(o map[string]any) bool {
 		rules.WriteAs(rules.Kubelet, o, func() {
-			k.describeNode(o)
+			system.DescribeNode(o, k.k, k.network)
+			k.reported = time.Now()
 			if fresh {
 				rules.RegisterTaints(o, k.k.NodeTaints())
 			}
@@ -131,10 +129,13 @@ func (k *kubelet) registerNode() {
 		// Talos compares with its config, and looks at the Node when that changes or the
 		// machine boots. What somebody edits meanwhile stays (recorded).
 		if !again || !maps.Equal(before.k.NodeLabels(), k.k.NodeLabels()) || !slices.Equal(before.k.NodeTaints(), k.k.NodeTaints()) {
-			rules.WriteAs(rules.Talos, o, func() { k.applyConfig(o) })
+			rules.WriteAs(rules.Talos, o, func() { system.ApplyConfig(o, k.k) })
 		}
 		return true
 	})
+	if now := cl.store.getObject(resNodes, key); now != nil {
+		cl.record(events.StartKubelet(found, now.body)...)
+	}
 	cl.scheduleAfter(labelsLeave, func() { cl.dropLabels(k.k.Node) })
 	k.c.world.Report(k.k.Node, "registered with Kubernetes")
 	if n := cl.nodes[k.k.Node]; again && k.network && n != nil && !n.ready {
@@ -156,15 +157,6 @@ func (k *kubelet) registerNode() {
 	k.c.wakeLoop()
 }
 
-// applyConfig has Talos bring labels and taints of its config to the Node. A worker's
-// taints reach no Node that is there (recorded): Kubernetes lets no kubelet change its own.
-func (k *kubelet) applyConfig(o map[string]any) {
-	rules.SetLabels(o, k.k.NodeLabels())
-	if k.k.Control {
-		rules.SetTaints(o, k.k.NodeTaints())
-	}
-}
-
 // dropLabels has Talos take off the labels that its config has no more.
 func (cl *cluster) dropLabels(node string) {
 	if k := cl.kubelets[node]; k.isAlive() {
@@ -173,47 +165,6 @@ func (cl *cluster) dropLabels(node string) {
 			return dropped
 		})
 	}
-}
-
-// describeNode writes what a starting kubelet reports of its node.
-func (k *kubelet) describeNode(o map[string]any) {
-	labels := rules.EnsureMap(o, "metadata", "labels")
-	for _, prefix := range []string{"beta.kubernetes.io/", "kubernetes.io/"} {
-		labels[prefix+"arch"], labels[prefix+"os"] = "amd64", "linux"
-	}
-	labels["kubernetes.io/hostname"] = k.k.Node
-	spec := rules.EnsureMap(o, "spec")
-	rules.RemoveTaint(spec, taintUnreachable)
-	if !k.network {
-		rules.AddTaint(spec, taintNotReady, "", corev1.TaintEffectNoSchedule)
-		rules.NoteTaint(spec, taintNotReady, corev1.TaintEffectNoExecute)
-	}
-	status := rules.EnsureMap(o, "status")
-	status["addresses"] = []any{
-		map[string]any{"type": "InternalIP", "address": k.k.Address.String()},
-		map[string]any{"type": "Hostname", "address": k.k.Node},
-	}
-	status["nodeInfo"] = map[string]any{
-		"architecture": "amd64", "operatingSystem": "linux", "kernelVersion": "6.18.5-talos",
-		"containerRuntimeVersion": "containerd://2.2.1", "osImage": "Talos (" + k.k.Talos + ")",
-		"kubeletVersion": k.k.Kubernetes, "kubeProxyVersion": "",
-		"machineID": strconv.Itoa(k.k.VMID), "systemUUID": k.k.UUID, "bootID": k.k.BootID,
-	}
-	status["capacity"], status["allocatable"] = rules.NodeSize(cmp.Or(k.k.Cores, 4), cmp.Or(k.k.MemoryMiB, 8192), k.k.Control)
-	status["daemonEndpoints"] = map[string]any{"kubeletEndpoint": map[string]any{"Port": int64(10250)}}
-	for _, p := range rules.Pressures {
-		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), p.Condition, "False", p.Reasons[0], p.Texts[0])
-	}
-	if k.network {
-		rules.RemoveTaint(spec, taintNotReady)
-		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
-	} else {
-		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "Ready", "False", "KubeletNotReady", noNetwork)
-	}
-	for _, c := range rules.MapsAt(status, "conditions") {
-		c["lastHeartbeatTime"] = rules.FormatNow()
-	}
-	k.reported = time.Now()
 }
 
 // findKubelet returns the address of a node's kubelet, and whether it runs.
@@ -279,36 +230,21 @@ func (k *kubelet) connectNetwork() {
 				return
 			}
 			c.world.Spend("ready", node, settle, "cni/"+node)
-			k.cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
-				status := rules.EnsureMap(o, "status")
-				status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "Ready", "True", "KubeletReady", isPosting)
-				rules.WriteAs(rules.Controllers, o, func() { rules.RemoveTaint(rules.EnsureMap(o, "spec"), taintNotReady) })
-				return true
-			})
+			k.cl.changeNode(node, system.ReadyNode)
 			c.world.Report(node, "is Ready")
 			c.queueCallback(func() { k.ready(true) })
 		})
 	})
 }
 
-// loseNode calls a node lost whose kubelet is silent. Its taints evict its pods in
-// time.
+// loseNode calls a node lost whose kubelet is silent.
 func (cl *cluster) loseNode(k *kubelet) {
 	node := k.k.Node
-	cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
-		status := rules.EnsureMap(o, "status")
-		for _, c := range []string{"MemoryPressure", "DiskPressure", "PIDPressure", "Ready"} {
-			status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), c, "Unknown", "NodeStatusUnknown", "Kubelet stopped posting node status.")
-		}
-		rules.WriteAs(rules.Controllers, o, func() {
-			spec := rules.EnsureMap(o, "spec")
-			rules.RemoveTaint(spec, taintNotReady)
-			rules.NoteTaint(spec, taintUnreachable, corev1.TaintEffectNoSchedule)
-			rules.NoteTaint(spec, taintUnreachable, corev1.TaintEffectNoExecute)
-		})
-		return true
-	})
+	cl.changeNode(node, system.LoseNode)
 	for _, p := range cl.podsOf(node) {
+		if o := cl.store.getObject(resPods, p.key); p.running && p.ready && o != nil {
+			cl.record(events.LosePod(o.body))
+		}
 		cl.setPodReady(p, false)
 	}
 	cl.c.world.Report(node, "is lost: its kubelet stopped posting node status")

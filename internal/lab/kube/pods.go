@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,13 +16,24 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
+	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 const (
-	hashOfTemplate   = "pod-template-hash"
-	hashOfSet        = "controller-revision-hash"
-	mirrorAnnotation = "kubernetes.io/config.mirror"
+	hashOfTemplate = "pod-template-hash"
+	hashOfSet      = "controller-revision-hash"
+
+	// scheduleBackoff is how long the scheduler waits before it tries a pod again for
+	// which there was no node, and flushUnschedulable after what time it does even if
+	// nothing has changed.
+	// Source: kubernetes v1.35, pkg/scheduler/backend/queue.
+	scheduleBackoff    = 10 * time.Second
+	flushUnschedulable = 5 * time.Minute
+	// pullBackoff is how long a kubelet waits, in the end, before it asks for an image
+	// again.
+	// Source: kubernetes v1.35, pkg/kubelet, imageBackOffPeriod and MaxImageBackOff.
+	pullBackoff = 5 * time.Minute
 )
 
 // tendPod brings a placed pod one step on, or lets it go.
@@ -91,8 +103,16 @@ func (cl *cluster) pullFails(p *pod) bool {
 			if cl.c.canPull(image) || cl.c.pulled[cl.kubelets[p.node].imageKey(image)] {
 				continue
 			}
+			if !p.pulling {
+				p.pulling = true
+				cl.record(events.FailPull(o.body, c, containers.PullError(image))...)
+				cl.scheduleAfter(pullBackoff, func() {
+					p.pulling = false
+					cl.dirty[ref{resPods, p.key}] = true
+				})
+			}
 			status := rules.MapAt(o.copyBody(), "status")
-			containers.FailPull(o.body, status, list, image, pullError(image))
+			containers.FailPull(o.body, status, list, image)
 			cl.setStatus(ref{resPods, p.key}, status)
 			return true
 		}
@@ -114,13 +134,6 @@ func (c *Clusters) canPull(image string) bool {
 	return !c.closedRegistries[host] && !strings.HasSuffix(name, ".invalid")
 }
 
-// pullError is what containerd reports of a registry that cannot be reached.
-func pullError(image string) string {
-	host, rest, _ := strings.Cut(image, "/")
-	name, tag, _ := strings.Cut(rest, ":")
-	return fmt.Sprintf("failed to do request: Head \"https://%s/v2/%s/manifests/%s\": dial tcp: lookup %s: no such host", host, name, tag, host)
-}
-
 // imageKey names an image on the disk of a kubelet's machine.
 func (k *kubelet) imageKey(image string) string { return "image/" + k.machine() + "/" + image }
 
@@ -128,6 +141,10 @@ func (k *kubelet) imageKey(image string) string { return "image/" + k.machine() 
 func (cl *cluster) startPod(p *pod) {
 	n := cl.nodes[p.node]
 	k := cl.kubelets[p.node]
+	if o := cl.store.getObject(resPods, p.key); o != nil {
+		has := func(image string) bool { return cl.c.pulled[k.imageKey(image)] }
+		cl.record(events.Start(o.body, containers.All(o.body), has, cl.c.world.Latency.Pods)...)
+	}
 	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
 		for _, c := range containers.All(o) {
 			cl.c.pulled[k.imageKey(rules.TextAt(c, "image"))] = true
@@ -203,8 +220,14 @@ func (cl *cluster) placePods() {
 		}
 	}
 	slices.SortFunc(homeless, func(a, b *pod) int { return cmp.Compare(a.since, b.since) })
+	waits := false
 	for _, p := range homeless {
 		cl.placePod(p)
+		waits = waits || p.node == ""
+	}
+	if waits && !cl.retrying {
+		cl.retrying = true
+		cl.scheduleAfter(flushUnschedulable, func() { cl.retrying, cl.unplaced = false, true })
 	}
 }
 
@@ -243,12 +266,17 @@ func (cl *cluster) placePod(p *pod) {
 		}
 	}
 	if best == nil {
+		if now := time.Now(); now.Sub(p.refused) >= cl.c.world.Scale(scheduleBackoff) {
+			p.refused = now
+			cl.record(events.FailSchedule(o.body, refused.String(), cl.up[0].cp.Node))
+		}
 		status := rules.MapAt(o.copyBody(), "status")
 		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "PodScheduled", "False", "Unschedulable", refused.String())
 		cl.setStatus(ref{resPods, p.key}, status)
 		return
 	}
 	best.pods[p.key], p.node = p, best.Name
+	cl.record(events.Schedule(o.body, best.Name, cl.up[0].cp.Node))
 	cl.store.updateObject(resPods, p.key, func(o map[string]any) bool {
 		rules.EnsureMap(o, "spec")["nodeName"] = best.Name
 		status := rules.EnsureMap(o, "status")

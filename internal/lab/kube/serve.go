@@ -85,7 +85,7 @@ func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if slices.Contains([]string{"get", "list", "watch"}, req.verb) {
-		a.c.refreshBeats(a.cl, res, req.namespace, req.name)
+		a.c.refreshRead(a.cl, res, req.namespace, req.name)
 	}
 	if err := a.carryOut(w, r, req, view{
 		res: res, version: req.version, as: want, include: metav1.IncludeObjectPolicy(req.query.Get("includeObject")),

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
+	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
@@ -58,6 +59,9 @@ func (cl *cluster) endPod(p *pod, k *kubelet) {
 	took, killed := rules.StopTime(o.body, grace)
 	if e.took > 0 && took >= e.took {
 		return // it is under way, and nobody shortened the grace
+	}
+	if e.took == 0 {
+		cl.record(events.Kill(o.body)...)
 	}
 	e.took = took
 	cl.scheduleAfter(took, func() {

@@ -1,34 +1,22 @@
 package kube
 
 import (
-	"maps"
 	"slices"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
+	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
+	"github.com/talos-agent/talos-agent/internal/lab/kube/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // establish is how long a custom resource is not served yet after its
 // definition was made.
 const establish = time.Second
-
-// What Talos 1.14 deploys into the clusters it bootstraps.
-const (
-	coreDNSImage = "registry.k8s.io/coredns/coredns:v1.14.7"
-	flannelImage = "ghcr.io/siderolabs/flannel:v0.28.9"
-)
-
-// staticRequests are what the static pods of a control plane ask for: processor and
-// memory (recorded of Talos 1.13).
-var staticRequests = map[string][2]string{
-	"kube-apiserver": {"200m", "512Mi"}, "kube-controller-manager": {"50m", "256Mi"}, "kube-scheduler": {"10m", "64Mi"},
-}
 
 // fillStore fills an empty store with what Kubernetes and Talos put into a new
 // cluster.
@@ -40,74 +28,8 @@ func (cl *cluster) fillStore(cp world.ControlPlane) {
 	cl.cni, cl.caPEM = cp.CNI, string(cp.CACert)
 	cl.podCIDR = rules.FirstRange(cp.PodCIDR)
 	cl.store.services = rules.FirstRange(cp.ServiceCIDR)
-	for _, ns := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
-		cl.addObject(resNamespaces, "", ns, map[string]any{})
-	}
-	cl.addObject(resServices, "default", "kubernetes", map[string]any{
-		"metadata": map[string]any{"labels": map[string]any{"component": "apiserver", "provider": "kubernetes"}},
-		"spec": map[string]any{
-			"clusterIP": rules.NthAddr(rules.FirstRange(cp.ServiceCIDR), 1).String(),
-			"ports":     []any{map[string]any{"name": "https", "port": int64(443), "targetPort": int64(port)}},
-		},
-	})
-	if !cp.NoDNS {
-		cl.addDNS(cp)
-	}
-	always := []any{map[string]any{"operator": "Exists"}}
-	if cp.CNI == "flannel" {
-		cl.addObject(resServiceAccounts, "kube-system", "flannel", map[string]any{})
-		cl.addObject(resDaemonSets, "kube-system", "kube-flannel", newWorkload("kube-flannel", flannelImage, "100m", "50Mi", map[string]any{
-			"hostNetwork": true, "serviceAccountName": "flannel", "priorityClassName": "system-node-critical", "tolerations": always,
-			"initContainers": []any{map[string]any{"name": "install-config", "image": flannelImage}},
-		}))
-	}
-	if cp.KubeProxy {
-		cl.addObject(resServiceAccounts, "kube-system", "kube-proxy", map[string]any{})
-		cl.addObject(resDaemonSets, "kube-system", "kube-proxy", newWorkload("kube-proxy", "registry.k8s.io/kube-proxy:"+cp.Kubernetes, "", "", map[string]any{
-			"hostNetwork": true, "serviceAccountName": "kube-proxy", "priorityClassName": "system-node-critical", "tolerations": always,
-		}))
-	}
-}
-
-func (cl *cluster) addDNS(cp world.ControlPlane) {
-	cl.addObject(resServiceAccounts, "kube-system", "coredns", map[string]any{})
-	cl.addObject(resServices, "kube-system", "kube-dns", map[string]any{
-		"metadata": map[string]any{"labels": map[string]any{"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}},
-		"spec": map[string]any{
-			"clusterIP": rules.NthAddr(rules.FirstRange(cp.ServiceCIDR), 10).String(),
-			"selector":  map[string]any{"k8s-app": "kube-dns"},
-			"ports": []any{
-				map[string]any{"name": "dns", "port": int64(53), "protocol": "UDP"},
-				map[string]any{"name": "dns-tcp", "port": int64(53), "protocol": "TCP"},
-			},
-		},
-	})
-	dns := newWorkload("kube-dns", coreDNSImage, "100m", "70Mi", map[string]any{
-		"serviceAccountName": "coredns", "priorityClassName": "system-cluster-critical", "dnsPolicy": "Default",
-		"tolerations": []any{
-			map[string]any{"key": world.RoleControl, "operator": "Exists", "effect": "NoSchedule"},
-			map[string]any{"key": "node.cloudprovider.kubernetes.io/uninitialized", "operator": "Exists", "effect": "NoSchedule"},
-		},
-	})
-	rules.EnsureMap(dns, "spec")["replicas"] = int64(2)
-	cl.addObject(resDeployments, "kube-system", "coredns", dns)
-}
-
-// newWorkload is a workload of one container that is found by its k8s-app label. It
-// asks for so much processor and memory, or ("") for nothing.
-func newWorkload(app, image, cpu, memory string, spec map[string]any) map[string]any {
-	labels := map[string]any{"k8s-app": app}
-	container := map[string]any{"name": app, "image": image}
-	if cpu != "" {
-		container["resources"] = map[string]any{"requests": map[string]any{"cpu": cpu, "memory": memory}}
-	}
-	spec["containers"] = []any{container}
-	return map[string]any{
-		"metadata": map[string]any{"labels": runtime.DeepCopyJSON(labels)},
-		"spec": map[string]any{
-			"selector": map[string]any{"matchLabels": labels},
-			"template": map[string]any{"metadata": map[string]any{"labels": runtime.DeepCopyJSON(labels)}, "spec": spec},
-		},
+	for _, o := range system.NewCluster(cp) {
+		cl.addObject(findBuiltin(o.Group, o.Resource), o.Namespace, o.Name, o.Body)
 	}
 }
 
@@ -129,36 +51,18 @@ func (cl *cluster) mirrorPods(node string) {
 		return
 	}
 	i := slices.IndexFunc(cl.up, func(a *apiserver) bool { return a.cp.Node == node })
-	for _, name := range slices.Sorted(maps.Keys(staticRequests)) {
+	for _, name := range system.StaticPods {
 		key := objectKey("kube-system", name+"-"+node)
 		if i >= 0 && cl.store.getObject(resPods, key) == nil {
-			cl.store.createObject(resPods, cl.mirrorPod(o, node, name, cl.up[i].cp.Kubernetes))
+			pod := system.StaticPod(o.body, node, name, cl.up[i].cp.Kubernetes, cl.store.nextUnique()[:32])
+			cl.store.createObject(resPods, pod)
+			absent := func(string) bool { return false }
+			cl.record(events.Start(pod, containers.All(pod), absent, cl.c.world.Latency.ImagePull)...)
 		}
 		cl.store.updateStatus(resPods, key, func(o map[string]any) bool {
 			containers.Mirror(o, k.k.Address.String(), i >= 0)
 			return true
 		})
-	}
-}
-
-func (cl *cluster) mirrorPod(node *object, on, name, version string) map[string]any {
-	return map[string]any{
-		"metadata": map[string]any{
-			"name": name + "-" + on, "namespace": "kube-system",
-			"labels":      map[string]any{"k8s-app": name, "tier": "control-plane"},
-			"annotations": map[string]any{mirrorAnnotation: cl.store.nextUnique()[:32], "kubernetes.io/config.source": "file"},
-			"ownerReferences": []any{map[string]any{
-				"apiVersion": "v1", "kind": "Node", "name": on, "uid": rules.TextAt(node.body, "metadata", "uid"), "controller": true,
-			}},
-		},
-		"spec": map[string]any{
-			"nodeName": on, "hostNetwork": true, "restartPolicy": "Always", "priorityClassName": "system-cluster-critical",
-			"containers": []any{map[string]any{
-				"name": name, "image": "registry.k8s.io/" + name + ":" + version,
-				"resources": map[string]any{"requests": map[string]any{"cpu": staticRequests[name][0], "memory": staticRequests[name][1]}},
-			}},
-			"tolerations": []any{map[string]any{"operator": "Exists", "effect": "NoExecute"}},
-		},
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
@@ -32,6 +33,9 @@ func (cl *cluster) tendNode(key string) {
 			})
 			return true
 		})
+		if o := cl.store.getObject(resNodes, key); o != nil && cl.kubelets[name].isAlive() {
+			cl.record(events.Cordon(o.body))
+		}
 	}
 	cl.executeTaints(n)
 }
@@ -40,8 +44,8 @@ func (cl *cluster) tendNode(key string) {
 // when the next one's is.
 func (cl *cluster) executeTaints(n *node) {
 	if !n.executes {
-		for _, p := range n.pods {
-			p.unwelcome = time.Time{}
+		for _, p := range byKey(n.pods) {
+			cl.welcomePod(p)
 		}
 		return
 	}
@@ -56,7 +60,7 @@ func (cl *cluster) executeTaints(n *node) {
 		}
 		wait, ever := n.StayOf(p.tolerations)
 		if ever {
-			p.unwelcome = time.Time{}
+			cl.welcomePod(p)
 			continue
 		}
 		if p.unwelcome.IsZero() {
@@ -64,6 +68,8 @@ func (cl *cluster) executeTaints(n *node) {
 		}
 		due := p.unwelcome.Add(cl.c.world.Scale(wait))
 		if !due.After(now) {
+			ns, name := splitKey(p.key)
+			cl.record(events.EvictByTaint(ns, name, false))
 			cl.disruptPod(p, "DeletionByTaintManager", "Taint manager: deleting due to NoExecute taint")
 			cl.dropObject(resPods, p.key)
 			continue
@@ -82,6 +88,15 @@ func (cl *cluster) executeTaints(n *node) {
 		}
 		cl.dirty[ref{resNodes, objectKey("", n.Name)}] = true
 	})
+}
+
+// welcomePod cancels the deletion of a pod by the taints of its node.
+func (cl *cluster) welcomePod(p *pod) {
+	if !p.unwelcome.IsZero() && !p.deleting {
+		ns, name := splitKey(p.key)
+		cl.record(events.EvictByTaint(ns, name, true))
+	}
+	p.unwelcome = time.Time{}
 }
 
 // disruptPod writes into a pod why it is about to be deleted.

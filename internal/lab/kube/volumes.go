@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
@@ -65,9 +66,10 @@ func (cl *cluster) attachVolumes(p *pod) bool {
 			all = all && rules.BoolAt(here.body, "status", "attached")
 		case elsewhere != nil && !slices.Contains(rules.ListAt(o.body, "spec", "accessModes"), any("ReadWriteMany")):
 			all = false
+			cl.reportContention(p, claim, volume, rules.TextAt(elsewhere.body, "spec", "nodeName"))
 		default:
 			all = false
-			cl.attachVolume(volume, p.node)
+			cl.attachVolume(p, volume)
 		}
 	}
 	return all
@@ -83,11 +85,28 @@ func (cl *cluster) attachmentsOf(volume string) []*object {
 	})
 }
 
-func (cl *cluster) attachVolume(volume, node string) {
+// reportContention reports, once, that a pod waits for a volume that another node has.
+func (cl *cluster) reportContention(p *pod, claim, volume, node string) {
+	o := cl.store.getObject(resPods, p.key)
+	if p.contended || o == nil {
+		return
+	}
+	p.contended = true
+	var users []string
+	for _, other := range cl.podsOf(node) {
+		if slices.Contains(other.claims, claim) && !other.finished {
+			_, name := splitKey(other.key)
+			users = append(users, name)
+		}
+	}
+	cl.record(events.FailAttach(o.body, volume, users))
+}
+
+func (cl *cluster) attachVolume(p *pod, volume string) {
 	name := "csi-" + cl.store.nextUnique()
 	cl.store.createObject(resAttachments, map[string]any{
 		"metadata": map[string]any{"name": name},
-		"spec":     map[string]any{"attacher": csiDriver, "nodeName": node, "source": map[string]any{"persistentVolumeName": volume}},
+		"spec":     map[string]any{"attacher": csiDriver, "nodeName": p.node, "source": map[string]any{"persistentVolumeName": volume}},
 		"status":   map[string]any{"attached": false},
 	})
 	cl.scheduleAfter(attachTime, func() {
@@ -95,6 +114,9 @@ func (cl *cluster) attachVolume(volume, node string) {
 			rules.EnsureMap(o, "status")["attached"] = true
 			return true
 		})
+		if o := cl.store.getObject(resPods, p.key); o != nil && cl.pods[p.key] == p {
+			cl.record(events.Attach(o.body, volume))
+		}
 	})
 }
 

@@ -6,12 +6,12 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
+	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
@@ -121,7 +121,7 @@ func (cl *cluster) keepDaemons(w workload, spec *corev1.PodSpec) (byNode map[str
 		n := cl.nodes[p.node]
 		stale := p.hash != w.hash && rules.TextAt(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
 		if n == nil || stale || byNode[p.node] != nil || n.RefusePod(spec, spec.Tolerations, true) != "" {
-			cl.dropObject(resPods, p.key)
+			cl.dropPod(w, p)
 			ending[p.node] = true
 			continue
 		}
@@ -194,6 +194,8 @@ func (cl *cluster) tendDeployment(key string) {
 				meta["generation"] = rules.NumberAt(meta, "generation") + 1
 				return true
 			})
+			_, set := splitKey(r.key)
+			cl.record(events.Scale(w.o.body, set, rules.NumberAt(rs.body, "spec", "replicas"), scale))
 		}
 	}
 	if cl.store.getObject(resReplicaSets, newest) == nil && !rules.BoolAt(w.o.body, "spec", "paused") {
@@ -257,6 +259,9 @@ func (cl *cluster) makeReplicaSet(w workload, key string, replicas, revision int
 		"spec":   map[string]any{"replicas": replicas, "selector": selector, "template": template},
 		"status": map[string]any{"replicas": int64(0)},
 	})
+	if replicas > 0 {
+		cl.record(events.Scale(w.o.body, name, 0, replicas))
+	}
 	cl.store.updateObject(resDeployments, w.key, func(o map[string]any) bool {
 		rules.EnsureMap(o, "metadata", "annotations")[revisionAnnotation] = strconv.FormatInt(revision, 10)
 		return true
@@ -288,7 +293,7 @@ func (cl *cluster) tendReplicaSet(key string) {
 			return 1
 		})
 		for _, p := range going[:have-want] {
-			cl.dropObject(resPods, p.key)
+			cl.dropPod(w, p)
 		}
 	}
 	ready := w.countPods(isReady)
@@ -325,7 +330,7 @@ func (cl *cluster) tendStatefulSet(key string) {
 		switch {
 		case p != nil && p.hash != w.hash:
 			if !waits {
-				cl.dropObject(resPods, p.key)
+				cl.dropPod(w, p)
 			}
 			current++
 		case p != nil:
@@ -342,7 +347,7 @@ func (cl *cluster) tendStatefulSet(key string) {
 		}
 	}
 	for _, p := range byName {
-		cl.dropObject(resPods, p.key)
+		cl.dropPod(w, p)
 	}
 	status := map[string]any{
 		"replicas": current, "observedGeneration": w.generation(), "availableReplicas": ready,
@@ -391,8 +396,8 @@ func (cl *cluster) makePod(w workload, name, node, hashLabel, hash string) bool 
 	return cl.tryPod(w, body)
 }
 
-// tryPod stores a pod of a workload. If the server refuses it, an event shows that,
-// and it is tried again later.
+// tryPod stores a pod of a workload. If the server refuses it, it is tried again later.
+// Events show either.
 func (cl *cluster) tryPod(w workload, body map[string]any) bool {
 	meta := rules.MapAt(body, "metadata")
 	rules.FillMissing(meta, "name", rules.TextAt(meta, "generateName")+rules.MakeSuffix(cl.store.nextUnique()))
@@ -401,6 +406,7 @@ func (cl *cluster) tryPod(w workload, body map[string]any) bool {
 	if err == nil {
 		delete(cl.refusals, w.ref)
 		cl.store.createObject(resPods, body)
+		cl.record(events.MakePod(w.o.body, rules.TextAt(meta, "name")))
 		return true
 	}
 	wait, again := cl.refusals.Note(w.ref, w.hash, err.Error())
@@ -408,29 +414,15 @@ func (cl *cluster) tryPod(w workload, body map[string]any) bool {
 		again()
 		cl.dirty[w.ref] = true
 	})
-	message := "Error creating: " + err.Error()
-	if _, name := splitKey(w.key); w.res == resStatefulSets {
-		message = fmt.Sprintf("create Pod %s in StatefulSet %s failed error: %v", rules.TextAt(meta, "name"), name, err)
-	}
-	cl.recordEvent(w, "FailedCreate", message)
+	cl.record(events.FailPod(w.o.body, rules.TextAt(meta, "name"), err))
 	return false
 }
 
-// recordEvent records a warning about a workload. There is one event for each
-// workload, which counts; a real recorder keeps several whose texts differ.
-func (cl *cluster) recordEvent(w workload, reason, message string) {
-	ns, name := splitKey(w.key)
-	event := name + "." + w.uid[:8]
-	cl.store.createObject(resEvents, map[string]any{
-		"metadata":       map[string]any{"name": event, "namespace": ns},
-		"involvedObject": map[string]any{"apiVersion": w.res.apiVersion(), "kind": w.res.kind, "name": name, "namespace": ns, "uid": w.uid},
-		"reason":         reason, "type": corev1.EventTypeWarning, "firstTimestamp": rules.FormatNow(), "eventTime": nil,
-		"source": map[string]any{"component": strings.ToLower(w.res.kind) + "-controller"},
-	})
-	cl.store.updateObject(resEvents, objectKey(ns, event), func(o map[string]any) bool {
-		o["message"], o["lastTimestamp"], o["count"] = message, rules.FormatNow(), rules.NumberAt(o, "count")+1
-		return true
-	})
+// dropPod deletes a pod of a workload.
+func (cl *cluster) dropPod(w workload, p *pod) {
+	_, name := splitKey(p.key)
+	cl.dropObject(resPods, p.key)
+	cl.record(events.DropPod(w.o.body, name))
 }
 
 // makeClaims makes the volume claims of a StatefulSet's pod.
@@ -452,6 +444,9 @@ func (cl *cluster) tendJob(key string) {
 	}
 	if rules.BoolAt(w.o.body, "spec", "suspend") {
 		status := rules.MapAt(w.o.copyBody(), "status")
+		if len(rules.ListAt(status, "conditions")) == 0 {
+			cl.record(events.ChangeJob(w.o.body, true))
+		}
 		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "Suspended", "True", "JobSuspended", "Job suspended")
 		cl.setStatus(w.ref, status)
 		return
@@ -469,6 +464,9 @@ func (cl *cluster) tendJob(key string) {
 	setNonZero(status, "active", active)
 	setNonZero(status, "succeeded", done)
 	if done >= want {
+		if rules.TextAt(w.o.body, "status", "completionTime") == "" {
+			cl.record(events.ChangeJob(w.o.body, false))
+		}
 		status["completionTime"] = cmp.Or(rules.TextAt(w.o.body, "status", "completionTime"), rules.FormatNow())
 		conditions := rules.ListAt(w.o.body, "status", "conditions")
 		conditions = rules.SetCondition(conditions, "SuccessCriteriaMet", "True", "CompletionsReached", "Reached expected number of succeeded pods")

@@ -3,6 +3,7 @@ package containers
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
@@ -85,9 +86,9 @@ func Start(pod map[string]any, host, own string) {
 
 // FailPull writes into a pod's status that an image of a list of its containers cannot
 // be pulled: they wait, and those behind them do not begin.
-func FailPull(pod, status map[string]any, list, image, why string) {
+func FailPull(pod, status map[string]any, list, image string) {
 	waits := map[string]any{"waiting": map[string]any{"reason": "ImagePullBackOff",
-		"message": fmt.Sprintf("Back-off pulling image %q: ErrImagePull: %s", image, PullError(image, why))}}
+		"message": fmt.Sprintf("Back-off pulling image %q: ErrImagePull: %s", image, PullError(image))}}
 	if list == "initContainers" {
 		status["initContainerStatuses"] = States(pod, list, false, waits)
 		waits = map[string]any{"waiting": map[string]any{"reason": "PodInitializing"}}
@@ -95,10 +96,13 @@ func FailPull(pod, status map[string]any, list, image, why string) {
 	status["containerStatuses"] = States(pod, "containers", false, waits)
 }
 
-// PullError is what containerd answers a kubelet that wants an image; why is what it
-// met.
-func PullError(image, why string) string {
-	return fmt.Sprintf("failed to pull and unpack image %q: failed to resolve reference %q: %s", image, image, why)
+// PullError is what containerd answers a kubelet that wants an image from a registry that
+// cannot be reached.
+func PullError(image string) string {
+	host, rest, _ := strings.Cut(image, "/")
+	name, tag, _ := strings.Cut(rest, ":")
+	return fmt.Sprintf("failed to pull and unpack image %q: failed to resolve reference %q: failed to do request: Head \"https://%s/v2/%s/manifests/%s\": dial tcp: lookup %s: no such host",
+		image, image, host, name, tag, host)
 }
 
 // End writes that the containers of a pod that is being deleted have ended.

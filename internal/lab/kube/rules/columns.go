@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -162,6 +163,20 @@ var columnsOf = map[string][]Column{
 		colAge,
 		{"Selector", "string", true, func(o map[string]any) any { return orNone(joinMap(StringsAt(o, "spec", "selector"))) }},
 	},
+	"events": {
+		{"Last Seen", "string", false, func(o map[string]any) any { return formatAge(eventTime(o, "lastTimestamp")) }},
+		{"Type", "string", false, func(o map[string]any) any { return TextAt(o, "type") }},
+		{"Reason", "string", false, func(o map[string]any) any { return TextAt(o, "reason") }},
+		{"Object", "string", false, eventObject},
+		{"Subobject", "string", true, func(o map[string]any) any { return TextAt(o, "involvedObject", "fieldPath") }},
+		{"Source", "string", true, eventSource},
+		{"Message", "string", false, func(o map[string]any) any { return strings.TrimSpace(TextAt(o, "message")) }},
+		{"First Seen", "string", true, func(o map[string]any) any { return formatAge(eventTime(o, "firstTimestamp")) }},
+		{"Count", "string", true, func(o map[string]any) any {
+			return max(1, NumberAt(o, "count"), NumberAt(o, "series", "count"))
+		}},
+		{"Name", "string", true, func(o map[string]any) any { return TextAt(o, "metadata", "name") }},
+	},
 	"namespaces": {colName, {"Status", "string", false, textCell("status", "phase")}, colAge},
 	"configmaps": {
 		colName,
@@ -202,6 +217,31 @@ func budgetCell(key string) func(map[string]any) any {
 		}
 		return "N/A"
 	}
+}
+
+// eventTime is when an event was seen first or last.
+func eventTime(o map[string]any, key string) string {
+	if last := TextAt(o, "series", "lastObservedTime"); last != "" && key == "lastTimestamp" {
+		return last
+	}
+	return cmp.Or(TextAt(o, key), TextAt(o, "firstTimestamp"), TextAt(o, "eventTime"))
+}
+
+func eventObject(o map[string]any) any {
+	kind := strings.ToLower(TextAt(o, "involvedObject", "kind"))
+	if name := TextAt(o, "involvedObject", "name"); name != "" {
+		return kind + "/" + name
+	}
+	return kind
+}
+
+// eventSource is who reports an event, and where it runs.
+func eventSource(o map[string]any) any {
+	who := cmp.Or(TextAt(o, "source", "component"), TextAt(o, "reportingComponent"))
+	if where := cmp.Or(TextAt(o, "source", "host"), TextAt(o, "reportingInstance")); where != "" {
+		return who + ", " + where
+	}
+	return who
 }
 
 func nodeStatus(o map[string]any) any {

@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"slices"
@@ -24,7 +25,7 @@ type Selector struct {
 var selectable = map[string][]string{
 	"events": {
 		"involvedObject.kind", "involvedObject.namespace", "involvedObject.name", "involvedObject.uid",
-		"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "type",
+		"involvedObject.apiVersion", "involvedObject.resourceVersion", "involvedObject.fieldPath", "reason", "reportingComponent", "source", "type",
 	},
 	"secrets":    {"type"},
 	"namespaces": {"status.phase"},
@@ -78,6 +79,9 @@ func (f fieldsOf) Has(string) bool { return true }
 
 // Get implements fields.Fields. An absent flag is false, an absent text "".
 func (f fieldsOf) Get(field string) string {
+	if field == "source" {
+		return cmp.Or(TextAt(f.o, "source", "component"), TextAt(f.o, "reportingComponent"))
+	}
 	switch v := ValueAt(f.o, strings.Split(field, ".")...).(type) {
 	case string:
 		return v

@@ -1,0 +1,130 @@
+package system
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// What Talos 1.14 deploys into the clusters it bootstraps.
+const (
+	coreDNSImage = "registry.k8s.io/coredns/coredns:v1.14.7"
+	flannelImage = "ghcr.io/siderolabs/flannel:v0.28.9"
+)
+
+// StaticPods are the names of the static pods of a control plane.
+var StaticPods = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+
+// staticRequests are what the static pods of a control plane ask for: processor and
+// memory (recorded of Talos 1.13).
+var staticRequests = map[string][2]string{
+	"kube-apiserver": {"200m", "512Mi"}, "kube-controller-manager": {"50m", "256Mi"}, "kube-scheduler": {"10m", "64Mi"},
+}
+
+// Object is an object of a new cluster.
+type Object struct {
+	Group, Resource, Namespace, Name string
+	Body                             map[string]any
+}
+
+// NewCluster is what Kubernetes and Talos put into a new cluster.
+func NewCluster(cp world.ControlPlane) (out []Object) {
+	add := func(group, resource, namespace, name string, body map[string]any) {
+		out = append(out, Object{group, resource, namespace, name, body})
+	}
+	for _, ns := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
+		add("", "namespaces", "", ns, map[string]any{})
+	}
+	add("", "services", "default", "kubernetes", map[string]any{
+		"metadata": map[string]any{"labels": map[string]any{"component": "apiserver", "provider": "kubernetes"}},
+		"spec": map[string]any{
+			"clusterIP": rules.NthAddr(rules.FirstRange(cp.ServiceCIDR), 1).String(),
+			"ports":     []any{map[string]any{"name": "https", "port": int64(443), "targetPort": int64(6443)}},
+		},
+	})
+	if !cp.NoDNS {
+		addDNS(cp, add)
+	}
+	always := []any{map[string]any{"operator": "Exists"}}
+	if cp.CNI == "flannel" {
+		add("", "serviceaccounts", "kube-system", "flannel", map[string]any{})
+		add("apps", "daemonsets", "kube-system", "kube-flannel", newWorkload("kube-flannel", flannelImage, "100m", "50Mi", map[string]any{
+			"hostNetwork": true, "serviceAccountName": "flannel", "priorityClassName": "system-node-critical", "tolerations": always,
+			"initContainers": []any{map[string]any{"name": "install-config", "image": flannelImage}},
+		}))
+	}
+	if cp.KubeProxy {
+		add("", "serviceaccounts", "kube-system", "kube-proxy", map[string]any{})
+		add("apps", "daemonsets", "kube-system", "kube-proxy", newWorkload("kube-proxy", "registry.k8s.io/kube-proxy:"+cp.Kubernetes, "", "", map[string]any{
+			"hostNetwork": true, "serviceAccountName": "kube-proxy", "priorityClassName": "system-node-critical", "tolerations": always,
+		}))
+	}
+	return out
+}
+
+func addDNS(cp world.ControlPlane, add func(group, resource, namespace, name string, body map[string]any)) {
+	add("", "serviceaccounts", "kube-system", "coredns", map[string]any{})
+	add("", "services", "kube-system", "kube-dns", map[string]any{
+		"metadata": map[string]any{"labels": map[string]any{"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}},
+		"spec": map[string]any{
+			"clusterIP": rules.NthAddr(rules.FirstRange(cp.ServiceCIDR), 10).String(),
+			"selector":  map[string]any{"k8s-app": "kube-dns"},
+			"ports": []any{
+				map[string]any{"name": "dns", "port": int64(53), "protocol": "UDP"},
+				map[string]any{"name": "dns-tcp", "port": int64(53), "protocol": "TCP"},
+			},
+		},
+	})
+	dns := newWorkload("kube-dns", coreDNSImage, "100m", "70Mi", map[string]any{
+		"serviceAccountName": "coredns", "priorityClassName": "system-cluster-critical", "dnsPolicy": "Default",
+		"tolerations": []any{
+			map[string]any{"key": world.RoleControl, "operator": "Exists", "effect": "NoSchedule"},
+			map[string]any{"key": "node.cloudprovider.kubernetes.io/uninitialized", "operator": "Exists", "effect": "NoSchedule"},
+		},
+	})
+	rules.EnsureMap(dns, "spec")["replicas"] = int64(2)
+	add("apps", "deployments", "kube-system", "coredns", dns)
+}
+
+// newWorkload is a workload of one container that is found by its k8s-app label. It
+// asks for so much processor and memory, or ("") for nothing.
+func newWorkload(app, image, cpu, memory string, spec map[string]any) map[string]any {
+	labels := map[string]any{"k8s-app": app}
+	container := map[string]any{"name": app, "image": image}
+	if cpu != "" {
+		container["resources"] = map[string]any{"requests": map[string]any{"cpu": cpu, "memory": memory}}
+	}
+	spec["containers"] = []any{container}
+	return map[string]any{
+		"metadata": map[string]any{"labels": runtime.DeepCopyJSON(labels)},
+		"spec": map[string]any{
+			"selector": map[string]any{"matchLabels": labels},
+			"template": map[string]any{"metadata": map[string]any{"labels": runtime.DeepCopyJSON(labels)}, "spec": spec},
+		},
+	}
+}
+
+// StaticPod is the pod that stands for a static pod of a control plane. config is the hash
+// of its manifest.
+func StaticPod(node map[string]any, on, name, version, config string) map[string]any {
+	return map[string]any{
+		"metadata": map[string]any{
+			"name": name + "-" + on, "namespace": "kube-system",
+			"labels":      map[string]any{"k8s-app": name, "tier": "control-plane"},
+			"annotations": map[string]any{corev1.MirrorPodAnnotationKey: config, "kubernetes.io/config.source": "file"},
+			"ownerReferences": []any{map[string]any{
+				"apiVersion": "v1", "kind": "Node", "name": on, "uid": rules.TextAt(node, "metadata", "uid"), "controller": true,
+			}},
+		},
+		"spec": map[string]any{
+			"nodeName": on, "hostNetwork": true, "restartPolicy": "Always", "priorityClassName": "system-cluster-critical",
+			"containers": []any{map[string]any{
+				"name": name, "image": "registry.k8s.io/" + name + ":" + version,
+				"resources": map[string]any{"requests": map[string]any{"cpu": staticRequests[name][0], "memory": staticRequests[name][1]}},
+			}},
+			"tolerations": []any{map[string]any{"operator": "Exists", "effect": "NoExecute"}},
+		},
+	}
+}
