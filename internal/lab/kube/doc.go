@@ -34,8 +34,15 @@
 //   - The scheduler fits what pods ask of processor, memory and number of pods. No
 //     pod makes room for another; those of DaemonSets, and those that name their
 //     node, are there without being asked for room. What containers use beyond
-//     what they ask for is nothing. A log names the lab; no kubelet listens for exec.
-//   - Of the reviews of access there is the one about oneself.
+//     what they ask for is nothing. What is on no node is tried again every five minutes.
+//   - No program runs in a container: its log has its start and its end, and a command is
+//     not found. Commands come over a WebSocket, as kubectl sends them; over SPDY, for
+//     attach and for port-forward, no kubelet listens.
+//   - Of the reviews of access there are those about oneself.
+//   - Events show what the scheduler, kubelets, controllers and volumes do, in the words of
+//     v1.35, in the group core alone, for an hour; a watch shows the end of one no earlier
+//     than the next. None is of memory and disks, probes, budgets or claims. Kubelets before
+//     v1.37 report of their Node without its uid: "kubectl describe node" does not show that.
 //   - An image whose registry lies in the domain ".invalid" can never be pulled:
 //     that is how to make a workload that never becomes ready. Other registries
 //     are closed and opened with CloseRegistry and OpenRegistry.
