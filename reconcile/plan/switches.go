@@ -126,18 +126,18 @@ func (m *planner) judgeMachines() {
 	}
 }
 
-// roleOf is as what a node runs: its machine shows it, and while that does not answer, its
-// member of etcd and its Node object show that it is a control plane. What else is not known is
-// as the inventory has it.
+// roleOf is as what a node runs: as its machine shows it, and while that does not answer, as its
+// member of etcd and its Node object do. What else is not known is as the inventory has it.
 func (m *planner) roleOf(n cluster.Node) cluster.Role {
-	mach, ph := m.o.Machines[n.Name], m.plan.Phases[n.Name]
-	if mach.Reach == cluster.Configured && mach.Summary.Role != "" {
-		return mach.Summary.Role
-	}
-	kn := m.o.Nodes.Value[n.Name]
+	mach, kn, ph := m.o.Machines[n.Name], m.o.Nodes.Value[n.Name], m.plan.Phases[n.Name]
 	votes := slices.ContainsFunc(m.o.Members.Value, func(mem cluster.Member) bool { return mem.Name == n.Name })
-	if ph != cluster.PhaseAbsent && ph != cluster.PhaseMaintenance && (votes || kn.ControlPlane && isOwn(m.d, kn)) {
+	switch {
+	case mach.Reach == cluster.Configured && mach.Summary.Role != "":
+		return mach.Summary.Role
+	case ph != cluster.PhaseAbsent && ph != cluster.PhaseMaintenance && (votes || kn.ControlPlane && isOwn(m.d, kn)):
 		return cluster.ControlPlane
+	case ph != cluster.PhaseAbsent && ph != cluster.PhaseMaintenance && isOwn(m.d, kn):
+		return cluster.Worker
 	}
 	return n.Role
 }
