@@ -138,12 +138,14 @@ func (r *Reconciler) renderRunning(snap cluster.Snapshot, asked cluster.Desired,
 
 // mergeSnapshots returns a snapshot whose machine configs are those of base, for the
 // nodes of asked at some versions. A node that base does not have keeps its own
-// settings, with the patches as base has them.
+// settings, with the patches as base has them. What is no part of a machine config, such as
+// the switches and the window, is that of asked: it is in force as soon as it is read.
 func mergeSnapshots(base, asked cluster.Snapshot, v cluster.Versions) cluster.Snapshot {
 	out := asked
 	out.Confidential = slices.Concat(asked.Confidential, base.Confidential)
-	out.Spec = base.Spec
-	out.Spec.Versions, out.Spec.Mirrors, out.Spec.Addons = v, asked.Spec.Mirrors, asked.Spec.Addons
+	out.Spec.Versions = v
+	out.Spec.Network, out.Spec.CNI = base.Spec.Network, base.Spec.CNI
+	out.Spec.Schematic, out.Spec.InstallerRegistry = base.Spec.Schematic, base.Spec.InstallerRegistry
 	out.Spec.Nodes = make([]cluster.Node, 0, len(asked.Spec.Nodes))
 	patches := map[string]cluster.Patch{} // of base, by file
 	shared := map[string]bool{}           // files that nodes of base have in asked

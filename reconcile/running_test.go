@@ -335,10 +335,11 @@ func TestMergeSnapshots(t *testing.T) {
 	}
 	base := cluster.Snapshot{Revision: rev(1), Spec: cluster.Spec{CNI: cluster.CNIFlannel, Nodes: []cluster.Node{
 		node("cp-1", cluster.ControlPlane, 2, "all=old"), node("wk-1", cluster.Worker, 2, "all=old", "wk-1=old")}}}
-	asked := cluster.Snapshot{Revision: rev(2), Spec: cluster.Spec{CNI: cluster.CNICilium, Addons: []cluster.Addon{{Name: "cilium"}}, Nodes: []cluster.Node{
+	base.Spec.Switches, base.Spec.MaxUnavailable = cluster.Switches{ApplyOff: true}, 2
+	asked := cluster.Snapshot{Revision: rev(2), Spec: cluster.Spec{CNI: cluster.CNICilium, Addons: []cluster.Addon{{Name: "cilium"}}, Switches: cluster.Switches{ApplyApproved: true}, AllowEven: true, Nodes: []cluster.Node{
 		node("cp-1", cluster.ControlPlane, 4, "all=new", "more=new"), node("wk-2", cluster.Worker, 4, "all=new", "more=new", "wk-2=own")}}}
 	got := mergeSnapshots(base, asked, cluster.Versions{Talos: "v1.13.9"})
-	want := cluster.Snapshot{Revision: rev(2), Spec: cluster.Spec{CNI: cluster.CNIFlannel, Versions: cluster.Versions{Talos: "v1.13.9"}, Addons: []cluster.Addon{{Name: "cilium"}}, Nodes: []cluster.Node{
+	want := cluster.Snapshot{Revision: rev(2), Spec: cluster.Spec{CNI: cluster.CNIFlannel, Versions: cluster.Versions{Talos: "v1.13.9"}, Addons: []cluster.Addon{{Name: "cilium"}}, Switches: cluster.Switches{ApplyApproved: true}, AllowEven: true, Nodes: []cluster.Node{
 		node("cp-1", cluster.ControlPlane, 4, "all=old"), node("wk-2", cluster.Worker, 4, "all=old", "wk-2=own")}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
