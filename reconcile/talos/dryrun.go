@@ -35,11 +35,15 @@ type dryRun struct {
 	found *cluster.Change // nil: no answer
 }
 
+// answersApply are the stages in which a machine is asked. One that boots for ever, because of
+// what its config names, goes on when it gets another.
+var answersApply = map[string]bool{runtime.MachineStageBooting.String(): true, runtime.MachineStageRunning.String(): true}
+
 // questionOf is what to ask about a node whose machine runs another config than the
 // wanted one. ok is false when there is nothing to ask.
 func questionOf(d *cluster.Desired, node string, m *cluster.Machine) (q question, ok bool) {
 	want := d.Configs[node]
-	if m.Reach != cluster.Configured || m.Stage != runtime.MachineStageRunning.String() || m.ConfigDigest == "" ||
+	if m.Reach != cluster.Configured || !answersApply[m.Stage] || m.ConfigDigest == "" ||
 		want.Digest == "" || want.Digest == m.ConfigDigest || want.Bytes.IsZero() {
 		return question{}, false
 	}

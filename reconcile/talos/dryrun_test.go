@@ -116,8 +116,8 @@ func TestUnansweredChange(t *testing.T) {
 	}
 }
 
-// TestNoChangeIsAsked of machines that do not run.
-func TestNoChangeIsAsked(t *testing.T) {
+// TestChangeIsAskedAsItBoots: a machine that boots is asked, once; one that has no config is not.
+func TestChangeIsAskedAsItBoots(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1), wk(1)}, func(b *bench) {
 		b.power(cp(1), wk(1))
 		b.config(cp(1))
@@ -127,12 +127,15 @@ func TestNoChangeIsAsked(t *testing.T) {
 		b.config(cp(1))
 		for range 5 {
 			o := b.observe()
-			if m := o.Machines["cp-1"]; m.Stage == "running" || m.Change != nil {
+			if m := o.Machines["cp-1"]; m.Stage != "booting" || m.Change == nil {
+				t.Errorf("%+v", m)
+			}
+			if m := o.Machines["wk-1"]; m.Change != nil {
 				t.Errorf("%+v", m)
 			}
 			time.Sleep(time.Second)
 		}
-		if calls := b.calls(); calls["ApplyConfiguration"] != 1 {
+		if calls := b.calls(); calls["ApplyConfiguration"] != 2 { // one gave it what it runs
 			t.Errorf("calls %v", calls)
 		}
 	})

@@ -54,6 +54,36 @@ func TestFirewallThatLocksTheAgentOut(t *testing.T) {
 	})
 }
 
+// TestNodeThatBootsForEver pushes an image of the kubelet that no registry has together with a
+// proxy, so that it cannot be pulled before: one node is taken down, and does not come up. It
+// gets the next config as it boots, and the others follow.
+func TestNodeThatBootsForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		w := s.watchTurns(sz)
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\npatches: {worker: [patches/proxy.yaml]}\n")
+		push := func(image string) {
+			files["inventory/dev/patches/proxy.yaml"] = []byte("machine: {env: {https_proxy: \"http://10.10.0.1:3128\"}, kubelet: {image: \"" + image + ":v1.36.1\"}}\n")
+			s.Push(files, image)
+		}
+		push("registry.k8s.io/kubelet")
+		s.Until(time.Hour, "one does not come up", func(st cluster.Status) bool { return waitFor(st, "dev-wk-1", cluster.WaitingForTalos) != "" })
+		time.Sleep(time.Hour)
+		w.wantDown("dev-wk-1:1")
+		push("registry.example.org/kubelet")
+		s.UntilReady(time.Hour)
+		w.wantDown("dev-wk-1:1 dev-wk-2:1")
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
 // TestKubeletImageThatIsNowhere pushes an image of the kubelet that no registry has: no node
 // is given it, and all go on as they are; one that there is reaches everybody, each of whom
 // has pulled it before.
