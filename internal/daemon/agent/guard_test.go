@@ -33,6 +33,17 @@ type guard struct {
 	boots   map[string]map[string]bool // by node, in which boots it was taken down
 	down    map[string]string          // by node that was taken down and does not work again yet, the boot
 	misled  bool                       // the list of pods is not what is there
+
+	orders    []order
+	made      bool                 // the cluster was Ready: its nodes are there, and no longer being made
+	removals  int                  // how many machines may be deleted at once without approval
+	approved  map[string]bool      // commits, and machines that may be deleted
+	corrected map[string]bool      // nodes that were edited by hand
+	begins    map[string]beginning // by node, until it is seen to be taken out of service
+	deletable map[string]time.Time // machines, when one could be deleted last
+	lost      map[string]bool      // machines that root takes for lost
+	silent    map[string]time.Time // by node whose machine does not answer, since when
+	wentDown  map[string]string    // by node with the agent's mark, the boot in which it went down
 }
 
 // justTouched is how long it may take until what people do is seen: a kubelet that is
@@ -40,7 +51,9 @@ type guard struct {
 const justTouched = time.Minute
 
 func newGuard(s *sim, sz size) *guard {
-	return &guard{s: s, size: sz, workers: 1, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{}}
+	return &guard{s: s, size: sz, workers: 1, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{},
+		removals: max(s.Removals, 1), approved: map[string]bool{}, corrected: map[string]bool{}, begins: map[string]beginning{}, deletable: map[string]time.Time{},
+		lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]string{}}
 }
 
 // touch notes that people have a hand in a node.
@@ -88,10 +101,16 @@ func (g *guard) watch(c world.CallRecord) {
 	switch {
 	case c.System == "kube" && c.Op == "PATCH /api/v1/nodes/{name}":
 		g.judgeBudget("")
-	case c.System == "pve" && strings.HasPrefix(c.Op, "POST ") && slices.Contains([]string{"shutdown", "stop", "reboot", "reset"}, op):
+		g.watchBeginnings(c.Subject)
+	case c.System == "kube" && g.awaitsBeginnings():
+		g.watchBeginnings("")
+	case c.System == "pve" && c.Mutating && strings.Contains(c.Op, "/qemu/{vmid}"):
 		for _, vm := range g.s.Lab.PVE.VMs() {
 			if fmt.Sprint(vm.VMID) == c.Subject && vm.Maker != "root@pam" {
-				g.judge(vm.Config["name"], op == "stop")
+				g.watchDeletion(vm, op == "stop" || strings.HasPrefix(c.Op, "DELETE "))
+				if strings.HasPrefix(c.Op, "POST ") && slices.Contains([]string{"shutdown", "stop", "reboot", "reset"}, op) {
+					g.judge(vm.Config["name"], op == "stop")
+				}
 			}
 		}
 	case c.System == "talos" && slices.Contains([]string{"Reboot", "Reset", "Shutdown"}, op):
@@ -123,6 +142,10 @@ func (g *guard) judge(name string, forGood bool) {
 		g.judgeDrain(name)
 	}
 	g.judgeEtcd(name, forGood)
+	if !recently {
+		g.judgeSwitches(name, m)
+		g.judgeStaged(name, m.VMID)
+	}
 	if g.boots[name] == nil {
 		g.boots[name] = map[string]bool{}
 	}
@@ -161,6 +184,26 @@ func toleratesCordons(pod unstructured.Unstructured) bool {
 	})
 }
 
+// judgeSwitches: a node that goes down was begun to be taken out of service when that was not
+// forbidden, and goes down once for that. The lock is held.
+func (g *guard) judgeSwitches(name string, m talos.MachineView) {
+	machine := g.machines()[m.VMID]
+	why := g.forbids(name, machine)
+	n := g.nodeObject(name)
+	marked := n != nil && n.GetAnnotations()[cluster.AnnotationTurn] != ""
+	again := marked && g.wentDown[name] != "" && g.wentDown[name] != m.BootID
+	if g.wentDown[name] = m.BootID; why != "" && (!marked || again) {
+		g.s.Lab.World.Violate("switches", "%s goes down, marked %v, again %v: %s", name, marked, again, why)
+	}
+}
+
+// judgeStaged: a node that goes down does not boot what somebody has staged. The lock is held.
+func (g *guard) judgeStaged(name string, vmid int) {
+	if running, saved := g.s.Lab.Talos.ConfigsOf(vmid); strings.Contains(saved, handMark) && !strings.Contains(running, handMark) {
+		g.s.Lab.World.Violate("staged", "%s goes down, and boots what somebody has staged", name)
+	}
+}
+
 // judgeEtcd: without a control plane that goes down etcd has its quorum, unless it is the
 // only one; and one that goes for good is no member.
 func (g *guard) judgeEtcd(name string, forGood bool) {
@@ -196,13 +239,14 @@ func (g *guard) judgeBudget(going string) {
 }
 
 // outOfService are the nodes that the agent has taken out of service: those that carry its
-// mark and a cordon, and those that it took down and that do not work again.
+// mark and a cordon, and those that it took down and that do not work again. What root took
+// for lost was out of service before.
 func (g *guard) outOfService() map[string]bool {
-	out := map[string]bool{}
+	out, machines := map[string]bool{}, g.machineByName()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, n := range g.s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, "") {
-		if cordoned, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable"); cordoned && n.GetAnnotations()[cluster.AnnotationTurn] != "" && !g.hasLeft(n.GetName()) {
+	for _, n := range g.nodes() {
+		if cordoned, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable"); cordoned && n.GetAnnotations()[cluster.AnnotationTurn] != "" && !g.hasLeft(n.GetName()) && !g.lost[machines[n.GetName()]] {
 			out[n.GetName()] = true
 		}
 	}
@@ -231,6 +275,11 @@ func (g *guard) hasLeft(name string) bool {
 	return !slices.ContainsFunc(g.s.Lab.PVE.VMs(), func(vm vmView) bool { return vm.Config["name"] == name })
 }
 
+// nodes are the Node objects.
+func (g *guard) nodes() []unstructured.Unstructured {
+	return g.s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, "")
+}
+
 // countDowns counts how often nodes were taken down.
 func (g *guard) countDowns() (n int) {
 	g.mu.Lock()
@@ -243,7 +292,7 @@ func (g *guard) countDowns() (n int) {
 
 // nodeObject is the Node object of a node; nil: there is none.
 func (g *guard) nodeObject(name string) *unstructured.Unstructured {
-	for _, n := range g.s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, "") {
+	for _, n := range g.nodes() {
 		if n.GetName() == name {
 			return &n
 		}

@@ -3,7 +3,6 @@ package agent_test
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -45,9 +44,29 @@ func (l *life) interfere() {
 		func(target) { l.plan("the repository falls dark"); l.darken("git.lab") },
 		l.breakInventory, l.destroyVM, l.pause,
 		l.cordon, l.uncordon, l.deleteNode, l.editDeployment, l.kill, l.partition,
-		l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push,
+		l.approve, l.approve, l.forget, l.lose, l.editConfig, l.editConfig,
+		l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push,
 	}
 	acts[l.rnd.IntN(len(acts))](l.drawTarget())
+}
+
+// drawTheme draws what happens more often than else in a life. Half of the lives have a theme.
+func (l *life) drawTheme() func(target) {
+	pick := func(acts ...func(target)) func(target) {
+		return func(t target) { acts[l.rnd.IntN(len(acts))](t) }
+	}
+	push := func(names ...string) func(target) {
+		return func(t target) { l.pushOne(t, names[l.rnd.IntN(len(names))]) }
+	}
+	themes := []func(target){nil, nil, nil, nil,
+		pick(push("a window", "who approves"), push("cores of the workers", "memory of the control planes", "the environment"), l.approve),
+		pick(push("what becomes of the dead", "a replacement", "one worker less"), l.lose, l.forget, l.approve),
+		pick(push("a firewall", "an image of the kubelet"), push("a sysctl", "the environment", "memory of the workers"), l.editConfig, l.editConfig),
+		pick(push("one worker less", "a replacement", "one worker more", "who approves"), l.approve, l.approve),
+	}
+	n := l.rnd.IntN(len(themes))
+	l.plan("theme %d", n)
+	return themes[n]
 }
 
 // later has somebody who got in the way undo it when the world is healed; what cannot be
@@ -87,6 +106,7 @@ func (l *life) edit(t target) {
 		return
 	}
 	old := t.vm.Config[key]
+	l.guard.correct(t.name)
 	l.guard.permit(t.name, t.name) // for what is set, and for what it was before
 	must(l.Lab.PVE.Edit(t.id, key, value))
 	l.later(func() bool {
@@ -213,6 +233,7 @@ func (l *life) editDeployment(target) {
 // kill has a machine hang until somebody switches it off and on.
 func (l *life) kill(t target) {
 	l.plan("the machine of %s hangs", t.name)
+	l.guard.silence(t.name)
 	if t.exists && l.Lab.Talos.Kill(t.id) == nil {
 		l.guard.touch(t.name)
 		l.later(func() bool {
@@ -231,98 +252,11 @@ func (l *life) kill(t target) {
 
 func (l *life) partition(t target) {
 	l.plan("%s is cut off from the network", t.name)
+	l.guard.silence(t.name)
 	if l.Lab.Talos.Partition(t.id, true) == nil {
 		l.guard.touch(t.name)
 		l.later(func() bool { _ = l.Lab.Talos.Partition(t.id, false); return true })
 	}
-}
-
-// push changes what the inventory has.
-func (l *life) push(t target) {
-	w, other := &l.wishes, func(now, a, b int) int {
-		if now == a {
-			return b
-		}
-		return a
-	}
-	changes := map[string]func(){
-		"memory of the control planes": func() { w.cpRAM = other(w.cpRAM, 8192, 9216); l.permitAll(true, false) },
-		"memory of the workers":        func() { w.wkRAM = other(w.wkRAM, 8192, 9216); l.permitAll(false, true) },
-		"cores of the workers":         func() { w.wkCores = other(w.wkCores, 4, 6); l.permitAll(false, true) },
-		"cores of the control planes":  func() { w.cpCores = other(w.cpCores, 4, 6); l.permitAll(true, false) },
-		"larger disks":                 func() { w.wkDisk += 10; l.permitAll(false, true) },
-		"a label":                      func() { w.zones[t.name] = []string{"", "a", "b"}[l.rnd.IntN(3)] },
-		"a taint":                      func() { w.dedicated[t.name] = !w.dedicated[t.name] },
-		"a sysctl":                     func() { w.sysctl++ },
-		"the environment":              func() { w.env++; l.permitAll(true, true) },
-		"pods of a kubelet":            func() { w.pods = other(w.pods, 150, 200) },
-		"values of an addon":           func() { w.replicas = other(w.replicas, 1, 2) },
-		"how many at once":             func() { w.unavailable = other(w.unavailable, 1, 2); l.guard.allow(w.unavailable) },
-		"one worker more":              l.addWorker,
-		"one worker less":              l.dropWorker,
-		"other control planes":         l.scalePlanes,
-		"a replacement":                func() { l.replace(t) },
-	}
-	names := slices.Sorted(maps.Keys(changes))
-	name := names[l.rnd.IntN(len(names))]
-	l.plan("pushed: %s (%s)", name, t.name)
-	changes[name]()
-	l.ask(name)
-}
-
-// permitAll notes a reason to take nodes of a role down.
-func (l *life) permitAll(planes, workers bool) {
-	for n := range l.size.ControlPlanes + l.size.Workers {
-		if n < l.size.ControlPlanes && planes || n >= l.size.ControlPlanes && workers {
-			l.guard.permit(l.size.Name(n))
-		}
-	}
-}
-
-// permitNew notes that a node which is made may have to go down for what the others do not
-// have yet: it is given the machine config that they run.
-func (l *life) permitNew(name string) {
-	if l.wishes.env > 0 {
-		l.guard.permit(name)
-	}
-}
-
-func (l *life) addWorker() {
-	l.permitNew(l.size.Name(l.size.ControlPlanes + l.size.Workers))
-	l.size.Workers++
-}
-
-func (l *life) dropWorker() {
-	if l.size.Workers > 1 {
-		l.size.Workers--
-		l.guard.permit(l.size.Name(l.size.ControlPlanes + l.size.Workers))
-	}
-}
-
-// scalePlanes makes three control planes of one, or one of three.
-func (l *life) scalePlanes() {
-	switch {
-	case l.size.ControlPlanes == 1:
-		l.size.ControlPlanes = 3
-		l.permitNew(l.size.Name(1))
-		l.permitNew(l.size.Name(2))
-	case l.canLosePlane():
-		for n := 1; n < 3; n++ {
-			l.guard.permit(l.size.Name(n))
-		}
-		l.size.ControlPlanes = 1
-	}
-}
-
-func (l *life) replace(t target) {
-	switch {
-	case t.n >= l.size.ControlPlanes:
-	case !l.canLosePlane():
-		return
-	}
-	l.guard.permit(t.name)
-	l.permitNew(t.name)
-	l.wishes.tokens[t.name] = fmt.Sprintf("t%d", len(l.plans))
 }
 
 // ambush draws whether somebody swaps a worker's VM for one of their own in the
@@ -423,6 +357,7 @@ func (l *life) cleanUpAgain(every time.Duration) (done func() bool) {
 		if time.Since(last) >= every && l.Agent != nil && !l.IsDead() {
 			last = time.Now()
 			l.cleanUp()
+			l.helpOut()
 		}
 		l.lock.Lock()
 		defer l.lock.Unlock()

@@ -100,6 +100,10 @@ type life struct {
 	chaotic     atomic.Bool
 	lock        sync.Mutex // calls reach the world side by side
 	interfered  int
+	theme       func(target)  // what happens more often than else; nil: nothing
+	grown       bool          // the chaos begins when the cluster is there
+	pushes      int           // that change nothing, in the end
+	shown       string        // the digest of a plan that was shown
 	planesLeave bool          // a control plane is to leave, or was lost
 	undo        []func() bool // what people do to clean up after themselves
 	founders    map[string]bool
@@ -112,8 +116,10 @@ func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
 	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
 	l.sim = newSim(t, l.size, c)
 	l.wishes = newWishes(l.size)
-	l.Removals = 20 // there is no one to approve
+	l.Removals = []int{20, 20, 1}[l.rnd.IntN(3)]
 	l.guard = newGuard(l.sim, l.size)
+	l.guard.orderNext(l.order())
+	l.guard.named(l.Head())
 	l.asked[l.Head()[:12]] = l.size
 	ambush := l.ambush()
 	l.Lab.World.OnCall(func(c world.CallRecord) {
@@ -152,8 +158,8 @@ func (l *life) latencies() world.Latencies {
 // second one the chaos begins when the cluster is there.
 func (l *life) live() {
 	defer l.Close()
-	grown := l.rnd.IntN(2) == 0
-	if grown {
+	l.grown = l.rnd.IntN(2) == 0
+	if l.grown {
 		l.plan("at first nothing goes wrong")
 		l.Boot()
 		l.UntilReady(time.Hour)
@@ -173,16 +179,18 @@ func (l *life) live() {
 		}
 		l.plan("the agent dies at durable step %d", l.Disk.DieAt)
 	}
-	if grown {
+	if l.grown {
 		l.push(l.drawTarget())
 	} else {
 		l.Boot()
 	}
+	l.theme = l.drawTheme()
 	l.chaos(time.Duration(30+l.rnd.IntN(420)) * time.Second)
 	l.heal()
 	l.pass(3 * time.Minute) // for what was undone to be noticed
 	cleanUp := l.cleanUpAgain(time.Minute)
-	l.Until(2*time.Hour, "Ready", func(st cluster.Status) bool {
+	l.Until(3*time.Hour, "Ready", func(st cluster.Status) bool {
+		l.see(st)
 		return cleanUp() && st.Condition == cluster.Ready && st.Revision == st.Applied && st.Revision.Commit() == l.Head()
 	})
 	if l.T.(*testing.T).Failed() {
@@ -191,6 +199,7 @@ func (l *life) live() {
 	l.Quiet(10 * time.Minute)
 	l.CheckRules(l.size)
 	l.guard.wantInService()
+	l.wantKubelets()
 	l.wishes.check(l.sim, l.size)
 	l.tidy()
 	l.Halt()
@@ -270,20 +279,42 @@ func (l *life) chaos(d time.Duration) {
 		if l.rnd.IntN(2) == 0 {
 			l.interfere()
 		}
+		if l.theme != nil {
+			l.theme(l.drawTarget())
+		}
 	}
 }
 
 // ask pushes what the cluster should be now.
 func (l *life) ask(message string) {
 	l.guard.resize(l.size)
+	l.guard.orderNext(l.order())
 	l.Push(l.wishes.files(l.size), message)
+	l.guard.named(l.Head())
 	l.asked[l.Head()[:12]] = l.size
+}
+
+// see has the guard know what the agent knows: which revision it has read, and whether the
+// cluster was made.
+func (l *life) see(st cluster.Status) {
+	l.guard.read(st.Revision.Commit())
+	if st.Condition == cluster.Ready {
+		l.guard.noteMade()
+	}
+}
+
+// order is what the guard judges by of what the cluster should be now.
+func (l *life) order() order {
+	return order{size: l.size, window: l.wishes.window.resolve(), apply: l.wishes.apply, tokens: maps.Clone(l.wishes.tokens), replaceDead: l.wishes.replaceDead}
 }
 
 // pass lets time pass, starting the agent again when it dies.
 func (l *life) pass(d time.Duration) {
 	began := time.Now()
-	l.Until(d+time.Second, "past", func(cluster.Status) bool { return time.Since(began) >= d })
+	l.Until(d+time.Second, "past", func(st cluster.Status) bool {
+		l.see(st)
+		return time.Since(began) >= d
+	})
 }
 
 // vmid is the VMID of the nth node.

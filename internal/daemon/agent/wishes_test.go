@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
 // wishes is what a repository asks for besides the size of its cluster.
@@ -18,10 +21,29 @@ type wishes struct {
 	zones             map[string]string
 	dedicated         map[string]bool   // by node, whether it has the taint
 	tokens            map[string]string // by node, of those that are to be replaced
+	window            span              // when nodes may be taken out of service
+	apply             string            // the switch: auto, approve or off
+	replaceDead       bool              // after the shortest time that there is
+	firewall          string            // a patch; "": none
+	kubelet           string            // the image, without its version; "": what Talos has
+	again             int               // pushes that change nothing, for what is tried again then
+}
+
+// span is a maintenance window, in full minutes of UTC; the zero value is always.
+type span struct{ from, to time.Time }
+
+// resolve is the window as the agent has it.
+func (s span) resolve() cluster.Window {
+	if s.from.IsZero() {
+		return cluster.Window{}
+	}
+	w, err := cluster.NewWindow(nil, s.from.Format("15:04"), s.to.Format("15:04"), "UTC")
+	must(err)
+	return w
 }
 
 func newWishes(sz size) wishes {
-	return wishes{vip: sz.ControlPlanes > 1, cpRAM: 8192, wkRAM: 8192, cpCores: 4, wkCores: 4, wkDisk: 60, replicas: 1, unavailable: 1,
+	return wishes{vip: sz.ControlPlanes > 1, cpRAM: 8192, wkRAM: 8192, cpCores: 4, wkCores: 4, wkDisk: 60, replicas: 1, unavailable: 1, apply: "auto",
 		zones: map[string]string{}, dedicated: map[string]bool{}, tokens: map[string]string{}}
 }
 
@@ -61,9 +83,27 @@ func (w wishes) files(sz size) map[string][]byte {
 	if w.unavailable != 1 {
 		spec += fmt.Sprintf("max_unavailable: %d\n", w.unavailable)
 	}
-	if patch := w.patch(); patch != "" {
-		spec += "patches: {all: [patches/all.yaml]}\n"
-		files["inventory/dev/patches/all.yaml"] = []byte(patch)
+	if w.window != (span{}) {
+		spec += fmt.Sprintf("window: {from: %q, to: %q}\n", w.window.from.Format("15:04"), w.window.to.Format("15:04"))
+	}
+	if w.apply != "auto" {
+		spec += "apply: " + w.apply + "\n"
+	}
+	if w.replaceDead {
+		spec += "replace_dead: {worker: 10m, controlplane: 10m}\n"
+	}
+	var patches []string
+	for name, patch := range map[string]string{"all": w.patch(), "firewall": w.firewall, "kubelet": w.kubeletPatch()} {
+		if patch != "" {
+			patches = append(patches, "patches/"+name+".yaml")
+			files["inventory/dev/patches/"+name+".yaml"] = []byte(patch)
+		}
+	}
+	if slices.Sort(patches); len(patches) > 0 {
+		spec += "patches: {all: [" + strings.Join(patches, ", ") + "]}\n"
+	}
+	if w.again > 0 {
+		files["inventory/dev/README.md"] = fmt.Appendf(nil, "pushed again: %d\n", w.again)
 	}
 	files["inventory/dev/cluster.yaml"] = []byte(spec)
 	if w.replicas != 1 {
@@ -88,6 +128,38 @@ func (w wishes) patch() string {
 		return ""
 	}
 	return "machine:\n" + b.String()
+}
+
+// kubeletPatch is the patch with the kubelet's image; "": there is none.
+func (w wishes) kubeletPatch() string {
+	if w.kubelet == "" {
+		return ""
+	}
+	return "machine: {kubelet: {image: \"" + w.kubelet + ":v1.36.1\"}}\n"
+}
+
+// checkConfig compares the machine config that a node runs with what was asked for.
+func (w wishes) checkConfig(s *sim, name string, vmid int) {
+	s.T.Helper()
+	running, saved := s.Lab.Talos.ConfigsOf(vmid)
+	if running != saved {
+		s.T.Errorf("%s: another machine config than it runs waits for its next boot", name)
+	}
+	for _, c := range []struct {
+		text string
+		want bool
+	}{
+		{fmt.Sprintf("vm.swappiness: \"%d\"", w.sysctl), w.sysctl > 0},
+		{fmt.Sprintf("ROUND: \"%d\"", w.env), w.env > 0},
+		{fmt.Sprintf("max-pods: \"%d\"", w.pods), w.pods > 0},
+		{"kind: NetworkDefaultActionConfig", w.firewall != ""},
+		{"image: " + w.kubelet + ":", w.kubelet != ""},
+		{handMark, false},
+	} {
+		if strings.Contains(running, c.text) != c.want {
+			s.T.Errorf("%s: its machine config has %q: %v, want %v", name, c.text, !c.want, c.want)
+		}
+	}
 }
 
 // check compares what runs with what was asked for, by what the world shows.
@@ -116,6 +188,7 @@ func (w wishes) check(s *sim, sz size) {
 		if vm.Config["cores"] != fmt.Sprint(cores) || vm.Config["memory"] != fmt.Sprint(ram) || len(vm.Pending) > 0 || !strings.Contains(vm.Config["scsi0"], fmt.Sprintf("size=%dG", disk)) {
 			s.T.Errorf("%s: %s cores, memory %s, %s, pending %v; want %d, %d, %dG", name, vm.Config["cores"], vm.Config["memory"], vm.Config["scsi0"], vm.Pending, cores, ram, disk)
 		}
+		w.checkConfig(s, name, vm.VMID)
 		want := ""
 		if z := w.zones[name]; z != "" {
 			want = "zone=" + z

@@ -91,7 +91,7 @@ func (m *machine) readSettings(cfg config.Provider) (*settings, error) {
 // address, its alias and the virtual address it may carry.
 func (s *settings) readNetwork(m *machine) error {
 	cfg := s.provider
-	link := newLinkStatus(m)
+	link := system.NewLink(linkName, m.guest.MAC)
 	var spec networkpb.LinkStatusSpec
 	if err := proto.ResourceSpecToProto(link, &spec); err != nil {
 		return fmt.Errorf("describe link of %s: %w", m.name(), err)

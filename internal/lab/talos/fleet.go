@@ -285,6 +285,22 @@ func (f *Fleet) Machines() []MachineView {
 	return views
 }
 
+// ConfigsOf returns the machine config that a machine runs, and the one on its disk, which it
+// runs from its next boot on; "": there is none.
+func (f *Fleet) ConfigsOf(vmid int) (running, saved string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	m := f.machines[vmid]
+	if m == nil || m.boot == nil || m.boot.set == nil {
+		return "", ""
+	}
+	data, err := m.boot.set.provider.Bytes()
+	if err != nil {
+		return "", "" // it was read from bytes
+	}
+	return string(data), string(m.disk().config)
+}
+
 // The acts of gods and humans.
 
 // Kill makes a machine hang: its virtual machine runs on, nothing answers any

@@ -3,7 +3,6 @@ package talos
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -29,6 +28,8 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/secrets"
 	timeres "github.com/siderolabs/talos/pkg/machinery/resources/time"
 	"github.com/siderolabs/talos/pkg/machinery/resources/v1alpha1"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
 // linkName is what Talos calls the first network card of a q35 machine.
@@ -204,39 +205,13 @@ func (b *boot) writePersistent(cfg config.Provider) {
 	}
 }
 
-// newLinkStatus describes the machine's network card.
-func newLinkStatus(m *machine) *network.LinkStatus {
-	r := network.NewLinkStatus(network.NamespaceName, linkName)
-	s := r.TypedSpec()
-	s.Index, s.Type, s.MTU, s.QueueDisc = 2, nethelpers.LinkEther, 1500, "pfifo_fast"
-	s.Flags = nethelpers.LinkFlags(nethelpers.LinkUp | nethelpers.LinkBroadcast | nethelpers.LinkRunning | nethelpers.LinkMulticast | nethelpers.LinkLowerUp)
-	s.OperationalState, s.LinkState, s.Port, s.Duplex = nethelpers.OperStateUp, true, nethelpers.Other, nethelpers.Unknown
-	s.Driver, s.BusPath, s.VendorID = "virtio_net", "0000:06:12.0", "0x1af4"
-	if mac, err := net.ParseMAC(m.guest.MAC); err == nil {
-		s.HardwareAddr, s.PermanentAddr = nethelpers.HardwareAddr(mac), nethelpers.HardwareAddr(mac)
-	}
-	s.BroadcastAddr = nethelpers.HardwareAddr{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
-	return r
-}
-
-// describeLoopback describes the link every machine has besides its network card.
-func describeLoopback() *network.LinkStatus {
-	r := network.NewLinkStatus(network.NamespaceName, "lo")
-	s := r.TypedSpec()
-	s.Index, s.Type, s.MTU, s.QueueDisc = 1, nethelpers.LinkLoopbck, 65536, "noqueue"
-	s.Flags = nethelpers.LinkFlags(nethelpers.LinkUp | nethelpers.LinkLoopback | nethelpers.LinkRunning | nethelpers.LinkLowerUp)
-	s.OperationalState, s.LinkState, s.Port, s.Duplex = nethelpers.OperStateUnknown, true, nethelpers.Other, nethelpers.Unknown
-	s.HardwareAddr, s.BroadcastAddr = make(nethelpers.HardwareAddr, 6), make(nethelpers.HardwareAddr, 6)
-	return r
-}
-
 // writeNetwork writes the links, the addresses and the name.
 func (b *boot) writeNetwork() {
-	link := newLinkStatus(b.m)
+	link := system.NewLink(linkName, b.m.guest.MAC)
 	if b.set != nil {
 		link.TypedSpec().Alias = b.set.alias
 	}
-	for _, l := range []*network.LinkStatus{link, describeLoopback()} {
+	for _, l := range []*network.LinkStatus{link, system.NewLoopback()} {
 		putResource(b, "network.LinkStatusController", network.NewLinkStatus(network.NamespaceName, l.Metadata().ID()), func(r *network.LinkStatus) {
 			*r.TypedSpec() = *l.TypedSpec()
 		})

@@ -1,0 +1,188 @@
+package agent_test
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/cosi-project/runtime/pkg/safe"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/client"
+	clientconfig "github.com/siderolabs/talos/pkg/machinery/client/config"
+	talosresource "github.com/siderolabs/talos/pkg/machinery/resources/config"
+	"google.golang.org/grpc"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
+)
+
+// handMark is in a machine config that somebody has edited by hand.
+const handMark = "kernel.by.hand"
+
+// approve has root approve the plan that is shown, or one that was shown before. What is not
+// shown any more is refused.
+func (l *life) approve(target) {
+	if l.Agent == nil {
+		return
+	}
+	shown, err := l.Cluster().Forecast()
+	if err != nil {
+		return // nothing was read yet
+	}
+	digest := shown.Digest
+	if old := l.shown; old != "" && l.rnd.IntN(3) == 0 {
+		digest = old
+	}
+	if l.shown = shown.Digest; l.rnd.IntN(4) == 0 {
+		return // they think about it
+	}
+	l.plan("root approves a plan, shown now: %v, which waits: %v", digest == shown.Digest, shown.Unapproved)
+	before := l.guard.approvals()
+	l.guard.approve(shown)
+	err = l.Cluster().Approve(digest)
+	after, failed := l.Cluster().Forecast()
+	switch reason := cluster.ReasonOf(err); {
+	case reason == cluster.NotConfirmed, reason == cluster.NothingToAccept:
+		l.guard.takeBack(before)
+	case err == nil && failed == nil && digest != shown.Digest && digest != after.Digest:
+		l.Lab.World.Violate("approval", "a plan that is not shown any more was approved")
+	}
+}
+
+// forget has root take the machine of a node for lost, which is refused where it works.
+func (l *life) forget(t target) {
+	if l.Agent == nil || !t.exists {
+		return
+	}
+	shown, err := l.Cluster().ForecastForget(t.name)
+	if err != nil {
+		return
+	}
+	l.plan("root takes the machine of %s for lost", t.name)
+	_, works := l.guard.machineOf(t.name)
+	recently := l.guard.isTouched(t.name)
+	l.guard.loses(t.vm.Config["vmgenid"])
+	l.permitNew(t.name)
+	if l.Cluster().Forget(t.name, shown.Unfenced) != nil {
+		return
+	}
+	if l.planesLeave = l.planesLeave || t.n < l.size.ControlPlanes; works && !recently {
+		l.Lab.World.Violate("forget", "%s works, and is taken for lost", t.name)
+	}
+}
+
+// lose has a machine hang, or cut off from the network, for good: the agent replaces it where
+// it is to replace what is dead, or root takes it for lost in the end.
+func (l *life) lose(t target) {
+	l.plan("the machine of %s is lost", t.name)
+	if !t.isOurs() || t.vm.Power != pve.Running || t.n < l.size.ControlPlanes && !l.canLosePlane() {
+		return
+	}
+	l.guard.silence(t.name)
+	l.guard.touch(t.name)
+	l.permitNew(t.name)
+	if l.rnd.IntN(2) == 0 {
+		_ = l.Lab.Talos.Kill(t.id)
+	} else {
+		_ = l.Lab.Talos.Partition(t.id, true)
+	}
+	minutes := 0
+	l.later(func() bool {
+		vm, ok := l.Lab.PVE.VM(t.id)
+		_, works := l.guard.machineOf(t.name)
+		minutes++
+		switch {
+		case !ok || works || vm.Config["vmgenid"] != t.vm.Config["vmgenid"]:
+			return true
+		case minutes > 120 && vm.Lock == "": // nobody may replace it: it is switched off and on
+			_ = l.Lab.Talos.Partition(t.id, false)
+			return l.Lab.PVE.Stop(t.id) == nil && l.Lab.PVE.Start(t.id) == nil
+		case minutes > 90 || !l.wishes.replaceDead:
+			l.forget(t)
+		}
+		return false
+	})
+}
+
+// editConfig has somebody edit the machine config of a node: at once, from its next boot on,
+// or on trial. The mark of the agent's own config tells them apart.
+func (l *life) editConfig(t target) {
+	modes := []machineapi.ApplyConfigurationRequest_Mode{machineapi.ApplyConfigurationRequest_STAGED, machineapi.ApplyConfigurationRequest_STAGED,
+		machineapi.ApplyConfigurationRequest_NO_REBOOT, machineapi.ApplyConfigurationRequest_TRY}
+	mode := modes[l.rnd.IntN(len(modes))]
+	l.plan("somebody edits the machine config of %s: %s", t.name, mode)
+	if l.Agent == nil || !t.isOurs() {
+		return
+	}
+	l.guard.touch(t.name)
+	l.guard.correct(t.name)
+	if l.talosctl(l.address(t.n), mode) == nil {
+		l.guard.permit(t.name) // a reboot that was to bring another one brings this
+		l.later(func() bool { return true })
+	}
+}
+
+// talosctl gives the machine at an address the config that it runs, with an edit.
+func (s *sim) talosctl(address string, mode machineapi.ApplyConfigurationRequest_Mode) error {
+	file, err := s.Cluster().Talosconfig()
+	if err != nil {
+		return err
+	}
+	opened, err := clientconfig.FromBytes(file)
+	must(err)
+	ctx, cancel := context.WithTimeout(s.T.Context(), 10*time.Second)
+	defer cancel()
+	c, err := client.New(ctx, client.WithConfig(opened), client.WithEndpoints(address),
+		client.WithGRPCDialOptions(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return s.Lab.World.Net.DialContext(ctx, "tcp", addr)
+		})))
+	must(err)
+	defer func() { must(c.Close()) }()
+	found, err := safe.StateGetByID[*talosresource.MachineConfig](ctx, c.COSI, talosresource.ActiveID)
+	if err != nil {
+		return err
+	}
+	data, err := found.Provider().Bytes()
+	must(err)
+	edited := strings.Replace("\n"+string(data), "\nmachine:\n", "\nmachine:\n    sysfs:\n        "+handMark+": \"1\"\n", 1)
+	_, err = c.ApplyConfiguration(ctx, &machineapi.ApplyConfigurationRequest{Data: []byte(edited), Mode: mode})
+	return err
+}
+
+// helpOut is what people do while the cluster is not as the inventory has it: they approve
+// what waits for that, and push again where that is what it takes.
+func (l *life) helpOut() {
+	st := l.Status()
+	if shown, err := l.Cluster().Forecast(); err == nil && shown.Unapproved && st.Revision.Commit() == l.Head() {
+		l.guard.approve(shown)
+		_ = l.Cluster().Approve(shown.Digest) // it may be another one by now
+	}
+	for _, w := range st.Waiting { // a trial on top of the agent's own leaves what was never saved
+		if w.Overdue && strings.Contains(w.Hint, "restart the node") {
+			l.plan("somebody restarts %s", w.Subject)
+			l.guard.touch(w.Subject)
+			_ = l.Lab.Talos.Reboot(l.vmidOf(w.Subject))
+		}
+	}
+	tried := slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {
+		return b.Reason == cluster.ChangeNotTaken || b.Reason == cluster.ConfigRefused
+	})
+	if tried && l.pushes < 5 {
+		l.pushes++
+		l.plan("it is pushed again: %+v", st.Blocked)
+		l.permitAll(true, true)
+		l.wishes.again++
+		l.ask("once more")
+	}
+}
+
+// wantKubelets checks that no kubelet that worked was stopped for an image that is nowhere.
+func (l *life) wantKubelets() {
+	for _, e := range l.Lab.World.Events() {
+		if strings.Contains(e.Text, "its kubelet is stopped for another image, which no registry has") {
+			l.T.Errorf("%s: %s", e.Subject, e.Text)
+		}
+	}
+}
