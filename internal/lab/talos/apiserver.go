@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/ingress"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
@@ -68,7 +69,7 @@ func (b *boot) wantedTLS() (key string, config *tls.Config) {
 	}
 	ip := net.IP(b.address.Addr().AsSlice())
 	if b.set == nil {
-		return "maintenance " + b.address.String(), maintenanceTLS(b.f.world.GuestNow, b.hostname(), ip)
+		return "maintenance " + b.address.String(), access.MaintenanceTLS(b.f.world.GuestNow, b.hostname(), ip)
 	}
 	ca, ok := b.f.authorities[b.set.machineCA]
 	if !ok || !b.set.control && b.lacksEndpoint() {
@@ -89,7 +90,7 @@ func (b *boot) wantedTLS() (key string, config *tls.Config) {
 		}
 	}
 	key = fmt.Sprint(b.set.machineCA, b.address, names, ips, len(b.set.acceptedCA))
-	return key, nodeTLS(b.f.world.GuestNow, ca, b.hostname(), names, ips, b.set.acceptedCA)
+	return key, access.NodeTLS(b.f.world.GuestNow, ca, b.hostname(), names, ips, b.set.acceptedCA)
 }
 
 // closeAPI cuts every connection at once and frees the address.
@@ -106,7 +107,7 @@ func (b *boot) closeAPI() {
 // serveAPI starts the server.
 func (b *boot) serveAPI(l *ingress.Listener, config *tls.Config) *apiServer {
 	subject := func(context.Context) string { return b.m.name() }
-	worldUnary, worldStream := b.f.world.GRPC(subject, func(op string) bool { return changes["/"+op] })
+	worldUnary, worldStream := b.f.world.GRPC(subject, func(op string) bool { return access.Changes["/"+op] })
 	gate := &gate{b: b, maintenance: b.set == nil}
 	srv := grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
@@ -166,13 +167,13 @@ type gate struct {
 func (g *gate) admitCall(ctx context.Context, method string) (context.Context, error) {
 	roles := role.MakeSet(role.Reader)
 	if !g.maintenance {
-		roles = callerRoles(ctx)
+		roles = access.CallerRoles(ctx)
 	}
 	if g.maintenance && g.b.m.minor() < 13 {
 		// The maintenance service of old knows no roles; it implements little.
-		return context.WithValue(ctx, rolesKey{}, roles), nil
+		return access.WithRoles(ctx, roles), nil
 	}
-	return context.WithValue(ctx, rolesKey{}, roles), authorizeCall(roles, method)
+	return access.WithRoles(ctx, roles), access.Authorize(roles, method)
 }
 
 func (g *gate) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {

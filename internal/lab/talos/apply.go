@@ -12,6 +12,9 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/role"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 )
 
 type applyMode = machineapi.ApplyConfigurationRequest_Mode
@@ -31,8 +34,8 @@ const (
 func (s *machineService) ApplyConfiguration(ctx context.Context, in *machineapi.ApplyConfigurationRequest) (*machineapi.ApplyConfigurationResponse, error) {
 	b := s.b
 	maintenance := b.inMaintenance()
-	if !maintenance && !rolesOf(ctx).Includes(role.Admin) {
-		return nil, errNotAuthorized
+	if !maintenance && !access.RolesOf(ctx).Includes(role.Admin) {
+		return nil, access.ErrNotAuthorized
 	}
 	if b.isRebooting() {
 		return nil, status.Error(codes.FailedPrecondition,
@@ -46,7 +49,7 @@ func (s *machineService) ApplyConfiguration(ctx context.Context, in *machineapi.
 		return nil, status.Error(codes.InvalidArgument,
 			"the applied machine configuration doesn't contain v1alpha1 config, did you mean to patch the machine config instead?")
 	}
-	warnings, err := validateConfig(cfg, b.m.image().Version)
+	warnings, err := rules.Validate(cfg, b.m.image().Version)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -87,7 +90,7 @@ func (b *boot) loadConfig(data []byte) (config.Provider, error) {
 	if h := cfg.NetworkHostnameConfig(); h != nil && h.Hostname() != "" && b.m.guest.Name != "" && h.Hostname() != b.m.guest.Name {
 		b.f.world.Violate("secrets", "the machine config of %s was sent to %s (VM %d)", h.Hostname(), b.m.guest.Name, b.m.guest.VMID)
 	}
-	return cfg, unknownDocument(cfg, data, b.m.minor())
+	return cfg, rules.RefuseDocuments(cfg, data, b.m.minor())
 }
 
 // carryOutApply carries out an apply whose config is in order.
@@ -156,7 +159,7 @@ func (b *boot) applyAs(mode applyMode, cfg config.Provider) (as applyMode, reaso
 	}
 	var now error
 	if !maintenance && !never {
-		now = changeNow(b.set.provider.RawV1Alpha1(), cfg.RawV1Alpha1())
+		now = rules.RefuseChange(b.set.provider.RawV1Alpha1(), cfg.RawV1Alpha1())
 	}
 	switch mode {
 	case modeAuto:
@@ -182,7 +185,7 @@ func (b *boot) diffConfig(cfg config.Provider) (string, error) {
 	if b.set != nil {
 		active = b.set.provider
 	}
-	diff, err := diffConfigs(active, cfg)
+	diff, err := rules.Diff(active, cfg)
 	if err != nil {
 		return "", err
 	}

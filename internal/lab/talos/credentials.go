@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 )
 
 // Kubeconfig sends a tar.gz with one file. It works long before there is a
@@ -57,11 +59,11 @@ func (s *machineService) Kubeconfig(_ *emptypb.Empty, out grpc.ServerStreamingSe
 
 // makeKubeconfig makes an administrator's kubeconfig, valid for a year.
 func (s *settings) makeKubeconfig(now time.Time) ([]byte, error) {
-	ca, err := parseAuthority(s.plane.CACert, s.plane.CAKey)
+	ca, err := access.ParseAuthority(s.plane.CACert, s.plane.CAKey)
 	if err != nil {
 		return nil, err
 	}
-	crt, key, err := ca.issueClient(now, "admin", []string{constants.KubernetesAdminCertOrganization}, constants.KubernetesAdminCertDefaultLifetime)
+	crt, key, err := ca.IssueClient(now, "admin", []string{constants.KubernetesAdminCertOrganization}, constants.KubernetesAdminCertDefaultLifetime)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +95,7 @@ current-context: admin@%[1]s
 // for ones nobody knows (recorded).
 func (s *machineService) GenerateClientConfiguration(_ context.Context, in *machineapi.GenerateClientConfigurationRequest) (*machineapi.GenerateClientConfigurationResponse, error) {
 	var set *settings
-	var ca authority
+	var ca access.Authority
 	err := s.b.readFleet(func() error {
 		set = s.b.set
 		if err := s.b.onControlPlane("generate client configuration"); err != nil {
@@ -110,7 +112,7 @@ func (s *machineService) GenerateClientConfiguration(_ context.Context, in *mach
 		return nil, status.Error(codes.InvalidArgument, "crt_ttl should be positive")
 	}
 	roles, _ := role.Parse(in.GetRoles())
-	crt, key, err := ca.issueClient(s.b.f.world.GuestNow(), "", roles.Strings(), ttl)
+	crt, key, err := ca.IssueClient(s.b.f.world.GuestNow(), "", roles.Strings(), ttl)
 	if err != nil {
 		return nil, err
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -49,8 +50,8 @@ type Fleet struct {
 	closed      bool
 	machines    map[int]*machine
 	etcds       []*etcd
-	authorities map[string]authority // machine CAs seen with their key, by fingerprint
-	split       map[string]bool      // pairs of etcds already reported as a split brain
+	authorities map[string]access.Authority // machine CAs seen with their key, by fingerprint
+	split       map[string]bool             // pairs of etcds already reported as a split brain
 	touched     map[*boot]struct{}
 	effects     []func() // queued for carry
 	carrying    bool
@@ -84,7 +85,7 @@ func New(c Config) (*Fleet, error) {
 		off:          c.Off,
 		kinds:        resourceKinds(),
 		machines:     map[int]*machine{},
-		authorities:  map[string]authority{},
+		authorities:  map[string]access.Authority{},
 		split:        map[string]bool{},
 		touched:      map[*boot]struct{}{},
 		moved:        make(chan struct{}),

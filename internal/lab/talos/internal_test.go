@@ -2,7 +2,6 @@ package talos
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/generate"
 	machinetype "github.com/siderolabs/talos/pkg/machinery/config/machine"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -39,28 +39,6 @@ func TestImageTag(t *testing.T) {
 			t.Errorf("tag of %q is %q, want %q", image, got, want)
 		}
 	}
-}
-
-func TestDocumentLine(t *testing.T) {
-	const text = "# comment\nversion: v1alpha1\n---\n# another\n\napiVersion: v1alpha1\nkind: LinkConfig\nname: a\n---\nkind: LinkConfig\nname: b\n"
-	for _, tc := range []struct {
-		kind, name string
-		want       int
-	}{{"LinkConfig", "a", 6}, {"LinkConfig", "b", 10}, {"LinkConfig", "", 6}, {"NoSuchKind", "", 1}} {
-		if got := documentLine([]byte(text), tc.kind, tc.name); got != tc.want {
-			t.Errorf("%s/%s begins on line %d, want %d", tc.kind, tc.name, got, tc.want)
-		}
-	}
-}
-
-func FuzzDocumentLine(f *testing.F) {
-	f.Add("---\nkind: A\nname: b\n", "A", "b")
-	f.Fuzz(func(t *testing.T, text, kind, name string) {
-		got := documentLine([]byte(text), kind, name)
-		if got < 1 || got > strings.Count(text, "\n")+2 {
-			t.Errorf("line %d of %q", got, text)
-		}
-	})
 }
 
 // FuzzConfig reads whatever the library takes for a machine config.
@@ -94,12 +72,12 @@ func FuzzConfig(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for minor := 7; minor <= newestMinor; minor++ {
-			if unknownDocument(cfg, data, minor) == nil {
+		for minor := 7; minor <= rules.NewestMinor; minor++ {
+			if rules.RefuseDocuments(cfg, data, minor) == nil {
 				break
 			}
 		}
-		if _, err := cfg.ValidateAsClient(runtimeMode{}); err != nil {
+		if _, err := cfg.ValidateAsClient(rules.Mode{}); err != nil {
 			return // is refused before it is read
 		}
 		if !cfg.CompleteForBoot() {
@@ -108,7 +86,7 @@ func FuzzConfig(f *testing.F) {
 		if s, err := m.readSettings(cfg); err == nil && s.provider == nil {
 			t.Error("read nothing")
 		}
-		if err := changeNow(cfg.RawV1Alpha1(), cfg.RawV1Alpha1()); err != nil {
+		if err := rules.RefuseChange(cfg.RawV1Alpha1(), cfg.RawV1Alpha1()); err != nil {
 			t.Errorf("a config differs from itself: %v", err)
 		}
 	})

@@ -13,6 +13,8 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -79,7 +81,7 @@ func (m *machine) image() world.Image {
 func (m *machine) minor() int {
 	var major, minor int
 	if _, err := fmt.Sscanf(m.image().Version, "v%d.%d", &major, &minor); err != nil {
-		return newestMinor
+		return rules.NewestMinor
 	}
 	return minor
 }
@@ -274,6 +276,23 @@ func (b *boot) configureMachine(cfg config.Provider) {
 	b.f.world.Spend("node", b.hostname(), 0, "boot/"+b.m.subject(), "apply/"+b.m.subject())
 	b.f.world.Report(b.hostname(), "configured, at %s", b.address.Addr())
 	b.startNodeServices()
+}
+
+// learnAuthority remembers the machine CA of a control plane's config. In life
+// trustd on a control plane signs the certificates of workers, whose configs
+// carry no key. Here a worker waits until any config with the key was seen;
+// which node it was on and whether that node still runs is not looked at.
+func (f *Fleet) learnAuthority(cfg config.Provider) {
+	ca := cfg.Machine().Security().IssuingCA()
+	if ca == nil || len(ca.Key) == 0 {
+		return
+	}
+	a, err := access.ParseAuthority(ca.Crt, ca.Key)
+	if err != nil {
+		f.world.Report("fleet", "%v", err)
+		return
+	}
+	f.authorities[hashCertificate(ca.Crt)] = a
 }
 
 // adoptSettings makes a machine config the active one.

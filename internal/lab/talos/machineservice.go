@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
@@ -53,7 +54,7 @@ func (b *boot) readFleet(do func() error) error {
 func (s *machineService) Version(context.Context, *emptypb.Empty) (*machineapi.VersionResponse, error) {
 	v := &machineapi.Version{
 		Version:  &machineapi.VersionInfo{Tag: s.b.m.image().Version, Sha: "undefined", GoVersion: goruntime.Version(), Os: "linux", Arch: "amd64"},
-		Platform: &machineapi.PlatformInfo{Name: s.b.m.image().Platform, Mode: runtimeMode{}.String()},
+		Platform: &machineapi.PlatformInfo{Name: s.b.m.image().Platform, Mode: rules.Mode{}.String()},
 	}
 	if !s.b.inMaintenance() {
 		v.Features = &machineapi.FeaturesInfo{Rbac: true}

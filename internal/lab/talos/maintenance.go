@@ -9,6 +9,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 )
 
 // maintenanceService is the separate little server that Talos up to v1.12 runs
@@ -55,7 +57,7 @@ func (s *maintenanceService) ApplyConfiguration(_ context.Context, in *machineap
 	if err != nil {
 		return nil, fmt.Errorf("failed to parse config: %w", err)
 	}
-	warnings, err := validateConfig(cfg, b.m.image().Version)
+	warnings, err := rules.Validate(cfg, b.m.image().Version)
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "configuration validation failed: %s", err)
 	}

@@ -28,7 +28,11 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/secrets"
 	timeres "github.com/siderolabs/talos/pkg/machinery/resources/time"
 	"github.com/siderolabs/talos/pkg/machinery/resources/v1alpha1"
+	"github.com/siderolabs/talos/pkg/machinery/role"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
@@ -63,6 +67,23 @@ func resourceKinds() map[string]bool {
 var namespaces = map[resource.Namespace]bool{
 	cluster.NamespaceName: true, configres.NamespaceName: true, etcdres.NamespaceName: true, hardware.NamespaceName: true,
 	k8s.NamespaceName: true, k8s.ControlPlaneNamespaceName: true, network.NamespaceName: true, runtime.NamespaceName: true, secrets.NamespaceName: true,
+}
+
+// resourceRule guards a machine's resources.
+func (b *boot) resourceRule(ctx context.Context, a state.Access) error {
+	if !a.Verb.Readonly() {
+		return status.Error(codes.PermissionDenied, "write access is not allowed")
+	}
+	sensitive, known := b.f.kinds[a.ResourceType]
+	switch {
+	case !known, a.ResourceType == runtime.VersionType && b.m.minor() < 10:
+		return status.Errorf(codes.PermissionDenied, "resource type %q is not supported", a.ResourceType)
+	case sensitive && !access.RolesOf(ctx).Includes(role.Admin):
+		return access.ErrNotAuthorized
+	case !namespaces[a.ResourceNamespace]:
+		return status.Errorf(codes.PermissionDenied, "namespace %q is not supported", a.ResourceNamespace)
+	}
+	return nil
 }
 
 // putResource writes a resource, made or changed by set. Nothing happens, and no

@@ -1,6 +1,6 @@
 //lint:file-ignore SA1019 the fields by which v1.13 and older decide are deprecated since
 
-package talos
+package rules
 
 import (
 	"errors"
@@ -14,10 +14,10 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/types/v1alpha1"
 )
 
-// changeNow explains why v1.13 and older can apply the change from one config to
+// RefuseChange explains why v1.13 and older can apply the change from one config to
 // another only with a reboot: something differs outside of a list of fields.
 // Further documents never count. nil: it can be applied at once.
-func changeNow(old, next *v1alpha1.Config) error {
+func RefuseChange(old, next *v1alpha1.Config) error {
 	if old == nil || next == nil {
 		return errors.New("current config is not v1alpha1")
 	}
@@ -31,16 +31,16 @@ func changeNow(old, next *v1alpha1.Config) error {
 	if reflect.DeepEqual(was, is) {
 		return nil
 	}
-	diff, err := diffConfigs(container.NewV1Alpha1(was), container.NewV1Alpha1(is))
+	diff, err := Diff(container.NewV1Alpha1(was), container.NewV1Alpha1(is))
 	if err != nil {
 		return err
 	}
 	return fmt.Errorf("this config change can't be applied in immediate mode\ndiff:\n%s", diff)
 }
 
-// diffConfigs compares two configs line by line; old may be nil. The text
+// Diff compares two configs line by line; old may be nil. The text
 // holds whatever secrets differ, as it does in life.
-func diffConfigs(old, next config.Container) (string, error) {
+func Diff(old, next config.Container) (string, error) {
 	var texts [2]string
 	for i, cfg := range []config.Container{old, next} {
 		if cfg == nil {

@@ -1,4 +1,4 @@
-package talos
+package rules
 
 import (
 	"fmt"
@@ -15,8 +15,8 @@ import (
 // A machine judges a config by the rules of its own version. The linked library
 // has those of one version, its own.
 
-// newestMinor is the newest minor of Talos this package simulates.
-const newestMinor = 14
+// NewestMinor is the newest minor of Talos this package simulates.
+const NewestMinor = 14
 
 // documentSince is which minor first knew a kind of document. Kinds that are
 // not listed are older than every version the lab simulates. Source: the documents
@@ -50,9 +50,9 @@ var documentSince = map[string]int{
 	"UnattendedInstallConfig": 14, "VethConfig": 14,
 }
 
-// unknownDocument refuses a config with a document that this version of Talos
+// RefuseDocuments refuses a config with a document that this version of Talos
 // does not know, in the text of the version that refuses it.
-func unknownDocument(cfg config.Provider, data []byte, minor int) error {
+func RefuseDocuments(cfg config.Provider, data []byte, minor int) error {
 	for _, doc := range cfg.Documents() {
 		if documentSince[doc.Kind()] <= minor {
 			continue
@@ -93,19 +93,19 @@ func documentLine(data []byte, kind, name string) int {
 	return 1
 }
 
-// runtimeMode is what validation knows of the machine: a cloud machine
+// Mode is what validation knows of the machine: a cloud machine
 // (nocloud is one) is never installed by its config.
-type runtimeMode struct{}
+type Mode struct{}
 
-func (runtimeMode) String() string        { return "cloud" }
-func (runtimeMode) RequiresInstall() bool { return false }
-func (runtimeMode) InContainer() bool     { return false }
+func (Mode) String() string        { return "cloud" }
+func (Mode) RequiresInstall() bool { return false }
+func (Mode) InContainer() bool     { return false }
 
-// validateConfig judges a config as a version of Talos does. Local leaves out
+// Validate judges a config as a version of Talos does. Local leaves out
 // the one question that the library would answer with its own version: whether
 // Talos runs these images of Kubernetes.
-func validateConfig(cfg config.Provider, version string) (warnings []string, err error) {
-	warnings, err = cfg.ValidateAsClient(runtimeMode{}, validation.WithLocal())
+func Validate(cfg config.Provider, version string) (warnings []string, err error) {
+	warnings, err = cfg.ValidateAsClient(Mode{}, validation.WithLocal())
 	if err != nil {
 		return warnings, err
 	}

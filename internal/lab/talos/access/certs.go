@@ -1,4 +1,4 @@
-package talos
+package access
 
 import (
 	"crypto"
@@ -14,44 +14,26 @@ import (
 	"sync"
 	"time"
 
-	"github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 )
 
-// authority is a certificate authority with its key.
-type authority struct {
+// Authority is a certificate authority with its key.
+type Authority struct {
 	cert *x509.Certificate
 	key  crypto.Signer
 }
 
-// parseAuthority reads a CA from PEM.
-func parseAuthority(crt, key []byte) (authority, error) {
+// ParseAuthority reads a CA from PEM.
+func ParseAuthority(crt, key []byte) (Authority, error) {
 	pair, err := tls.X509KeyPair(crt, key)
 	if err != nil {
-		return authority{}, fmt.Errorf("read certificate authority: %w", err)
+		return Authority{}, fmt.Errorf("read certificate authority: %w", err)
 	}
 	signer, ok := pair.PrivateKey.(crypto.Signer)
 	if !ok {
-		return authority{}, fmt.Errorf("read certificate authority: a %T cannot sign", pair.PrivateKey)
+		return Authority{}, fmt.Errorf("read certificate authority: a %T cannot sign", pair.PrivateKey)
 	}
-	return authority{cert: pair.Leaf, key: signer}, nil
-}
-
-// learnAuthority remembers the machine CA of a control plane's config. In life
-// trustd on a control plane signs the certificates of workers, whose configs
-// carry no key. Here a worker waits until any config with the key was seen;
-// which node it was on and whether that node still runs is not looked at.
-func (f *Fleet) learnAuthority(cfg config.Provider) {
-	ca := cfg.Machine().Security().IssuingCA()
-	if ca == nil || len(ca.Key) == 0 {
-		return
-	}
-	a, err := parseAuthority(ca.Crt, ca.Key)
-	if err != nil {
-		f.world.Report("fleet", "%v", err)
-		return
-	}
-	f.authorities[hashCertificate(ca.Crt)] = a
+	return Authority{cert: pair.Leaf, key: signer}, nil
 }
 
 // leaf is a certificate that is renewed before it ends, as Talos does with the
@@ -81,24 +63,24 @@ func (l *leaf) getCertificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	return &l.cert, nil
 }
 
-// maintenanceTLS is what a machine without a config shows: a certificate that
+// MaintenanceTLS is what a machine without a config shows: a certificate that
 // proves nothing, signed by an authority without a name that nobody knows. No
 // certificate is asked of the client.
-func maintenanceTLS(now func() time.Time, hostname string, ip net.IP) *tls.Config {
+func MaintenanceTLS(now func() time.Time, hostname string, ip net.IP) *tls.Config {
 	l := &leaf{now: now, issue: func() (tls.Certificate, error) {
 		_, key, err := ed25519.GenerateKey(rand.Reader)
 		if err != nil {
 			return tls.Certificate{}, fmt.Errorf("make maintenance authority: %w", err)
 		}
-		return authority{cert: &x509.Certificate{}, key: key}.
+		return Authority{cert: &x509.Certificate{}, key: key}.
 			issueServer(now(), constants.MaintenanceServiceCommonName, []string{hostname}, []net.IP{ip, net.IPv4(127, 0, 0, 1), net.IPv6loopback})
 	}}
 	return &tls.Config{MinVersion: tls.VersionTLS13, GetCertificate: l.getCertificate}
 }
 
-// nodeTLS is what a configured machine shows and asks for: certificates of its
+// NodeTLS is what a configured machine shows and asks for: certificates of its
 // cluster on both sides.
-func nodeTLS(now func() time.Time, ca authority, hostname string, names []string, ips []net.IP, accepted [][]byte) *tls.Config {
+func NodeTLS(now func() time.Time, ca Authority, hostname string, names []string, ips []net.IP, accepted [][]byte) *tls.Config {
 	clients := x509.NewCertPool()
 	for _, crt := range accepted {
 		clients.AppendCertsFromPEM(crt)
@@ -114,7 +96,7 @@ func nodeTLS(now func() time.Time, ca authority, hostname string, names []string
 }
 
 // issueServer issues an ED25519 server certificate.
-func (a authority) issueServer(now time.Time, commonName string, names []string, ips []net.IP) (tls.Certificate, error) {
+func (a Authority) issueServer(now time.Time, commonName string, names []string, ips []net.IP) (tls.Certificate, error) {
 	return a.signCertificate(now, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: commonName},
 		DNSNames:    names,
@@ -124,8 +106,8 @@ func (a authority) issueServer(now time.Time, commonName string, names []string,
 	})
 }
 
-// issueClient issues an ED25519 client certificate.
-func (a authority) issueClient(now time.Time, commonName string, organizations []string, life time.Duration) (crt, key []byte, err error) {
+// IssueClient issues an ED25519 client certificate.
+func (a Authority) IssueClient(now time.Time, commonName string, organizations []string, life time.Duration) (crt, key []byte, err error) {
 	pair, err := a.signCertificate(now, &x509.Certificate{
 		Subject:     pkix.Name{CommonName: commonName, Organization: organizations},
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
@@ -142,7 +124,7 @@ func (a authority) issueClient(now time.Time, commonName string, organizations [
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-func (a authority) signCertificate(now time.Time, tmpl *x509.Certificate) (tls.Certificate, error) {
+func (a Authority) signCertificate(now time.Time, tmpl *x509.Certificate) (tls.Certificate, error) {
 	public, key, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return tls.Certificate{}, fmt.Errorf("make key for %s: %w", tmpl.Subject.CommonName, err)

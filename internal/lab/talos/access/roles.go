@@ -1,11 +1,9 @@
-package talos
+package access
 
 import (
 	"context"
 	"strings"
 
-	"github.com/cosi-project/runtime/pkg/state"
-	runtimeres "github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"github.com/siderolabs/talos/pkg/machinery/role"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -32,8 +30,8 @@ var (
 	metasMay   = methodSet("/machine.MachineService/", "MetaWrite", "MetaDelete")
 )
 
-// changes are the methods that change something.
-var changes = methodSet("/machine.MachineService/",
+// Changes are the methods that change something.
+var Changes = methodSet("/machine.MachineService/",
 	"ApplyConfiguration", "Bootstrap", "EtcdAlarmDisarm", "EtcdDefragment", "EtcdForfeitLeadership", "EtcdLeaveCluster",
 	"EtcdRecover", "EtcdRemoveMemberByID", "ImagePull", "MetaDelete", "MetaWrite", "Reboot", "Reset", "Restart", "Rollback",
 	"ServiceRestart", "ServiceStart", "ServiceStop", "Shutdown", "Upgrade",
@@ -50,12 +48,18 @@ func methodSet(service string, names ...string) map[string]bool {
 	return set
 }
 
-var errNotAuthorized = status.Error(codes.PermissionDenied, "not authorized")
+// ErrNotAuthorized is the answer to whoever has no role for a call.
+var ErrNotAuthorized = status.Error(codes.PermissionDenied, "not authorized")
 
 type rolesKey struct{}
 
-// rolesOf returns the roles of the caller.
-func rolesOf(ctx context.Context) role.Set {
+// WithRoles notes the roles of the caller.
+func WithRoles(ctx context.Context, roles role.Set) context.Context {
+	return context.WithValue(ctx, rolesKey{}, roles)
+}
+
+// RolesOf returns the roles of the caller.
+func RolesOf(ctx context.Context) role.Set {
 	roles, ok := ctx.Value(rolesKey{}).(role.Set)
 	if !ok {
 		return role.Zero
@@ -63,9 +67,9 @@ func rolesOf(ctx context.Context) role.Set {
 	return roles
 }
 
-// callerRoles reads the roles from the client's certificate, which the
+// CallerRoles reads the roles from the client's certificate, which the
 // handshake has verified.
-func callerRoles(ctx context.Context) role.Set {
+func CallerRoles(ctx context.Context) role.Set {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return role.Zero
@@ -78,8 +82,8 @@ func callerRoles(ctx context.Context) role.Set {
 	return roles
 }
 
-// authorizeCall refuses a call the caller has no role for.
-func authorizeCall(roles role.Set, method string) error {
+// Authorize refuses a call the caller has no role for.
+func Authorize(roles role.Set, method string) error {
 	switch {
 	case roles.Includes(role.Admin),
 		readersMay[method] && (roles.Includes(role.Reader) || roles.Includes(role.Operator)),
@@ -88,22 +92,5 @@ func authorizeCall(roles role.Set, method string) error {
 		metasMay[method] && roles.Includes(role.MetaWriter):
 		return nil
 	}
-	return errNotAuthorized
-}
-
-// resourceRule guards a machine's resources.
-func (b *boot) resourceRule(ctx context.Context, access state.Access) error {
-	if !access.Verb.Readonly() {
-		return status.Error(codes.PermissionDenied, "write access is not allowed")
-	}
-	sensitive, known := b.f.kinds[access.ResourceType]
-	switch {
-	case !known, access.ResourceType == runtimeres.VersionType && b.m.minor() < 10:
-		return status.Errorf(codes.PermissionDenied, "resource type %q is not supported", access.ResourceType)
-	case sensitive && !rolesOf(ctx).Includes(role.Admin):
-		return errNotAuthorized
-	case !namespaces[access.ResourceNamespace]:
-		return status.Errorf(codes.PermissionDenied, "namespace %q is not supported", access.ResourceNamespace)
-	}
-	return nil
+	return ErrNotAuthorized
 }
