@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha1"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -23,7 +24,8 @@ type etcd struct {
 	leader  *member
 	term    uint64
 	index   uint64
-	lastIn  string // the node that joined last, whose learning the next one waits for
+	lost    time.Time // since when it has no quorum; zero: it has one
+	lastIn  string    // the node that joined last, whose learning the next one waits for
 }
 
 // member is one member of an etcd. It is what lies in a node's etcd data
@@ -33,11 +35,22 @@ type member struct {
 	id      uint64
 	name    string
 	address netip.Addr
+	unnamed bool // has not published its name yet
 	learner bool
 	learned bool // has caught up and waits to be made a voter
 	started bool // has become healthy since it runs
 	on      *boot
 }
+
+const (
+	etcdRuns = "Started task etcd (PID 300) for container etcd"
+
+	etcdEnds  = 1500 * time.Millisecond // until the process of a removed member ends
+	etcdPause = 5100 * time.Millisecond // until Talos starts it again
+
+	leavePause    = 10 * time.Second
+	leavePatience = 5 * time.Minute
+)
 
 // isUp reports whether the member runs and others can reach it.
 func (m *member) isUp() bool { return m.on != nil && !m.on.m.dark }
@@ -70,17 +83,22 @@ func (e *etcd) findLearner() *member {
 	return e.members[i]
 }
 
-// electLeader keeps the leader while it can lead, else lets the first voter lead.
+// electLeader keeps the leader while it can lead, else lets another voter lead, one that ran
+// before rather than one that comes back.
 func (e *etcd) electLeader() {
 	if !e.hasQuorum() {
-		e.leader = nil
+		if e.lost.IsZero() {
+			e.lost = time.Now()
+		}
 		return
 	}
-	if e.leader != nil && e.leader.isUp() && !e.leader.learner && slices.Contains(e.members, e.leader) {
+	same := e.lost.IsZero() || e.leader != nil && e.leader.started
+	e.lost = time.Time{}
+	if same && e.leader != nil && e.leader.isUp() && !e.leader.learner && slices.Contains(e.members, e.leader) {
 		return
 	}
-	voters := e.voters()
-	e.setLeader(voters[slices.IndexFunc(voters, (*member).isUp)])
+	up := slices.DeleteFunc(e.voters(), func(m *member) bool { return !m.isUp() })
+	e.setLeader(up[max(slices.IndexFunc(up, func(m *member) bool { return m.started }), 0)])
 }
 
 func (e *etcd) setLeader(m *member) {
@@ -132,8 +150,11 @@ func (b *boot) runEtcd(m *member, d time.Duration) {
 	if s.state != "Preparing" {
 		s.moveTo("Preparing", "Running pre state")
 	}
-	s.moveTo("Preparing", "Creating service runner")
-	s.runProcess("Started task etcd (PID 300) for container etcd")
+	s.moveTo("Preparing", newRunner)
+	s.runProcess(etcdRuns)
+	if m.unnamed {
+		b.runAfter(b.f.step/2, func() { m.unnamed = false })
+	}
 	if m.learner {
 		b.runLearner(m, d)
 		return
@@ -181,7 +202,7 @@ func (b *boot) joinEtcd(e *etcd) {
 	if i := slices.IndexFunc(e.members, func(m *member) bool { return m.name == b.hostname() }); i >= 0 {
 		e.removeMember(e.members[i])
 	}
-	m := &member{of: e, id: memberID(b.address.Addr(), time.Now()), name: b.hostname(), address: b.address.Addr(), learner: true}
+	m := &member{of: e, id: memberID(b.address.Addr(), time.Now()), name: b.hostname(), address: b.address.Addr(), unnamed: true, learner: true}
 	e.members = append(e.members, m)
 	slices.SortFunc(e.members, func(a, b *member) int { return cmp.Compare(a.id, b.id) })
 	e.index += 2
@@ -206,29 +227,95 @@ func (e *etcd) refuseRemoval(m *member) error {
 			up++
 		}
 	}
-	why := ""
 	switch left := len(voters) - 1; {
 	case m.learner:
 	case left == 0:
-		why = "re-configuration failed due to not enough started members"
+		return errTooFew
 	case m.isUp() && up < left/2+1:
-		why = "unhealthy cluster"
+		return errUnhealthy
 	}
-	if why == "" {
-		return nil
-	}
-	return fmt.Errorf("failed to remove member: failed to remove member %d: etcdserver: %s", m.id, why)
+	return nil
 }
 
-// removeMember takes a member out of the list. Its process, if it runs, fails: an
+var (
+	errTooFew    = errors.New("etcdserver: re-configuration failed due to not enough started members")
+	errUnhealthy = errors.New("etcdserver: unhealthy cluster")
+)
+
+// removeMember takes a member out of the list. Its process, if it runs, ends: an
 // etcd that was removed never comes back with its data.
 func (e *etcd) removeMember(m *member) {
 	e.members = slices.DeleteFunc(e.members, func(o *member) bool { return o == m })
 	e.index++
 	if b := m.on; b != nil {
 		m.on, m.started, m.learned = nil, false, false
-		b.findService("etcd").moveTo("Failed", "Failed to run: the member has been permanently removed from the cluster")
+		b.runAfter(etcdEnds, b.restartEtcd)
 	}
+}
+
+// restartEtcd is what Talos does with an etcd that ends because its member was removed: it
+// starts it again, for ever (recorded).
+func (b *boot) restartEtcd() {
+	s := b.findService("etcd")
+	s.moveTo("Waiting", "Runner Containerd(etcd) exited without error, going to restart it")
+	b.runAfter(etcdPause, func() {
+		if !b.stopping {
+			s.resume(etcdRuns)
+			b.runAfter(etcdEnds, b.restartEtcd)
+		}
+	})
+}
+
+// leaveEtcd takes this machine's member out of its etcd, then its data off the disk, and calls
+// done: with an error where etcd refuses. A learner becomes a voter first. Where etcd
+// refuses because another member is dead it is asked again for five minutes. A member that
+// left does not come back by itself (all recorded). It is over when it is not wanted any more.
+func (b *boot) leaveEtcd(wanted func() bool, done func(error)) {
+	var until time.Time
+	var try func()
+	try = func() {
+		m := b.localMember()
+		switch {
+		case !wanted():
+			return
+		case m == nil || !m.started || m.learner:
+			b.runAfter(time.Second, try)
+			return
+		case until.IsZero():
+			until = time.Now().Add(b.f.world.Scale(leavePatience))
+		}
+		err := m.of.refuseRemoval(m)
+		if !m.of.hasQuorum() {
+			err = b.missLeader(m.of, 0)
+		}
+		switch {
+		case err == nil:
+			b.dropMember(m, done)
+		case !errors.Is(err, errUnhealthy):
+			done(fmt.Errorf("failed to leave cluster: 1 error(s) occurred:\n\tfailed to remove member %d: %w", m.id, err))
+		case time.Now().Before(until):
+			b.runAfter(leavePause, try)
+		default:
+			done(fmt.Errorf("failed to leave cluster: 2 error(s) occurred:\n\tfailed to remove member %d: %w\n\ttimeout", m.id, err))
+		}
+	}
+	try()
+}
+
+// dropMember removes this machine's member and stops its process. The data stays until that
+// has ended.
+func (b *boot) dropMember(m *member, done func(error)) {
+	b.stopEtcd()
+	m.of.removeMember(m)
+	b.joinable = false
+	b.f.world.Report(b.hostname(), "leaves %s", m.of.id)
+	s := b.findService("etcd")
+	s.moveTo("Stopping", "Sending SIGTERM to task etcd (PID 300, container etcd)")
+	b.runAfter(9*b.f.step, func() {
+		b.m.disk().member = nil
+		s.moveTo("Finished", "Service finished successfully")
+		done(nil)
+	})
 }
 
 // settleEtcd lets elections, joins and promotions happen, and checks the rules.

@@ -10,6 +10,7 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/client"
 	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"pgregory.net/rapid"
 
@@ -227,15 +228,56 @@ func TestQuorum(t *testing.T) {
 		if got := l.kube.serving(); len(got) != 0 {
 			t.Errorf("%d APIs serve without a quorum", len(got))
 		}
-		if _, err := l.members(cp(1), false); client.StatusCode(err) != codes.Unknown || !strings.Contains(err.Error(), "request timed out") {
-			t.Errorf("member list without a quorum: %v", err)
+		// In the first seconds the status shows the leader that is dead, and what waits for a
+		// leader waits longest.
+		leader := func() (uint64, []string) {
+			resp, err := l.admin(cp(1)).EtcdStatus(within(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := resp.GetMessages()[0].GetMemberStatus()
+			return m.GetLeader(), m.GetErrors()
+		}
+		if id, errs := leader(); id == 0 || len(errs) != 0 {
+			t.Errorf("right after the loss: leader %d, errors %v", id, errs)
+		}
+		if _, err := l.members(cp(1), false); client.StatusCode(err) != codes.DeadlineExceeded {
+			t.Errorf("member list right after the loss: %v", err)
+		}
+		for _, local := range []bool{false, true} {
+			if _, err := l.members(cp(1), local); client.StatusCode(err) != codes.Unknown || grpcstatus.Convert(err).Message() != "etcdserver: no leader" {
+				t.Errorf("member list without a quorum: %v", err)
+			}
 		}
 		if st := status(t, l.admin(cp(1))); st.Status.Ready || !strings.Contains(st.Status.UnmetConditions[0].Reason, "etcd not healthy") {
 			t.Errorf("without a quorum: %+v", st)
 		}
-		resp, err := l.admin(cp(1)).EtcdStatus(within(time.Second))
-		if err != nil || resp.GetMessages()[0].GetMemberStatus().GetLeader() != 0 || len(resp.GetMessages()[0].GetMemberStatus().GetErrors()) == 0 {
-			t.Errorf("status without a quorum: %v, %v", resp, err)
+		if id, errs := leader(); id != 0 || !slices.Equal(errs, []string{"etcdserver: no leader"}) {
+			t.Errorf("status without a quorum: leader %d, errors %v", id, errs)
+		}
+		m := l.admin(cp(1)).MachineClient
+		_, forfeit := m.EtcdForfeitLeadership(within(10*time.Second), &machineapi.EtcdForfeitLeadershipRequest{})
+		_, leave := m.EtcdLeaveCluster(within(10*time.Second), &machineapi.EtcdLeaveClusterRequest{})
+		_, remove := m.EtcdRemoveMemberByID(within(10*time.Second), &machineapi.EtcdRemoveMemberByIDRequest{MemberId: 7})
+		_, alarms := m.EtcdAlarmList(within(10*time.Second), &emptypb.Empty{})
+		_, defragment := m.EtcdDefragment(within(time.Second), &emptypb.Empty{})
+		_, snapshot := receiveAll(m.EtcdSnapshot(within(time.Second), &machineapi.EtcdSnapshotRequest{}))
+		for _, tc := range []struct {
+			what string
+			err  error
+			code codes.Code
+			text string
+		}{
+			{"forfeit", forfeit, codes.Unknown, "failed to forfeit leadership: failed to list etcd members: etcdserver: no leader"},
+			{"leave", leave, codes.Unknown, "failed to leave cluster: 1 error(s) occurred:\n\tfailed to remove member "},
+			{"remove", remove, codes.Unknown, "failed to remove member: failed to remove member 7: etcdserver: no leader"},
+			{"alarms", alarms, codes.DeadlineExceeded, ""},
+			{"defragment", defragment, codes.OK, ""},
+			{"snapshot", snapshot, codes.OK, ""},
+		} {
+			if client.StatusCode(tc.err) != tc.code || tc.err != nil && !strings.Contains(tc.err.Error(), tc.text) {
+				t.Errorf("%s without a quorum: %v", tc.what, tc.err)
+			}
 		}
 		if err := l.fleet.Partition(402, false); err != nil {
 			t.Fatal(err)

@@ -41,8 +41,33 @@ func (b *boot) awaitChange(ctx context.Context, do func() error) error {
 	}
 }
 
-// timeout is how long etcd itself waits for a quorum before it gives up.
-const timeout = 7 * time.Second
+// What etcd answers without a quorum comes late, and latest in the first seconds, in which its
+// status still shows the leader that is dead (recorded).
+const (
+	leaderLag  = 3 * time.Second
+	earlyDelay = 11 * time.Second
+	listDelay  = time.Second
+	localDelay = 3400 * time.Millisecond // of a list that is read from this member alone
+)
+
+// noLeader is that answer. etcd's client library makes an error of it that carries no gRPC
+// status, so that it arrives as Unknown.
+type noLeader struct{ after time.Duration }
+
+func (noLeader) Error() string { return "etcdserver: no leader" }
+
+// missLeader is the answer of an etcd without a quorum that usually comes after a while.
+func (b *boot) missLeader(e *etcd, usual time.Duration) error {
+	if b.showsLeader(e) {
+		usual = earlyDelay
+	}
+	return noLeader{usual}
+}
+
+// showsLeader reports whether the status of a member shows a leader, dead or alive.
+func (b *boot) showsLeader(e *etcd) bool {
+	return e.leader != nil && (e.hasQuorum() || time.Since(e.lost) < b.f.world.Scale(leaderLag))
+}
 
 // onControlPlane refuses what only control planes have.
 func (b *boot) onControlPlane(what string) error {
@@ -53,7 +78,7 @@ func (b *boot) onControlPlane(what string) error {
 }
 
 // askEtcd carries out a call that needs an etcd: it hangs where there is none, and
-// fails after etcd's own time where there is no quorum.
+// fails late where there is no quorum.
 func (b *boot) askEtcd(ctx context.Context, what string, do func() error) error {
 	err := b.awaitChange(ctx, func() error {
 		if err := b.onControlPlane(what); err != nil {
@@ -61,17 +86,13 @@ func (b *boot) askEtcd(ctx context.Context, what string, do func() error) error 
 		}
 		return do()
 	})
-	if errors.Is(err, errNoQuorum) {
-		if err := b.f.world.Sleep(ctx, timeout); err != nil {
+	if late := (noLeader{}); errors.As(err, &late) {
+		if err := b.f.world.Sleep(ctx, late.after); err != nil {
 			return status.FromContextError(err).Err()
 		}
 	}
 	return err
 }
-
-// errNoQuorum is what etcd's client library makes of a lost quorum: its error
-// carries no gRPC status, so that it arrives as Unknown.
-var errNoQuorum = errors.New("etcdserver: request timed out")
 
 // localMember is the member on this machine.
 func (b *boot) localMember() *member {
@@ -85,24 +106,27 @@ func (b *boot) localMember() *member {
 // planes of its cluster. A machine whose own etcd is a second one for the same
 // cluster gets now one, now the other (recorded).
 func (b *boot) reachEtcd() (*etcd, error) {
+	if b.seeksPlanes() {
+		return nil, errors.New("no controlplane endpoints discovered yet")
+	}
 	var own *etcd
 	if m := b.localMember(); m != nil && !m.learner {
 		own = m.of
 	}
-	lost := false
+	var lost *etcd
 	var all []*etcd
 	for _, e := range b.f.etcds {
 		switch {
 		case e.ca != b.set.etcdCA || !slices.ContainsFunc(e.members, (*member).isUp):
 		case !e.hasQuorum():
-			lost = true
+			lost = e
 		case e.canServe() || e == own:
 			all = append(all, e)
 		}
 	}
 	switch {
-	case len(all) == 0 && lost:
-		return nil, errNoQuorum
+	case len(all) == 0 && lost != nil:
+		return nil, b.missLeader(lost, listDelay)
 	case len(all) == 0:
 		return nil, errHang
 	case all[0] == own:
@@ -110,6 +134,24 @@ func (b *boot) reachEtcd() (*etcd, error) {
 	}
 	b.queries++
 	return all[b.queries%len(all)], nil
+}
+
+// discovery is for how long after a boot a machine may not know the control planes yet.
+const discovery = 5500 * time.Millisecond
+
+// seeksPlanes reports whether the machine has not found the control planes of its cluster
+// since it booted. In the recordings it was so on about every second boot; here it is on each
+// second one that is asked in time.
+func (b *boot) seeksPlanes() bool {
+	if b.resumed.IsZero() || time.Since(b.resumed) > b.f.world.Scale(discovery) {
+		return false
+	}
+	if !b.sought {
+		b.sought = true
+		b.f.searches++
+		b.seeks = b.f.searches%2 == 1
+	}
+	return b.seeks
 }
 
 // Bootstrap founds an etcd on this machine, if it has none. Whether another
@@ -157,11 +199,12 @@ func (s *machineService) EtcdMemberList(ctx context.Context, in *machineapi.Etcd
 			return err
 		}
 		for _, m := range e.members {
-			list.LegacyMembers = append(list.LegacyMembers, m.name)
-			list.Members = append(list.Members, &machineapi.EtcdMember{
-				Id: m.id, Hostname: m.name, IsLearner: m.learner,
-				PeerUrls: []string{peerURL(m.address)}, ClientUrls: []string{clientURL(m.address)},
-			})
+			shown := &machineapi.EtcdMember{Id: m.id, IsLearner: m.learner, PeerUrls: []string{peerURL(m.address)}}
+			if !m.unnamed {
+				shown.Hostname, shown.ClientUrls = m.name, []string{clientURL(m.address)}
+			}
+			list.LegacyMembers = append(list.LegacyMembers, shown.GetHostname())
+			list.Members = append(list.Members, shown)
 		}
 		return nil
 	})
@@ -183,7 +226,7 @@ func (b *boot) etcdToList(queryLocal bool) (*etcd, error) {
 	case m.learner:
 		return nil, errors.New("etcdserver: rpc not supported for learner")
 	case !m.of.hasQuorum():
-		return nil, errNoQuorum
+		return nil, b.missLeader(m.of, localDelay)
 	}
 	return m.of, nil
 }
@@ -202,7 +245,7 @@ func (s *machineService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*mac
 			StorageVersion: "3.6.0", ProtocolVersion: "3.6.12", MemberId: m.id, IsLearner: m.learner,
 			DbSize: size, DbSizeInUse: size, RaftIndex: e.index, RaftAppliedIndex: e.index, RaftTerm: e.term,
 		}
-		if e.leader != nil {
+		if s.b.showsLeader(e) {
 			st.Leader = e.leader.id
 		} else {
 			st.Errors = []string{"etcdserver: no leader"}
@@ -215,10 +258,10 @@ func (s *machineService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*mac
 	return &machineapi.EtcdStatusResponse{Messages: []*machineapi.EtcdStatus{{MemberStatus: st}}}, nil
 }
 
-// EtcdAlarmList never has an alarm to list.
+// EtcdAlarmList never has an alarm to list. It waits for a quorum (recorded).
 func (s *machineService) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdAlarmListResponse, error) {
 	err := s.b.askEtcd(ctx, "etcd alarm list", func() error {
-		if s.b.localMember() == nil {
+		if m := s.b.localMember(); m == nil || !m.of.hasQuorum() {
 			return errHang
 		}
 		return nil
@@ -229,11 +272,28 @@ func (s *machineService) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*
 	return &machineapi.EtcdAlarmListResponse{Messages: []*machineapi.EtcdAlarm{{}}}, nil
 }
 
+// EtcdDefragment needs no quorum, and leaves as much as there was.
+func (s *machineService) EtcdDefragment(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdDefragmentResponse, error) {
+	err := s.b.askEtcd(ctx, "etcd defragment", func() error {
+		if s.b.localMember() == nil {
+			return errHang
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &machineapi.EtcdDefragmentResponse{Messages: []*machineapi.EtcdDefragment{{}}}, nil
+}
+
 // EtcdRemoveMemberByID removes a member, dead or alive, as far as etcd lets it.
 func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineapi.EtcdRemoveMemberByIDRequest) (*machineapi.EtcdRemoveMemberByIDResponse, error) {
 	id := in.GetMemberId()
 	err := s.b.askEtcd(ctx, "etcd remove member", func() error {
 		e, err := s.b.reachEtcd()
+		if late := (noLeader{}); errors.As(err, &late) {
+			return fmt.Errorf("failed to remove member: failed to remove member %d: %w", id, err)
+		}
 		if err != nil {
 			return err
 		}
@@ -242,7 +302,7 @@ func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineap
 			return status.Errorf(codes.NotFound, "failed to remove member %d: etcdserver: member not found", id)
 		}
 		if err := e.refuseRemoval(e.members[i]); err != nil {
-			return err
+			return fmt.Errorf("failed to remove member: failed to remove member %d: %w", id, err)
 		}
 		e.removeMember(e.members[i])
 		return nil
@@ -253,39 +313,24 @@ func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineap
 	return &machineapi.EtcdRemoveMemberByIDResponse{Messages: []*machineapi.EtcdRemoveMemberByID{{}}}, nil
 }
 
-// EtcdLeaveCluster removes this machine's own member and its data.
+// EtcdLeaveCluster removes this machine's own member and its data, unless the caller gives
+// up before.
 func (s *machineService) EtcdLeaveCluster(ctx context.Context, _ *machineapi.EtcdLeaveClusterRequest) (*machineapi.EtcdLeaveClusterResponse, error) {
-	b := s.b
-	err := b.askEtcd(ctx, "etcd leave", func() error {
-		m := b.localMember()
-		switch {
-		case m == nil:
-			return errHang
-		case !m.of.canServe():
-			return errNoQuorum
+	b, left := s.b, errHang
+	err := b.alterFleet(func() error {
+		if err := b.onControlPlane("etcd leave"); err != nil {
+			return err
 		}
-		b.leaveEtcd()
-		b.m.disk().member = nil
-		b.findService("etcd").moveTo("Finished", "Service finished successfully")
+		b.leaveEtcd(func() bool { return ctx.Err() == nil }, func(err error) { left = err })
 		return nil
 	})
+	if err == nil {
+		err = b.askEtcd(ctx, "etcd leave", func() error { return left })
+	}
 	if err != nil {
 		return nil, err
 	}
 	return &machineapi.EtcdLeaveClusterResponse{Messages: []*machineapi.EtcdLeaveCluster{{}}}, nil
-}
-
-// leaveEtcd takes this machine's member, if it is one, out of its etcd. It
-// does not come back by itself.
-func (b *boot) leaveEtcd() {
-	m := b.m.disk().member
-	if m == nil || !slices.Contains(m.of.members, m) {
-		return
-	}
-	b.stopEtcd()
-	m.of.removeMember(m)
-	b.joinable = false
-	b.f.world.Report(b.hostname(), "leaves %s", m.of.id)
 }
 
 // EtcdForfeitLeadership hands the leadership to another member; on one that
@@ -298,7 +343,7 @@ func (s *machineService) EtcdForfeitLeadership(ctx context.Context, _ *machineap
 		case m == nil || m.learner:
 			return errHang
 		case !m.of.hasQuorum():
-			return errNoQuorum
+			return fmt.Errorf("failed to forfeit leadership: failed to list etcd members: %w", s.b.missLeader(m.of, listDelay))
 		case len(m.of.members) == 1:
 			return errors.New("failed to forfeit leadership: cannot forfeit leadership, only one member")
 		case m.of.leader != m:

@@ -394,6 +394,10 @@ func eventText(e client.Event) string {
 		return fmt.Sprintf("%s %v", p.GetStage(), p.GetStatus().GetReady())
 	case *machineapi.ServiceStateEvent:
 		return fmt.Sprintf("%s %s: %s", p.GetService(), p.GetAction(), p.GetMessage())
+	case *machineapi.PhaseEvent:
+		return fmt.Sprintf("phase %s %s", p.GetPhase(), p.GetAction())
+	case *machineapi.TaskEvent:
+		return fmt.Sprintf("task %s %s", p.GetTask(), p.GetAction())
 	}
 	return fmt.Sprintf("%T", e.Payload)
 }
@@ -450,7 +454,11 @@ func TestEverydayEvents(t *testing.T) {
 				got = append(got, eventText(r.Event))
 			}
 		}
-		want := []string{"reboot START FATAL", "REBOOTING true", "reboot NOOP LOCKED"}
+		want := []string{"reboot START FATAL", "phase cleanup START", "task stopAllPods START", "REBOOTING true", "reboot NOOP LOCKED",
+			"kubelet STOPPING: Sending SIGTERM to task kubelet (PID 239, container kubelet)", "task stopAllPods STOP", "phase cleanup STOP",
+			"phase dbus START", "task stopDBus START", "task stopDBus STOP", "phase dbus STOP",
+			"phase stopServices START", "task stopServicesForUpgrade START", "task stopServicesForUpgrade STOP", "phase stopServices STOP",
+			"phase stopEverything START", "task stopAllServices START", "kubelet FINISHED: Service finished successfully"}
 		if !slices.Equal(got, want) {
 			t.Errorf("events of a reboot asked for twice:\n%s", strings.Join(got, "\n"))
 		}

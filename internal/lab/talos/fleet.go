@@ -51,6 +51,7 @@ type Fleet struct {
 	machines    map[int]*machine
 	etcds       []*etcd
 	authorities map[string]access.Authority // machine CAs seen with their key, by fingerprint
+	searches    int                         // see seeksPlanes
 	split       map[string]bool             // pairs of etcds already reported as a split brain
 	touched     map[*boot]struct{}
 	effects     []func() // queued for carry
@@ -222,10 +223,10 @@ func (f *Fleet) Shutdown(vmid int, off func()) bool {
 			return
 		}
 		reacts = true
-		m.boot.goDown(runtime.MachineStageShuttingDown, f.world.Latency.Stop, func() {
+		m.boot.goDown(&sequence{stage: runtime.MachineStageShuttingDown, off: max(f.world.Latency.Stop-silence, 0), then: func() {
 			m.switchOff()
 			f.world.After(0, off)
-		})
+		}})
 	})
 	return reacts
 }

@@ -93,31 +93,6 @@ func (b *boot) publishSequence(name string, action machineapi.SequenceEvent_Acti
 	b.events.Publish(b.f.world.GuestNow(), "", &machineapi.SequenceEvent{Sequence: name, Action: action})
 }
 
-// beginSequence reports that the machine goes down, and that the boot it interrupts
-// ends (recorded).
-func (b *boot) beginSequence(stage runtime.MachineStage) {
-	now := b.f.world.GuestNow()
-	if b.set != nil && !b.sequenced {
-		b.publishSequence("boot", machineapi.SequenceEvent_STOP)
-		b.events.Publish(now, "", &machineapi.SequenceEvent{Sequence: "boot", Error: &common.Error{Code: common.Code_CANCELED,
-			Message: "sequence failed: error running phase 8 in boot sequence: task 1/1: failed, context canceled"}})
-	}
-	names := map[runtime.MachineStage]string{
-		runtime.MachineStageRebooting: "reboot", runtime.MachineStageResetting: "reset", runtime.MachineStageShuttingDown: "shutdown",
-	}
-	b.events.Publish(now, b.actor, &machineapi.SequenceEvent{Sequence: names[stage], Action: machineapi.SequenceEvent_START})
-}
-
-// refuseSequence reports whether another sequence runs. The call is answered as if
-// it did something, and only an event shows that it did not (recorded).
-func (b *boot) refuseSequence(name string) bool {
-	if b.stopping {
-		b.events.Publish(b.f.world.GuestNow(), "", &machineapi.SequenceEvent{Sequence: name,
-			Error: &common.Error{Code: common.Code_LOCKED, Message: "sequence not started: locked"}})
-	}
-	return b.stopping
-}
-
 func (b *boot) publishService(s *service, msg string) {
 	actions := map[string]machineapi.ServiceStateEvent_Action{
 		"Starting": machineapi.ServiceStateEvent_STARTING, "Waiting": machineapi.ServiceStateEvent_WAITING, "Preparing": machineapi.ServiceStateEvent_PREPARING,

@@ -302,11 +302,15 @@ type books struct {
 	world *world.World
 	byAct bool // the test decides when nodes are ready
 
+	holdDrains bool // drains wait for the test
+
 	mu       sync.Mutex
 	apis     []api
 	kubelets map[string]world.Kubelet
 	ready    map[string]func(bool) // of kubelets
 	cas      map[string]bool
+	drained  []string // nodes that were drained, or uncordoned
+	drains   []func() // what ends those that wait
 }
 
 type api struct {

@@ -191,15 +191,20 @@ type boot struct {
 	applying   bool      // the first config was taken, mTLS is not up yet
 	rebooting  bool      // a config was applied that needs the reboot under way
 	stopping   bool
-	sequenced  bool // the boot sequence finished
-	founded    bool // Bootstrap was called in this boot
+	sequence   *sequence // how it goes down; nil: it does not
+	sequenced  bool      // the boot sequence finished
+	founded    bool      // Bootstrap was called in this boot
 	criUp      bool
 	joinable   bool // criUp for long enough to have looked for an etcd
 	revert     func()
-	queries    int // of the member list, see reached
+	queries    int       // of the member list, see reached
+	resumed    time.Time // when it came up with a saved config; zero: it was given one
+	sought     bool      // see seeksPlanes
+	seeks      bool
 	kubelet    report[kubelet]
 	plane      report[plane]
 	endpoint   report[endpoint]
+	drain      report[drain]
 	reached    bool // the endpoint has answered
 	nodeSeen   bool
 	nodeReady  bool
@@ -245,6 +250,7 @@ func (b *boot) finishStart() {
 	if saved := b.m.disk().config; saved != nil {
 		cfg, err := configloader.NewFromBytes(saved)
 		if err == nil && cfg.CompleteForBoot() {
+			b.resumed = time.Now()
 			b.configureMachine(cfg)
 			return
 		}
@@ -335,31 +341,6 @@ func (b *boot) hostname() string {
 	return b.m.name()
 }
 
-// goDown takes the machine down in good order: it reports it, falls silent, and
-// when d has passed it is off and then runs.
-func (b *boot) goDown(stage runtime.MachineStage, d time.Duration, then func()) {
-	b.beginSequence(stage)
-	b.stopping = true
-	b.stage = stage
-	b.runAfter(silence*3/4, b.events.Close)
-	b.runAfter(silence, func() {
-		b.withdrawBoot()
-		b.runAfter(d-silence, func() {
-			b.m.haltNow()
-			then()
-		})
-	})
-}
-
-// rebootMachine restarts the machine in good order.
-func (b *boot) rebootMachine() {
-	b.goDown(runtime.MachineStageRebooting, silence, func() {
-		if b.m.canBoot() {
-			b.m.startBoot()
-		}
-	})
-}
-
 // withdrawBoot ends everything that others can see of this boot.
 func (b *boot) withdrawBoot() {
 	b.closeAPI()
@@ -367,6 +348,7 @@ func (b *boot) withdrawBoot() {
 	b.kubelet.withdraw(b)
 	b.plane.withdraw(b)
 	b.endpoint.withdraw(b)
+	b.drain.withdraw(b)
 }
 
 // newUUID makes a random UUID, for boots and actors.

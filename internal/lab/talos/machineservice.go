@@ -7,8 +7,6 @@ import (
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	storageapi "github.com/siderolabs/talos/pkg/machinery/api/storage"
-	"github.com/siderolabs/talos/pkg/machinery/constants"
-	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -103,101 +101,6 @@ func (s *machineService) ServiceStart(_ context.Context, in *machineapi.ServiceS
 		return nil, err
 	}
 	return &machineapi.ServiceStartResponse{Messages: []*machineapi.ServiceStart{{Resp: fmt.Sprintf("Service %q started", in.GetId())}}}, nil
-}
-
-// Reboot answers at once; the API is closed a moment later.
-func (s *machineService) Reboot(context.Context, *machineapi.RebootRequest) (*machineapi.RebootResponse, error) {
-	actor := newUUID()
-	err := s.b.alterFleet(func() error {
-		if s.b.refuseSequence("reboot") {
-			return nil
-		}
-		s.b.actor = actor
-		s.b.f.world.Report(s.b.hostname(), "reboots")
-		s.b.rebootMachine()
-		return nil
-	})
-	return &machineapi.RebootResponse{Messages: []*machineapi.Reboot{{ActorId: actor}}}, err
-}
-
-// Shutdown switches the virtual machine off from inside.
-func (s *machineService) Shutdown(context.Context, *machineapi.ShutdownRequest) (*machineapi.ShutdownResponse, error) {
-	actor := newUUID()
-	err := s.b.alterFleet(func() error {
-		s.b.actor = actor
-		s.b.f.world.Report(s.b.hostname(), "shuts down")
-		s.b.powerDown(runtime.MachineStageShuttingDown, func() {})
-		return nil
-	})
-	return &machineapi.ShutdownResponse{Messages: []*machineapi.Shutdown{{ActorId: actor}}}, err
-}
-
-// powerDown switches the virtual machine off from inside, with a last deed.
-func (b *boot) powerDown(stage runtime.MachineStage, last func()) {
-	vmid := b.m.guest.VMID
-	b.goDown(stage, b.f.world.Latency.Stop, func() {
-		last()
-		b.m.switchOff()
-		b.f.world.After(0, func() { b.f.off(vmid) })
-	})
-}
-
-// Reset implements machine.MachineService. A graceful one leaves etcd first,
-// which without a quorum goes on until the caller gives up. Without
-// partitions the whole system disk is wiped, Talos with it: a machine made
-// from a disk image has nothing to boot afterwards.
-func (s *machineService) Reset(ctx context.Context, in *machineapi.ResetRequest) (*machineapi.ResetResponse, error) {
-	b, actor := s.b, newUUID()
-	err := b.awaitChange(ctx, func() error {
-		d := b.m.disk()
-		if b.refuseSequence("reset") {
-			return nil
-		}
-		b.actor = actor
-		if in.GetGraceful() && d.member != nil {
-			if !d.member.of.canServe() {
-				return errHang
-			}
-			b.runAfter(silence/2, b.leaveEtcd)
-		}
-		b.f.world.Report(b.hostname(), "is reset")
-		if !in.GetReboot() {
-			b.powerDown(runtime.MachineStageResetting, func() { b.wipeDisk(in) })
-			return nil
-		}
-		b.goDown(runtime.MachineStageResetting, silence, func() {
-			b.wipeDisk(in)
-			if b.m.canBoot() {
-				b.m.startBoot()
-			}
-		})
-		return nil
-	})
-	return &machineapi.ResetResponse{Messages: []*machineapi.Reset{{ActorId: actor}}}, err
-}
-
-// wipeDisk empties what a reset asks to.
-func (b *boot) wipeDisk(in *machineapi.ResetRequest) {
-	d := b.m.disk()
-	if in.GetGraceful() {
-		b.leaveEtcd()
-	}
-	if in.GetMode() == machineapi.ResetRequest_USER_DISKS {
-		return
-	}
-	if len(in.GetSystemPartitionsToWipe()) == 0 {
-		*d = disk{wiped: true}
-		return
-	}
-	for _, p := range in.GetSystemPartitionsToWipe() {
-		switch {
-		case !p.GetWipe():
-		case p.GetLabel() == constants.StatePartitionLabel:
-			d.config = nil
-		case p.GetLabel() == constants.EphemeralPartitionLabel:
-			d.member, d.images = nil, nil
-		}
-	}
 }
 
 // Upgrade is refused.

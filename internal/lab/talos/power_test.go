@@ -60,20 +60,6 @@ func TestReset(t *testing.T) {
 	}
 }
 
-// TestGracefulResetNeedsAQuorum: leaving etcd goes on until the caller gives
-// up.
-func TestGracefulResetNeedsAQuorum(t *testing.T) {
-	inBubble(t, world.Config{}, func(l *lab) {
-		l.cluster(cp(1), cp(2), cp(3))
-		l.fleet.PowerOff(401)
-		l.fleet.PowerOff(402)
-		err := l.admin(cp(3)).ResetGeneric(within(time.Minute), &machineapi.ResetRequest{Graceful: true, Reboot: true})
-		if client.StatusCode(err) != codes.DeadlineExceeded {
-			t.Errorf("%v, want a deadline exceeded", err)
-		}
-	})
-}
-
 func TestShutdownFromInside(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		l.bring("v1.13.9", cp(1))

@@ -87,7 +87,7 @@ var scenarios = []scenario{
 	{
 		name: "F6", file: "exchanges-F-lab-reboot-reset-upgrade.jsonl",
 		keep:    func(x exchange) bool { return strings.HasPrefix(x.Stage, "6") },
-		latency: world.Latencies{Call: 1, Boot: seconds(14.38), Apply: 1, Etcd: 1, Learn: 1},
+		latency: world.Latencies{Call: 1, Boot: seconds(14.38), Apply: 1, Etcd: 1, Learn: 1}, step: seconds(0.01),
 		prepare: func(r *replay) {
 			r.founded(cp(1))
 			r.configured(cp(2))

@@ -24,6 +24,7 @@ type service struct {
 	healthy bool
 	message string // of the last health check
 	changed time.Time
+	ran     bool   // it has run, so that its health is known while it does not
 	starts  int    // of the kubelet
 	image   string // of the kubelet that was started
 }
@@ -40,6 +41,9 @@ const (
 	cri = `Process Process(["/bin/containerd" "--address" "/run/containerd/containerd.sock" "--config" ` +
 		`"/etc/cri/containerd.toml"]) started with PID 124`
 	checkPassed = "Health check successful"
+	newRunner   = "Creating service runner"
+	notRunning  = "service not running"
+	keptEvents  = 64 // of a service
 )
 
 // findService returns the service of that id, made when it is first mentioned.
@@ -52,20 +56,35 @@ func (b *boot) findService(id string) *service {
 	return s
 }
 
-// moveTo moves the service to a state.
+// moveTo moves the service to a state. The health of one that ran is unknown in the event,
+// and known where it is listed, until it is about to run again (recorded).
 func (s *service) moveTo(state, msg string) {
 	if state != s.state {
+		s.ran = s.ran || s.state == "Running"
 		s.unknown, s.healthy, s.message, s.changed = true, false, "", time.Time{}
 	}
 	s.state = state
 	s.record(msg)
+	if s.ran && state != "Running" && msg != newRunner {
+		s.unknown, s.message, s.changed = false, notRunning, time.Now()
+	}
 	s.b.writeService(s)
 }
 
-// record adds an event to those of the service and to those of the machine.
+// record adds an event to those of the service, which keeps the last ones, and to those of
+// the machine.
 func (s *service) record(msg string) {
 	s.events = append(s.events, &machineapi.ServiceEvent{Msg: msg, State: s.state, Ts: timestamppb.Now()})
+	s.events = s.events[max(len(s.events)-keptEvents, 0):]
 	s.b.publishService(s, msg)
+}
+
+// resume is the process of a service that ended by itself and runs once more: nobody has
+// looked at its health meanwhile.
+func (s *service) resume(msg string) {
+	s.state = "Running"
+	s.record(msg)
+	s.b.writeService(s)
 }
 
 // runProcess starts the service's process; its health is unknown at first.
@@ -92,6 +111,16 @@ func (s *service) setHealth(healthy bool, message, event string) {
 	s.unknown, s.healthy, s.message, s.changed = false, healthy, message, time.Now()
 	s.record(event)
 	s.b.writeService(s)
+}
+
+// stop ends a service that runs, or waits to.
+func (s *service) stop() {
+	if s.state != "Running" {
+		s.moveTo("Finished", "Service finished successfully")
+		return
+	}
+	s.moveTo("Stopping", fmt.Sprintf("Sending SIGTERM to task %s (PID %d, container %s)", s.id, s.pid(), s.id))
+	s.b.runAfter(silence/2, func() { s.moveTo("Finished", "Service finished successfully") })
 }
 
 // info is the service as the API shows it.
@@ -121,7 +150,7 @@ func (s *service) launchProcess(process string, waits ...string) {
 		s.moveTo("Waiting", w)
 	}
 	s.moveTo("Preparing", "Running pre state")
-	s.moveTo("Preparing", "Creating service runner")
+	s.moveTo("Preparing", newRunner)
 	s.runProcess(process)
 }
 
@@ -176,7 +205,10 @@ func (b *boot) startEtcd() {
 		s.moveTo("Preparing", "Running pre state")
 		b.runAfter(joinWait, func() { b.joinable = true })
 	case !slices.Contains(m.of.members, m):
-		s.moveTo("Failed", "Failed to run: the member has been permanently removed from the cluster")
+		s.moveTo("Preparing", "Running pre state")
+		s.moveTo("Preparing", newRunner)
+		s.runProcess(etcdRuns)
+		b.runAfter(etcdEnds, b.restartEtcd)
 	case m.learner:
 		b.runEtcd(m, b.f.world.Latency.Learn)
 	default:
@@ -208,7 +240,7 @@ func (b *boot) runKubelet() {
 		if s.starts != start {
 			return // it was restarted meanwhile
 		}
-		s.moveTo("Preparing", "Creating service runner")
+		s.moveTo("Preparing", newRunner)
 		s.runProcess(fmt.Sprintf("Started task kubelet (PID %d) for container kubelet", s.pid()))
 		b.runAfter(b.f.step*27/10, s.passHealth)
 	})
@@ -330,7 +362,7 @@ func (b *boot) startExtensions() {
 		case !e.ready(b):
 			s.moveTo("Waiting", e.waits)
 		case s.state != "Running":
-			s.moveTo("Preparing", "Creating service runner")
+			s.moveTo("Preparing", newRunner)
 			s.runProcess("Started task " + e.service + " (PID 400) for container " + e.service)
 		}
 	}

@@ -31,6 +31,7 @@ func (b *boot) evaluateState() {
 		if kubelet && b.extensionsUp() && (b.founded || (!b.set.control || b.findService("etcd").healthy) && !b.lacksEndpoint()) {
 			if !b.sequenced {
 				b.publishSequence("boot", machineapi.SequenceEvent_STOP)
+				b.uncordonNode()
 			}
 			b.sequenced = true
 		}
@@ -245,6 +246,14 @@ func (b *boot) lacksEndpoint() bool {
 		}
 	}
 	return true
+}
+
+// uncordonNode takes back the cordon of the drain before, at the end of a boot.
+func (b *boot) uncordonNode() {
+	if k, ok := b.f.kubernetes.(world.Drainer); ok {
+		ca, node := b.set.kubeCA, b.set.kubelet.Node
+		b.f.queueEffect(func() { k.UncordonNode(ca, node) })
+	}
 }
 
 // takeReadiness learns how the machine's Kubernetes node does. On the node that

@@ -180,6 +180,17 @@ type Containers interface {
 	CanPull(image string) bool
 }
 
+// Drainer is what a Kubernetes besides does for Talos, which empties a node before it goes
+// down. A service that simulates Kubernetes need not implement it: then a drain is over at
+// once.
+type Drainer interface {
+	// DrainNode cordons a node of the cluster with that CA and evicts its pods as Talos does, and
+	// calls done when it is through or has given up.
+	DrainNode(ca, node string, done func()) (stop func())
+	// UncordonNode takes the cordon back that DrainNode made.
+	UncordonNode(ca, node string)
+}
+
 // DiskCopier is what Guests may implement to copy what a guest keeps on a disk, as
 // a snapshot of the disk does. Without it disks and their snapshots share it.
 type DiskCopier interface {
