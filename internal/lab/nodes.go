@@ -8,10 +8,13 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-var _ world.Containers = nodes{}
+var (
+	_ world.Containers = nodes{}
+	_ world.Drainer    = nodes{}
+)
 
 // nodes is the simulated Kubernetes as the machines below its nodes see it. It
-// implements world.Containers.
+// implements world.Containers and world.Drainer.
 type nodes struct{ *kube.Clusters }
 
 // PodsOn returns the pods that run on a node.

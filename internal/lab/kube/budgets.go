@@ -12,7 +12,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
@@ -28,34 +27,13 @@ func (cl *cluster) touchBudgets(namespace string) {
 	}
 }
 
-// readBudget reads a budget and which pods it guards.
-func readBudget(o *object) (*policyv1.PodDisruptionBudget, labels.Selector, error) {
-	b := &policyv1.PodDisruptionBudget{}
-	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(o.body, b); err != nil {
-		return nil, nil, err
-	}
-	sel, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
-	return b, sel, err
-}
-
-// writeBudget returns the body of a budget with another status.
-func writeBudget(o *object, b *policyv1.PodDisruptionBudget) (map[string]any, error) {
-	status, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&b.Status)
-	if err != nil {
-		return nil, err
-	}
-	next := o.copyBody()
-	next["status"] = status
-	return next, nil
-}
-
 // tendBudget keeps the status of a disruption budget.
 func (cl *cluster) tendBudget(key string) {
 	o := cl.store.getObject(resBudgets, key)
 	if o == nil || rules.ValueAt(o.body, "metadata", "deletionTimestamp") != nil {
 		return
 	}
-	b, sel, err := readBudget(o)
+	b, sel, err := rules.ReadBudget(o.body)
 	if err != nil {
 		cl.c.world.Log.Warn("lab controller cannot read disruption budget", "budget", key, "err", err)
 		return
@@ -79,7 +57,7 @@ func (cl *cluster) tendBudget(key string) {
 	if err != nil {
 		rules.FailBudget(b, err, time.Now())
 	}
-	next, err := writeBudget(o, b)
+	next, err := rules.WriteBudget(o.copyBody(), b)
 	if err != nil {
 		cl.c.world.Log.Warn("lab controller cannot write disruption budget", "budget", key, "err", err)
 		return
@@ -156,15 +134,22 @@ func (a *apiserver) evictPod(w http.ResponseWriter, req *request) error {
 	if err != nil {
 		return err
 	}
-	s := a.cl.store
-	key := objectKey(req.namespace, req.name)
+	if err := a.cl.store.evictPod(req.namespace, req.name, opts); err != nil {
+		return err
+	}
+	writeStatus(w, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})
+	return nil
+}
+
+func (s *store) evictPod(ns, name string, opts metav1.DeleteOptions) error {
+	key := objectKey(ns, name)
 	o := s.getObject(resPods, key)
 	if o == nil {
-		return apierrors.NewNotFound(resPods.gr(), req.name)
+		return apierrors.NewNotFound(resPods.gr(), name)
 	}
 	dry := len(opts.DryRun) > 0
 	if rules.NeedsBudget(o.body) {
-		if err := s.askBudget(req.namespace, req.name, o, dry); err != nil {
+		if err := s.askBudget(ns, name, o, dry); err != nil {
 			return err
 		}
 	}
@@ -173,11 +158,89 @@ func (a *apiserver) evictPod(w http.ResponseWriter, req *request) error {
 		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting")
 		return !dry && rules.ValueAt(o, "metadata", "deletionTimestamp") == nil
 	})
-	if _, _, err := s.dropObject(resPods, key, opts); err != nil {
-		return err
+	_, _, err := s.dropObject(resPods, key, opts)
+	return err
+}
+
+// What Talos' own drain waits for: a budget, and pods to end.
+// Source: talos v1.13, pkg/kubernetes.
+const (
+	drainPause    = 5 * time.Second
+	drainLook     = time.Second
+	drainPatience = 5 * time.Minute
+	drainGrace    = 60
+)
+
+// DrainNode implements world.Drainer. What no controller would replace stays, as the pods of
+// DaemonSets and static pods do, and so does what a budget keeps for too long (recorded).
+func (c *Clusters) DrainNode(ca, node string, done func()) (stop func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	over, until := false, time.Now().Add(c.world.Scale(drainPatience))
+	var try func()
+	try = func() {
+		if over {
+			return
+		}
+		wait := c.drainOnce(ca, node)
+		if wait == 0 || !time.Now().Before(until) {
+			over = true
+			c.queueCallback(done)
+			return
+		}
+		c.scheduleAfter(wait, try)
 	}
-	writeStatus(w, metav1.Status{Status: metav1.StatusSuccess, Code: http.StatusCreated})
-	return nil
+	try()
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		over = true
+	}
+}
+
+// drainOnce cordons a node, asks to evict its pods and returns how long to wait for what is
+// left of them.
+func (c *Clusters) drainOnce(ca, node string) (wait time.Duration) {
+	cl := c.clusterUp(ca)
+	if cl == nil {
+		return drainPause
+	}
+	cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) (cordoned bool) {
+		rules.WriteAs(rules.Talos, o, func() { cordoned = rules.Cordon(o) })
+		return cordoned
+	})
+	grace := int64(drainGrace)
+	for _, p := range cl.podsOf(node) {
+		ns, name := splitKey(p.key)
+		switch {
+		case p.owner == "" || p.daemon || p.mirror:
+			continue
+		case p.deleting:
+			wait = max(wait, drainLook)
+			continue
+		}
+		switch err := cl.store.evictPod(ns, name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); {
+		case err == nil:
+			wait = max(wait, drainLook)
+		case apierrors.IsTooManyRequests(err):
+			wait = drainPause
+		case !apierrors.IsNotFound(err):
+			c.world.Log.Warn("lab drain cannot evict pod", "pod", p.key, "err", err)
+		}
+	}
+	return wait
+}
+
+// UncordonNode implements world.Drainer. Nobody can write before an API is up.
+func (c *Clusters) UncordonNode(ca, node string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cl := c.clusterUp(ca); cl != nil {
+		cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) (changed bool) {
+			rules.WriteAs(rules.Talos, o, func() { changed = rules.Uncordon(o) })
+			return changed
+		})
+	}
 }
 
 // askBudget takes the eviction of a pod off the budget that guards it, if one does.
@@ -187,7 +250,7 @@ func (s *store) askBudget(ns, name string, pod *object, dry bool) error {
 		var budget *policyv1.PodDisruptionBudget
 		budgets, _ := s.listObjects(resBudgets, ns)
 		for _, o := range budgets {
-			b, sel, err := readBudget(o)
+			b, sel, err := rules.ReadBudget(o.body)
 			if err != nil {
 				return apierrors.NewInternalError(err)
 			}
@@ -206,7 +269,7 @@ func (s *store) askBudget(ns, name string, pod *object, dry bool) error {
 		if err := rules.GrantEviction(budget, name, time.Now()); err != nil || dry {
 			return err
 		}
-		next, err := writeBudget(guard, budget)
+		next, err := rules.WriteBudget(guard.copyBody(), budget)
 		if err != nil {
 			return apierrors.NewInternalError(err)
 		}

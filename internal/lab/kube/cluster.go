@@ -238,12 +238,12 @@ func (cl *cluster) observeChange(ch change) {
 func (cl *cluster) collectGarbage(ch change) {
 	self := ref{ch.res, ch.key}
 	if ch.old != nil {
-		for _, uid := range listOwners(ch.old) {
+		for _, uid := range rules.ListOwners(ch.old.body) {
 			delete(cl.dependents[uid], self)
 		}
 	}
 	if ch.new != nil {
-		for _, uid := range listOwners(ch.new) {
+		for _, uid := range rules.ListOwners(ch.new.body) {
 			if cl.dependents[uid] == nil {
 				cl.dependents[uid] = map[ref]bool{}
 			}
@@ -267,14 +267,6 @@ func (cl *cluster) collectGarbage(ch change) {
 		cl.dropObject(r.res, r.key)
 	}
 	delete(cl.dependents, uid)
-}
-
-func listOwners(o *object) []string {
-	var uids []string
-	for _, r := range rules.MapsAt(o.body, "metadata", "ownerReferences") {
-		uids = append(uids, rules.TextAt(r, "uid"))
-	}
-	return uids
 }
 
 // touchOwners has the owners of an object looked at again, if they are of a

@@ -205,6 +205,15 @@ func (c *Clusters) pullImages(who string, latency time.Duration) time.Duration {
 	return latency
 }
 
+// clusterUp returns the cluster with a CA that has an API that answers, nil if there is none.
+func (c *Clusters) clusterUp(ca string) *cluster {
+	i := slices.IndexFunc(c.clusters, func(cl *cluster) bool { return cl.ca == ca && len(cl.up) > 0 })
+	if i < 0 {
+		return nil
+	}
+	return c.clusters[i]
+}
+
 // clusterOf returns the cluster that stores in an etcd.
 func (c *Clusters) clusterOf(ca, etcd string) *cluster {
 	i := slices.IndexFunc(c.clusters, func(cl *cluster) bool { return cl.ca == ca && cl.etcd == etcd })

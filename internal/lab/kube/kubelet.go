@@ -99,11 +99,10 @@ func (k *kubelet) registerNode() {
 	if k.stopped || !k.started || k.cl != nil {
 		return
 	}
-	i := slices.IndexFunc(k.c.clusters, func(cl *cluster) bool { return cl.ca == k.ca && len(cl.up) > 0 })
-	if i < 0 {
+	cl := k.c.clusterUp(k.ca)
+	if cl == nil {
 		return
 	}
-	cl := k.c.clusters[i]
 	before := cl.kubelets[k.k.Node]
 	k.cl, k.since = cl, time.Now()
 	cl.kubelets[k.k.Node] = k

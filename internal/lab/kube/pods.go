@@ -2,9 +2,6 @@ package kube
 
 import (
 	"cmp"
-	"encoding/json"
-	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strings"
@@ -199,16 +196,6 @@ func ownedBy(res *resource, o *object) map[string]any {
 		"apiVersion": res.apiVersion(), "kind": res.kind, "name": rules.TextAt(o.body, "metadata", "name"),
 		"uid": rules.TextAt(o.body, "metadata", "uid"), "controller": true, "blockOwnerDeletion": true,
 	}
-}
-
-// templateHash distinguishes pod templates.
-func templateHash(o *object) string {
-	h := fnv.New32a()
-	// Maps of JSON values always encode, with sorted keys.
-	if err := json.NewEncoder(h).Encode(rules.ValueAt(o.body, "spec", "template")); err != nil {
-		panic(err)
-	}
-	return fmt.Sprintf("%08x", h.Sum32())
 }
 
 // placePods finds nodes for the pods that have none, oldest first.

@@ -33,7 +33,7 @@ func (cl *cluster) readWorkload(res *resource, key string) (w workload, ok bool)
 		delete(cl.refusals, ref{res, key})
 		return w, false
 	}
-	w = workload{ref: ref{res, key}, o: o, uid: rules.TextAt(o.body, "metadata", "uid"), hash: templateHash(o)}
+	w = workload{ref: ref{res, key}, o: o, uid: rules.TextAt(o.body, "metadata", "uid"), hash: rules.HashTemplate(o.body)}
 	for _, p := range byKey(cl.owned[w.uid]) {
 		if !p.deleting {
 			w.pods = append(w.pods, p)

@@ -10,6 +10,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 )
@@ -216,4 +218,24 @@ func checkBudget(body, _ map[string]any) field.ErrorList {
 		errs = append(errs, field.NotSupported(spec.Child("unhealthyPodEvictionPolicy"), p, []policyv1.UnhealthyPodEvictionPolicyType{policyv1.AlwaysAllow, policyv1.IfHealthyBudget}))
 	}
 	return errs
+}
+
+// ReadBudget reads a budget and which pods it guards.
+func ReadBudget(body map[string]any) (*policyv1.PodDisruptionBudget, labels.Selector, error) {
+	b := &policyv1.PodDisruptionBudget{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(body, b); err != nil {
+		return nil, nil, err
+	}
+	sel, err := metav1.LabelSelectorAsSelector(b.Spec.Selector)
+	return b, sel, err
+}
+
+// WriteBudget gives the body of a budget another status.
+func WriteBudget(body map[string]any, b *policyv1.PodDisruptionBudget) (map[string]any, error) {
+	status, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&b.Status)
+	if err != nil {
+		return nil, err
+	}
+	body["status"] = status
+	return body, nil
 }

@@ -17,6 +17,7 @@ import (
 const (
 	ownedLabels = "talos.dev/owned-labels"
 	ownedTaints = "talos.dev/owned-taints"
+	cordonedBy  = "talos.dev/cordoned"
 )
 
 // Who writes to a Node beside those who ask the server: as the field managers of the
@@ -120,6 +121,27 @@ func SetTaints(node map[string]any, want []string) {
 		owned[key] = owned[key] && wanted[key]
 	}
 	writeOwned(node, ownedTaints, owned)
+}
+
+// Cordon keeps new pods away from a Node, noting that it was Talos, and reports whether it had
+// to: what somebody else has cordoned stays theirs.
+func Cordon(node map[string]any) bool {
+	if BoolAt(node, "spec", "unschedulable") {
+		return false
+	}
+	EnsureMap(node, "spec")["unschedulable"] = true
+	EnsureMap(node, "metadata", "annotations")[cordonedBy] = "true"
+	return true
+}
+
+// Uncordon takes that back, and reports whether there was anything to take back.
+func Uncordon(node map[string]any) bool {
+	if TextAt(node, "metadata", "annotations", cordonedBy) == "" {
+		return false
+	}
+	delete(EnsureMap(node, "spec"), "unschedulable")
+	delete(EnsureMap(node, "metadata", "annotations"), cordonedBy)
+	return true
 }
 
 // parseTaint reads key=value:Effect or key:Effect.
