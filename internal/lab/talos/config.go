@@ -27,10 +27,11 @@ import (
 type settings struct {
 	provider config.Provider
 	control  bool
-	hostname string       // "" : the platform's
-	address  netip.Prefix // zero: the platform's
-	shut     bool         // its firewall drops new connections to the Talos API
-	alias    string       // of the machine's one link
+	hostname string         // "" : the platform's
+	address  netip.Prefix   // zero: the platform's
+	others   []netip.Prefix // further ones of the same link, which the API does not listen on
+	shut     bool           // its firewall drops new connections to the Talos API
+	alias    string         // of the machine's one link
 	vip      netip.Addr
 	endpoint netip.Addr // of the Kubernetes API; zero: a name
 	// homeless: the node's address lies inside the pod or the service network,
@@ -159,10 +160,14 @@ func (s *settings) readLegacyNetwork(m *machine, ours func(link string) bool) er
 	return nil
 }
 
-// acceptAddress accepts the first address of the machine's link.
+// acceptAddress accepts an address of the machine's link. The first is the node's.
 func (s *settings) acceptAddress(ours bool, p netip.Prefix) {
-	if ours && !s.address.IsValid() {
+	switch {
+	case !ours || p == s.address:
+	case !s.address.IsValid():
 		s.address = p
+	default:
+		s.others = append(s.others, p)
 	}
 }
 

@@ -180,6 +180,7 @@ type boot struct {
 	// Set once Talos has come up.
 	state        state.State // its resources; nil: still booting
 	address      netip.Prefix
+	others       []netip.Prefix // that it shows besides
 	api          *apiServer
 	apiKey       string
 	stage        runtime.MachineStage

@@ -50,10 +50,10 @@ func resourceKinds() map[string]bool {
 		&configres.MachineConfig{}, &configres.MachineType{},
 		&etcdres.Member{}, &etcdres.Spec{},
 		&hardware.SystemInformation{}, &hardware.Processor{}, &hardware.MemoryModule{},
-		&k8s.BootstrapManifestsConfig{}, &k8s.KubeletSpec{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPod{}, &k8s.StaticPodStatus{},
+		&k8s.BootstrapManifestsConfig{}, &k8s.KubeletSpec{}, &k8s.Nodename{}, &k8s.NodeLabelSpec{}, &k8s.NodeStatus{}, &k8s.NodeTaintSpec{}, &k8s.StaticPod{}, &k8s.StaticPodStatus{},
 		&network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
 		&network.ResolverStatus{}, &network.RouteStatus{}, &network.Status{}, &network.TimeServerStatus{},
-		&runtime.BootID{}, &runtime.Diagnostic{}, &runtime.ExtensionStatus{}, &runtime.ImageFactorySchematic{},
+		&runtime.BootID{}, &runtime.Diagnostic{}, &runtime.ExtensionStatus{}, &runtime.ImageFactorySchematic{}, &runtime.KernelParamStatus{},
 		&runtime.MachineStatus{}, &runtime.MetaKey{}, &runtime.PlatformMetadata{}, &runtime.SecurityState{},
 		&runtime.Version{}, &secrets.OSRoot{}, &timeres.Status{}, &v1alpha1.Service{},
 	} {
@@ -182,6 +182,7 @@ func (b *boot) writeConfigured() {
 	}
 	b.writeVolumes()
 	b.writeNetwork()
+	b.writeNodeSpecs()
 	if s.homeless {
 		return
 	}
@@ -197,6 +198,49 @@ func (b *boot) writeConfigured() {
 			t.ControlPlane = &cluster.ControlPlane{APIServerPort: 6443}
 		}
 	})
+}
+
+// writeNodeSpecs writes what the config wants of the Node and of the kernel. That it is there
+// does not mean that anybody has done it (recorded of the taints of a worker).
+func (b *boot) writeNodeSpecs() {
+	labels, taints, sysctls := map[string]func(*k8s.NodeLabelSpec){}, map[string]func(*k8s.NodeTaintSpec){}, map[string]func(*runtime.KernelParamStatus){}
+	for key, value := range b.set.kubelet.NodeLabels() {
+		labels[key] = func(r *k8s.NodeLabelSpec) { r.TypedSpec().Key, r.TypedSpec().Value = key, value }
+	}
+	for _, taint := range b.set.kubelet.NodeTaints() {
+		pair, effect, _ := strings.Cut(taint, ":")
+		key, value, _ := strings.Cut(pair, "=")
+		taints[key] = func(r *k8s.NodeTaintSpec) {
+			r.TypedSpec().Key, r.TypedSpec().Value, r.TypedSpec().Effect = key, value, effect
+		}
+	}
+	for key, value := range b.set.provider.SysctlConfig() {
+		sysctls["proc.sys."+key] = func(r *runtime.KernelParamStatus) {
+			r.TypedSpec().Current, r.TypedSpec().Default = value, system.DefaultSysctl(key)
+		}
+	}
+	keepResources(b, "k8s.NodeLabelSpecController", k8s.NewNodeLabelSpec, labels)
+	keepResources(b, "k8s.NodeTaintSpecController", k8s.NewNodeTaintSpec, taints)
+	keepResources(b, "runtime.KernelParamSpecController", func(id string) *runtime.KernelParamStatus {
+		return runtime.NewKernelParamStatus(runtime.NamespaceName, id)
+	}, sysctls)
+}
+
+// keepResources writes resources of a type, by id, and removes the others.
+func keepResources[R resource.Resource](b *boot, owner string, empty func(id string) R, want map[string]func(R)) {
+	have, err := b.state.List(context.Background(), resource.NewMetadata(empty("").Metadata().Namespace(), empty("").Metadata().Type(), "", resource.VersionUndefined))
+	if err != nil {
+		b.f.world.Log.Error("list resources", "node", b.hostname(), "type", empty("").Metadata().Type(), "err", err)
+		return
+	}
+	for _, r := range have.Items {
+		if want[r.Metadata().ID()] == nil {
+			dropResource(b, owner, r.Metadata())
+		}
+	}
+	for id, set := range want {
+		putResource(b, owner, empty(id), set)
+	}
 }
 
 // writeConfig writes a machine config. Even one without a change makes a new
@@ -258,14 +302,28 @@ func (b *boot) writeNetwork() {
 	if !b.address.IsValid() {
 		return
 	}
-	b.writeAddress(linkName, 2, b.address, nethelpers.ScopeGlobal)
+	all := []netip.Prefix{b.address}
+	if b.set != nil {
+		all = append(all, b.set.others...)
+	}
+	for _, other := range b.others {
+		dropResource(b, "network.AddressStatusController", network.NewAddressStatus(network.NamespaceName, linkName+"/"+other.String()).Metadata())
+	}
+	b.others = all[1:]
+	for _, address := range all {
+		b.writeAddress(linkName, 2, address, nethelpers.ScopeGlobal)
+	}
 	for _, id := range []string{network.NodeAddressAccumulativeID, network.NodeAddressCurrentID, network.NodeAddressDefaultID, network.NodeAddressRoutedID} {
-		b.writeAddresses(id, b.address)
-		if b.set == nil || id == network.NodeAddressDefaultID {
+		if id == network.NodeAddressDefaultID {
+			b.writeAddresses(id, b.address)
+			continue
+		}
+		b.writeAddresses(id, all...)
+		if b.set == nil {
 			continue
 		}
 		// Addresses inside the pod or service network are Kubernetes' own.
-		ours, theirs := []netip.Prefix{b.address}, []netip.Prefix{}
+		ours, theirs := all, []netip.Prefix{}
 		if b.set.homeless {
 			ours, theirs = theirs, ours
 		}

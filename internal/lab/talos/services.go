@@ -27,6 +27,7 @@ type service struct {
 	ran     bool   // it has run, so that its health is known while it does not
 	starts  int    // of the kubelet
 	image   string // of the kubelet that was started
+	args    string // and what it was started with
 }
 
 const (
@@ -206,13 +207,18 @@ func (b *boot) startEtcd() {
 		b.runAfter(joinWait, func() { b.joinable = true })
 	case !slices.Contains(m.of.members, m):
 		s.moveTo("Preparing", "Running pre state")
-		s.moveTo("Preparing", newRunner)
-		s.runProcess(etcdRuns)
-		b.runAfter(etcdEnds, b.restartEtcd)
-	case m.learner:
-		b.runEtcd(m, b.f.world.Latency.Learn)
+		b.runAfter(b.f.step*3/2, func() {
+			s.moveTo("Preparing", newRunner)
+			s.runProcess(etcdRuns)
+			b.runAfter(etcdEnds, b.restartEtcd)
+		})
 	default:
-		b.runEtcd(m, restart)
+		d := restart
+		if m.learner {
+			d = b.f.world.Latency.Learn
+		}
+		s.moveTo("Preparing", "Running pre state")
+		b.runAfter(b.f.step*3/2, func() { b.runEtcd(m, d) })
 	}
 }
 
@@ -231,7 +237,7 @@ func (b *boot) runKubelet() {
 	s := b.findService("kubelet")
 	s.moveTo("Preparing", "Running pre state")
 	s.starts++
-	s.image = b.kubeletImage()
+	s.image, s.args = b.kubeletImage(), b.kubeletArgs()
 	if b.lacksKubelet() {
 		return // it is asked for until another config comes (recorded)
 	}
@@ -260,10 +266,20 @@ func (b *boot) lacksKubelet() bool {
 	return image != "" && !system.IsPublished(image) && !slices.ContainsFunc(b.m.disk().images, func(i system.Image) bool { return i.Ref == image })
 }
 
-// judgeKubelet starts a kubelet of another image. The present one is stopped first (recorded).
+// kubeletArgs is what else of the active config a running kubelet does not take.
+func (b *boot) kubeletArgs() string {
+	k := b.set.provider.K8sKubeletConfig()
+	if k == nil {
+		return ""
+	}
+	return fmt.Sprint(k.ExtraArgs(), k.ExtraConfig(), k.ExtraMounts(), k.ClusterDNS())
+}
+
+// judgeKubelet starts a kubelet of another image, or with other arguments. The present one is
+// stopped first (recorded).
 func (b *boot) judgeKubelet() {
 	s := b.services["kubelet"]
-	if s == nil || s.image == "" || s.image == b.kubeletImage() || s.state != "Running" && s.state != "Preparing" {
+	if s == nil || s.image == "" || s.image == b.kubeletImage() && s.args == b.kubeletArgs() || s.state != "Running" && s.state != "Preparing" {
 		return
 	}
 	if s.state == "Running" {

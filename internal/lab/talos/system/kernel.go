@@ -191,3 +191,10 @@ func (s *Service) NetworkDeviceStats(context.Context, *emptypb.Empty) (*machinea
 	}
 	return &machineapi.NetworkDeviceStatsResponse{Messages: []*machineapi.NetworkDeviceStats{stats}}, nil
 }
+
+// DefaultSysctl is the value of a kernel parameter that no config sets, as far as it is known.
+func DefaultSysctl(key string) string {
+	return map[string]string{
+		"fs.inotify.max_user_instances": "128", "net.ipv4.ip_forward": "1", "net.ipv4.ip_local_port_range": "32768\t60999", "vm.max_map_count": "65530",
+	}[key]
+}
