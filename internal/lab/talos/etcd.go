@@ -48,6 +48,11 @@ const (
 	etcdEnds  = 1500 * time.Millisecond // until the process of a removed member ends
 	etcdPause = 5100 * time.Millisecond // until Talos starts it again
 
+	// How long at most it takes until a learner answers, and until its first health check
+	// fails, however long it learns.
+	learnerAnswers = 7100 * time.Millisecond
+	learnerFails   = 7500 * time.Millisecond
+
 	leavePause    = 10 * time.Second
 	leavePatience = 5 * time.Minute
 )
@@ -152,9 +157,6 @@ func (b *boot) runEtcd(m *member, d time.Duration) {
 	}
 	s.moveTo("Preparing", newRunner)
 	s.runProcess(etcdRuns)
-	if m.unnamed {
-		b.runAfter(b.f.step/2, func() { m.unnamed = false })
-	}
 	if m.learner {
 		b.runLearner(m, d)
 		return
@@ -176,13 +178,14 @@ func (b *boot) startAnswering(m *member) {
 // learners do, and is made a voter when it has caught up and the others can
 // decide so.
 func (b *boot) runLearner(m *member, d time.Duration) {
-	b.runAfter(d*3/10, func() {
+	answers, fails := min(d*3/10, learnerAnswers), min(d/3, learnerFails)
+	b.runAfter(answers, func() {
 		b.startAnswering(m)
-		b.runAfter(d/30, func() {
+		b.runAfter(fails-answers, func() {
 			if m.on == b {
 				b.findService("etcd").failHealth("etcdserver: rpc not supported for learner")
 			}
-			b.runAfter(d*2/3, func() { m.learned = m.on == b })
+			b.runAfter(d-fails, func() { m.learned = m.on == b })
 		})
 	})
 }
@@ -214,6 +217,7 @@ func (b *boot) joinEtcd(e *etcd) {
 	e.lastIn = b.hostname()
 	f.world.Spend("learn", b.hostname(), f.world.Latency.Learn, after...)
 	f.world.Report(b.hostname(), "joins %s as a learner", e.id)
+	b.runAfter(f.step/2, func() { m.unnamed = false })
 	b.runEtcd(m, f.world.Latency.Learn)
 }
 
@@ -334,6 +338,12 @@ func (f *Fleet) settleEtcd(machines []*machine) {
 	for _, m := range machines {
 		b := m.boot
 		if b == nil || b.set == nil || b.set.etcdCA == "" || !b.joinable || b.stopping || m.dark || m.disk().member != nil {
+			continue
+		}
+		if b.seeksPlanes() {
+			// It looks again once it has found them.
+			b.joinable = false
+			b.runAfter(discovery+f.step*3/2, func() { b.joinable = b.m.disk().member == nil })
 			continue
 		}
 		for _, e := range f.etcds {

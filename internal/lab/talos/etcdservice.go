@@ -78,20 +78,41 @@ func (b *boot) onControlPlane(what string) error {
 }
 
 // askEtcd carries out a call that needs an etcd: it hangs where there is none, and
-// fails late where there is no quorum.
+// fails late where there is no quorum and none comes.
 func (b *boot) askEtcd(ctx context.Context, what string, do func() error) error {
-	err := b.awaitChange(ctx, func() error {
-		if err := b.onControlPlane(what); err != nil {
+	var giveUp <-chan time.Time
+	for {
+		var moved <-chan struct{}
+		var refusal error
+		late := noLeader{}
+		err := b.alterFleet(func() error {
+			moved = b.f.moved
+			if err := b.onControlPlane(what); err != nil {
+				return err
+			}
+			err := do()
+			if errors.As(err, &late) {
+				refusal = err
+				return errHang
+			}
+			return err
+		})
+		if !errors.Is(err, errHang) {
 			return err
 		}
-		return do()
-	})
-	if late := (noLeader{}); errors.As(err, &late) {
-		if err := b.f.world.Sleep(ctx, late.after); err != nil {
-			return status.FromContextError(err).Err()
+		if refusal != nil && giveUp == nil {
+			timer := time.NewTimer(b.f.world.Scale(late.after))
+			defer timer.Stop()
+			giveUp = timer.C
+		}
+		select {
+		case <-moved:
+		case <-giveUp:
+			return refusal
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
 		}
 	}
-	return err
 }
 
 // localMember is the member on this machine.
@@ -137,7 +158,7 @@ func (b *boot) reachEtcd() (*etcd, error) {
 }
 
 // discovery is for how long after a boot a machine may not know the control planes yet.
-const discovery = 5500 * time.Millisecond
+const discovery = 6 * time.Second
 
 // seeksPlanes reports whether the machine has not found the control planes of its cluster
 // since it booted. In the recordings it was so on about every second boot; here it is on each

@@ -47,6 +47,9 @@ func (r *replay) data(x exchange, words string) []byte {
 		current = fresh
 	}
 	has := func(s string) bool { return strings.Contains(words, s) }
+	if change, ok := strings.CutPrefix(words, "<active config patched: "); ok {
+		return r.changed(x, ip, current, change)
+	}
 	patch := func(p string) []byte { return r.patched(current, p) }
 	switch {
 	case has("valid worker machine config"):
@@ -86,6 +89,55 @@ func (r *replay) data(x exchange, words string) []byte {
 	return nil
 }
 
+// changes are those of the day-two recordings, as patches. What only a name is said of is made
+// up.
+var changes = []struct{ words, patch string }{
+	{"machine.nodeLabels zone: ", "machine: {nodeLabels: {zone: %s}}"},
+	{"machine.nodeLabels team: red", "machine: {nodeLabels: {team: red}}"},
+	{"machine.nodeLabels", "machine: {nodeLabels: {team: blue, zone: a}}"},
+	{"machine.nodeTaints", "machine: {nodeTaints: {dedicated: \"db:NoSchedule\"}}"},
+	{"machine.sysctls", "machine: {sysctls: {net.ipv4.ip_local_port_range: \"20000 60000\"}}"},
+	{"machine.kubelet.extraArgs", "machine: {kubelet: {extraArgs: {v: \"3\"}}}"},
+	{"machine.registries.mirrors", "machine: {registries: {mirrors: {docker.io: {endpoints: [\"https://mirror.example.org\"]}}}}"},
+	{"extra document: a new one (EthernetConfig)", "apiVersion: v1alpha1\nkind: EthernetConfig\nname: ens18\nrings: {rx: 512}\n"},
+	{"LinkConfig eth0 with the address 10.5.0.121/24", "apiVersion: v1alpha1\nkind: LinkConfig\nname: ens18\naddresses: [{address: 10.5.0.21/24}, {address: 10.5.0.121/24}]\n"},
+	{"LinkConfig removed", "apiVersion: v1alpha1\nkind: LinkConfig\nname: ens18\n$patch: delete\n"},
+	{"machine.token", "machine: {token: abcdef.0123456789abcdef}"},
+	{"cluster.id", "cluster: {id: bm90IHRoZSBzYW1lIGNsdXN0ZXIgYXMgYmVmb3JlIQ==}"},
+	{"machine.install.image", "machine: {install: {image: example.org/installer:v1}}"},
+	{"machine.kubelet.image (does not exist)", "machine: {kubelet: {image: ghcr.io/siderolabs/kubelet:v1.36.99}}"},
+	{"cluster.controlPlane.endpoint", "cluster: {controlPlane: {endpoint: https://10.5.0.99:6443}}"},
+	{"machine.features.kubePrism off", "machine: {features: {kubePrism: {enabled: false}}}"},
+	{"HostnameConfig other name", "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: other\n"},
+}
+
+// changed is the active config with a change of a day-two recording.
+func (r *replay) changed(x exchange, ip string, active []byte, change string) []byte {
+	r.mu.Lock()
+	tried := r.tried[ip]
+	r.mu.Unlock()
+	switch {
+	case strings.HasPrefix(change, "nothing (the tried config"):
+		return tried
+	case strings.Contains(change, "(on top of the tried one)"):
+		active = tried
+	case strings.HasPrefix(change, "machine.type controlplane"):
+		return bytes.Replace(active, []byte("type: worker"), []byte("type: controlplane"), 1)
+	}
+	for _, c := range changes {
+		rest, ok := strings.CutPrefix(change, c.words)
+		if !ok {
+			continue
+		}
+		if strings.Contains(c.patch, "%s") {
+			return r.patched(active, fmt.Sprintf(c.patch, rest[:1]))
+		}
+		return r.patched(active, c.patch)
+	}
+	r.t.Errorf("%s/%d: what is %q?", r.name, x.Seq, change)
+	return nil
+}
+
 func (r *replay) patched(data []byte, patch string) []byte {
 	p, err := configpatcher.LoadPatch([]byte(patch))
 	if err != nil {
@@ -117,7 +169,7 @@ func (r *replay) remember(x exchange, req proto.Message) {
 	case machineapi.ApplyConfigurationRequest_STAGED:
 		r.staged[ip] = a.Data
 	case machineapi.ApplyConfigurationRequest_TRY:
-		r.before[ip] = r.applied[ip]
+		r.before[ip], r.tried[ip] = r.applied[ip], a.Data
 	default:
 		r.applied[ip] = a.Data
 	}

@@ -118,6 +118,9 @@ func isDecimal(v any) bool {
 // memberName distinguishes etcd members: the founder's id follows from its
 // address, others' from the time too.
 func memberName(v any) string {
+	if name, ok := v.(string); ok && strings.HasPrefix(name, "member ") {
+		return name
+	}
 	if v == "15953761862159307578" {
 		return "the founder at 10.5.0.11"
 	}
@@ -142,4 +145,36 @@ func normalSpec(v any) any {
 	s = specMember.ReplaceAllString(s, "memberID: <id>")
 	s = specPlat.ReplaceAllString(s, "platform: <platform>")
 	return specNode.ReplaceAllString(s, "nodeId: <id>")
+}
+
+// forget removes fields wherever they are.
+func forget(v any, fields ...string) {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, f := range fields {
+			delete(v, f)
+		}
+		for _, e := range v {
+			forget(e, fields...)
+		}
+	case []any:
+		for _, e := range v {
+			forget(e, fields...)
+		}
+	}
+}
+
+// forgetService removes a service from the answer to ServiceList.
+func forgetService(v any, id string) {
+	resp, _ := v.(map[string]any)
+	messages, _ := resp["messages"].([]any)
+	for _, m := range messages {
+		if m, ok := m.(map[string]any); ok && m["services"] != nil {
+			services, _ := m["services"].([]any)
+			m["services"] = slices.DeleteFunc(services, func(s any) bool {
+				service, _ := s.(map[string]any)
+				return service["id"] == id
+			})
+		}
+	}
 }
