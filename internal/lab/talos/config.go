@@ -46,6 +46,9 @@ type settings struct {
 
 	kubelet world.Kubelet
 	plane   world.ControlPlane
+	// files stands for the configs that the pod of the kube-apiserver is made of besides its
+	// own, as Talos joins their versions in an annotation of it: the scheduler's is one (recorded).
+	files string
 	// services are the extension services that have been given their config.
 	services map[string]bool
 }
@@ -252,6 +255,9 @@ func (s *settings) readPlane(node string, address netip.Addr) {
 	}
 	if dns := cfg.K8sCoreDNSConfig(); dns != nil {
 		p.NoDNS = !dns.Enabled()
+	}
+	if scheduler := cfg.K8sSchedulerConfig(); scheduler != nil {
+		s.files = fmt.Sprint(scheduler.Image(), scheduler.Enabled(), scheduler.ExtraArgs(), scheduler.Config())
 	}
 	if api := cfg.K8sAPIServerConfig(); api != nil {
 		p.Kubernetes = system.TagOf(api.Image())

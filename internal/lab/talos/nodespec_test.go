@@ -114,3 +114,32 @@ func TestFurtherAddresses(t *testing.T) {
 		want(nil, network.NodeAddressCurrentID, "10.5.0.21/24")
 	})
 }
+
+// TestSchedulerRestartsTheAPI: a change of the scheduler restarts the kube-apiserver of its
+// node, whose pod names the configs of both.
+func TestSchedulerRestartsTheAPI(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1))
+		started := func() int {
+			l.kube.mu.Lock()
+			defer l.kube.mu.Unlock()
+			return len(l.kube.apis)
+		}
+		for _, tc := range []struct {
+			patch  string
+			starts int
+		}{
+			{"cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.0}}", 2},
+			{"cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.0}}\nmachine: {nodeLabels: {a: b}}", 2},
+			{"cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.0, extraArgs: {v: \"3\"}}}", 3},
+		} {
+			if err := l.applyConfigured(cp(1), l.config(cp(1), "v1.13.9", tc.patch), noReboot); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(10 * time.Second)
+			if got := started(); got != tc.starts || len(l.kube.serving()) != 1 {
+				t.Errorf("with %s: %d starts, want %d, and %d serve", tc.patch, got, tc.starts, len(l.kube.serving()))
+			}
+		}
+	})
+}

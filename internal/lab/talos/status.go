@@ -183,7 +183,7 @@ type kubelet struct {
 }
 
 type plane struct {
-	ca, etcd string
+	ca, etcd, files string
 	world.ControlPlane
 }
 
@@ -205,7 +205,7 @@ func (b *boot) reportToKubernetes() {
 
 	var p *plane
 	if m := b.m.disk().member; m != nil && m.on == b && m.isHealthy() {
-		p = &plane{b.set.kubeCA, m.of.id, b.set.plane}
+		p = &plane{b.set.kubeCA, m.of.id, b.set.files, b.set.plane}
 		p.Address = b.address.Addr()
 	}
 	b.plane.setWanted(b, p, func(p plane, ready func(bool)) func() {
