@@ -2,7 +2,6 @@ package kube
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -193,7 +192,7 @@ func (a *apiserver) serveScale(w http.ResponseWriter, req *request, res *resourc
 		if o == nil {
 			return apierrors.NewNotFound(res.gr(), req.name)
 		}
-		was, err := scaleJSON(o)
+		was, err := rules.EncodeScale(o.body)
 		if err != nil {
 			return err
 		}
@@ -222,23 +221,11 @@ func (a *apiserver) serveScale(w http.ResponseWriter, req *request, res *resourc
 		if err != nil {
 			return err
 		}
-		now, err := scaleJSON(o)
+		now, err := rules.EncodeScale(o.body)
 		if err != nil {
 			return err
 		}
 		writeJSON(w, http.StatusOK, now)
 		return nil
 	}
-}
-
-func scaleJSON(o *object) ([]byte, error) {
-	scale, err := rules.ScaleOf(o.body)
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
-	body, err := json.Marshal(scale)
-	if err != nil {
-		return nil, apierrors.NewInternalError(err)
-	}
-	return body, nil
 }

@@ -9,10 +9,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -212,7 +210,7 @@ func (s *store) overwriteObject(res *resource, req *request, have *object, body 
 	if reflect.DeepEqual(next, have.body) {
 		return have, nil
 	}
-	if res.countsGenerations() && specChanged(have.body, next) {
+	if res.countsGenerations() && rules.DiffersInSpec(have.body, next) {
 		meta["generation"] = rules.NumberAt(was, "generation") + 1
 	}
 	if req.dryRun() {
@@ -245,18 +243,6 @@ func checkPreconditions(res *resource, req *request, was, meta map[string]any) e
 		return apierrors.NewConflict(res.gr(), req.name, errors.New("the object has been modified; please apply your changes to the latest version and try again"))
 	}
 	return nil
-}
-
-// specChanged reports whether anything but metadata and status differs.
-func specChanged(a, b map[string]any) bool {
-	for _, m := range [2]map[string]any{a, b} {
-		for k := range m {
-			if k != "metadata" && k != "status" && !reflect.DeepEqual(a[k], b[k]) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // readDeletion reads the options of a deletion.
@@ -336,7 +322,7 @@ func (s *store) dropObject(res *resource, key string, opts metav1.DeleteOptions)
 		case hold && meta["deletionTimestamp"] != nil && !(res == resPods && grace < rules.NumberAt(meta, "deletionGracePeriodSeconds")):
 			return have, false, nil
 		case hold:
-			o, err = s.commitObject(res, key, have, markDeleted(res, have, grace))
+			o, err = s.commitObject(res, key, have, rules.MarkDeleted(have.copyBody(), res.gr(), grace, res.countsGenerations()))
 		default:
 			orphan := opts.PropagationPolicy != nil && *opts.PropagationPolicy == metav1.DeletePropagationOrphan
 			_, err = s.writeObject(change{res: res, key: key, event: event{old: have}, orphan: orphan}, nil)
@@ -360,38 +346,6 @@ func (s *store) isHeld(res *resource, body map[string]any) bool {
 		return rules.TextAt(body, "spec", "nodeName") != "" && phase != "Succeeded" && phase != "Failed"
 	}
 	return false
-}
-
-// markDeleted is the object with the mark of deletion. grace is what a pod has, in
-// seconds; a pod that is marked already gets less of it.
-func markDeleted(res *resource, have *object, grace int64) map[string]any {
-	next := have.copyBody()
-	meta := rules.MapAt(next, "metadata")
-	meta["deletionTimestamp"] = rules.FormatNow()
-	status := rules.EnsureMap(next, "status")
-	switch res {
-	case resNamespaces:
-		status["phase"] = "Terminating"
-		return next
-	case resCRDs:
-		meta["finalizers"] = []any{apiextensionsv1.CustomResourceCleanupFinalizer}
-		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), string(apiextensionsv1.Terminating), "True",
-			"InstanceDeletionPending", "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon")
-		return next
-	case resPods:
-		// It is the time by which the pod is to have ended.
-		meta["deletionTimestamp"] = time.Now().Add(time.Duration(grace) * time.Second).UTC().Format(time.RFC3339)
-		meta["deletionGracePeriodSeconds"] = grace
-	default:
-		meta["deletionGracePeriodSeconds"] = int64(0)
-	}
-	if len(status) == 0 {
-		delete(next, "status")
-	}
-	if res.countsGenerations() {
-		meta["generation"] = rules.NumberAt(meta, "generation") + 1
-	}
-	return next
 }
 
 // deleteCollection deletes every object the selectors let through.

@@ -56,3 +56,16 @@ func Rescale(workload map[string]any, body []byte) (map[string]any, error) {
 	}
 	return next, nil
 }
+
+// EncodeScale is the scale of an object as JSON.
+func EncodeScale(o map[string]any) ([]byte, error) {
+	scale, err := ScaleOf(o)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	body, err := json.Marshal(scale)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+	return body, nil
+}

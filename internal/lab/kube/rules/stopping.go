@@ -2,9 +2,13 @@ package rules
 
 import (
 	"math"
+	"reflect"
 	"strconv"
 	"strings"
 	"time"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // How long a container takes to end.
@@ -86,4 +90,48 @@ func DeletionGrace(pod map[string]any, asked *int64) int64 {
 		return 1
 	}
 	return grace
+}
+
+// MarkDeleted puts the mark of deletion on an object of a resource. grace is what a pod has,
+// in seconds; a pod that is marked already gets less of it. counted are resources that count
+// what their spec has been.
+func MarkDeleted(o map[string]any, resource schema.GroupResource, grace int64, counted bool) map[string]any {
+	meta := MapAt(o, "metadata")
+	meta["deletionTimestamp"] = FormatNow()
+	status := EnsureMap(o, "status")
+	switch resource.String() {
+	case "namespaces":
+		status["phase"] = "Terminating"
+		return o
+	case "customresourcedefinitions.apiextensions.k8s.io":
+		meta["finalizers"] = []any{apiextensionsv1.CustomResourceCleanupFinalizer}
+		status["conditions"] = SetCondition(ListAt(status, "conditions"), string(apiextensionsv1.Terminating), "True",
+			"InstanceDeletionPending", "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon")
+		return o
+	case "pods":
+		// It is the time by which the pod is to have ended.
+		meta["deletionTimestamp"] = time.Now().Add(time.Duration(grace) * time.Second).UTC().Format(time.RFC3339)
+		meta["deletionGracePeriodSeconds"] = grace
+	default:
+		meta["deletionGracePeriodSeconds"] = int64(0)
+	}
+	if len(status) == 0 {
+		delete(o, "status")
+	}
+	if counted {
+		meta["generation"] = NumberAt(meta, "generation") + 1
+	}
+	return o
+}
+
+// DiffersInSpec reports whether anything but metadata and status differs.
+func DiffersInSpec(a, b map[string]any) bool {
+	for _, m := range [2]map[string]any{a, b} {
+		for k := range m {
+			if k != "metadata" && k != "status" && !reflect.DeepEqual(a[k], b[k]) {
+				return true
+			}
+		}
+	}
+	return false
 }
