@@ -124,7 +124,9 @@ func hashRegistries(p config.Provider) string {
 		maps.Copy(variables, c.Variables())
 	}
 	for name, value := range variables {
-		add("variable %q %q", name, value)
+		if upper := strings.ToUpper(name); strings.HasSuffix(upper, "_PROXY") || strings.HasPrefix(upper, "SSL_CERT_") {
+			add("variable %q %q", name, value)
+		}
 	}
 	if c := p.ImageVerificationConfig(); c != nil {
 		for i, r := range c.Rules() {
