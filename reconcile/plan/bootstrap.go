@@ -87,11 +87,8 @@ func etcdSeen(o cluster.Observed) bool {
 // not exist, has no config yet, or reports that its etcd still waits to be
 // bootstrapped or to join. Silence proves nothing.
 func neverFounded(o cluster.Observed, n cluster.Node) bool {
-	if o.VMs[n.Name].Presence == cluster.Absent {
-		return true
-	}
 	m := o.Machines[n.Name]
-	if m.Reach == cluster.Maintenance {
+	if o.VMs[n.Name].Presence == cluster.Absent || m.Reach == cluster.Maintenance {
 		return true
 	}
 	if m.Reach != cluster.Configured {

@@ -206,21 +206,23 @@ func (m *planner) isProven(n cluster.Node, since time.Time) bool {
 		m.o.Now.Sub(since) >= WatchedFor && !m.isRunning(cluster.ChangeConfig, n.Name)
 }
 
-// chooseCanary is the node whose running config is changed first: a worker, because
-// the cluster can do without.
+// chooseCanary is the node whose running config is changed first: a worker, because the
+// cluster can do without; and no machine that boots, which may be for ever, where there is another.
 func (m *planner) chooseCanary() string {
-	chosen := ""
+	chosen, best := "", 0
 	for _, n := range m.d.Spec.Nodes {
-		mach := m.o.Machines[n.Name]
-		c := mach.Change
+		mach, c, rank := m.o.Machines[n.Name], m.o.Machines[n.Name].Change, 1
 		if n.Locked || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) > 0 || c.For != m.d.Repository().Configs[n.Name].Digest {
 			continue
 		}
 		if n.Role == cluster.Worker {
-			return n.Name
+			rank++
 		}
-		if chosen == "" {
-			chosen = n.Name
+		if mach.Stage != "booting" {
+			rank += 2
+		}
+		if rank > best {
+			chosen, best = n.Name, rank
 		}
 	}
 	return chosen

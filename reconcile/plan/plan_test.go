@@ -442,6 +442,42 @@ func TestCanary(t *testing.T) {
 	}
 }
 
+// TestBootingIsNotWaitedFor: a machine that boots, which may be for ever, is neither the first
+// that gets a new config where another one can be, nor waited for with a turn.
+func TestBootingIsNotWaitedFor(t *testing.T) {
+	w := newWorld(2, 2)
+	for range 100 {
+		if w.step().Converged() {
+			break
+		}
+	}
+	for _, c := range []struct{ booting, want string }{{"", "wk-1"}, {"wk-1", "wk-2"}, {"wk-1 wk-2", "cp-1"}, {"cp-1 wk-1 wk-2", "cp-2"}, {"cp-1 cp-2 wk-1 wk-2", "wk-1"}} {
+		for _, n := range w.d.Spec.Nodes {
+			w.d.Configs[n.Name] = cluster.Config{Digest: "new"}
+			m := w.o.Machines[n.Name]
+			m.ConfigDigest, m.Change, m.Stage = "before", &cluster.Change{For: "new"}, "running"
+			if slices.Contains(strings.Fields(c.booting), n.Name) {
+				m.Stage = "booting"
+			}
+			w.o.Machines[n.Name] = m
+		}
+		if got := newPlanner(w.d, w.o, w.p).chooseCanary(); got != c.want {
+			t.Errorf("while %q boot, %s is the first", c.booting, got)
+		}
+	}
+	cp2 := w.o.Machines["cp-2"]
+	cp2.Change = &cluster.Change{For: "new", Reboots: true}
+	w.o.Machines["cp-2"] = cp2
+	wk1, _ := w.d.Spec.Node("wk-1")
+	for phase, want := range map[cluster.Phase]string{cluster.PhaseReady: "cp-2", cluster.PhaseJoining: ""} {
+		m := newPlanner(w.d, w.o, w.p)
+		m.plan.Phases["cp-2"] = phase
+		if got := m.turnBefore(wk1); got != want {
+			t.Errorf("cp-2 is %s: the turn before that of wk-1 is %q", phase, got)
+		}
+	}
+}
+
 // TestEndedTurns: a turn has ended when the node is Ready with all that the inventory has.
 func TestEndedTurns(t *testing.T) {
 	for what, edit := range map[string]func(*world){

@@ -136,7 +136,7 @@ func (m *planner) roleOf(n cluster.Node) cluster.Role {
 		return mach.Summary.Role
 	case ph != cluster.PhaseAbsent && ph != cluster.PhaseMaintenance && (votes || kn.ControlPlane && isOwn(m.d, kn)):
 		return cluster.ControlPlane
-	case ph != cluster.PhaseAbsent && ph != cluster.PhaseMaintenance && isOwn(m.d, kn):
+	case ph == cluster.PhaseUnreachable && m.o.Facts.Settled[n.Name] != "" && isOwn(m.d, kn): // later than it got its label
 		return cluster.Worker
 	}
 	return n.Role

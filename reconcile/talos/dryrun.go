@@ -22,6 +22,10 @@ const (
 	dryRunWithin = 5 * time.Second
 	// dryRunPause is the wait before a machine is asked again that did not answer.
 	dryRunPause = 10 * time.Second
+	// bootsFor is how long a boot takes at most that ends by itself. A machine that boots
+	// longer may do so for ever, because of what its config names, and is asked, too. Before,
+	// it is not given a config: its images could not be pulled first.
+	bootsFor = 10 * time.Minute
 )
 
 // question is what a machine is asked: what a config would do, in place of another and
@@ -35,15 +39,13 @@ type dryRun struct {
 	found *cluster.Change // nil: no answer
 }
 
-// answersApply are the stages in which a machine is asked. One that boots for ever, because of
-// what its config names, goes on when it gets another.
-var answersApply = map[string]bool{runtime.MachineStageBooting.String(): true, runtime.MachineStageRunning.String(): true}
-
 // questionOf is what to ask about a node whose machine runs another config than the
-// wanted one. ok is false when there is nothing to ask.
-func questionOf(d *cluster.Desired, node string, m *cluster.Machine) (q question, ok bool) {
+// wanted one. booted is for how long its boot has been seen. ok is false when there is nothing
+// to ask.
+func questionOf(d *cluster.Desired, node string, m *cluster.Machine, booted time.Duration) (q question, ok bool) {
 	want := d.Configs[node]
-	if m.Reach != cluster.Configured || !answersApply[m.Stage] || m.ConfigDigest == "" ||
+	asked := m.Stage == runtime.MachineStageRunning.String() || m.Stage == runtime.MachineStageBooting.String() && booted >= bootsFor
+	if m.Reach != cluster.Configured || !asked || m.ConfigDigest == "" ||
 		want.Digest == "" || want.Digest == m.ConfigDigest || want.Bytes.IsZero() {
 		return question{}, false
 	}
@@ -62,7 +64,7 @@ func (f *Fleet) askChanges(ctx context.Context, d cluster.Desired) {
 		if w == nil || w.link == nil || f.closed {
 			continue
 		}
-		q, ok := questionOf(&d, name, &w.machine)
+		q, ok := questionOf(&d, name, &w.machine, now.Sub(w.bootedAt))
 		if !ok || w.dryRun.of == q && (w.dryRun.found != nil || now.Before(w.dryRun.again)) {
 			continue
 		}
@@ -89,7 +91,7 @@ func (f *Fleet) askChanges(ctx context.Context, d cluster.Desired) {
 // changeOf is the answer to the question that a machine poses now, if there is one.
 // The fleet's lock is held.
 func (w *watcher) changeOf(d *cluster.Desired) *cluster.Change {
-	q, ok := questionOf(d, w.node.Name, &w.machine)
+	q, ok := questionOf(d, w.node.Name, &w.machine, time.Since(w.bootedAt))
 	switch {
 	case ok && w.unreachable == q.wanted:
 		return &cluster.Change{For: q.wanted, Refused: fmt.Sprintf("on trial with it, it did not answer at %s within %v, and went back to the config that it had; `talos-agent reconcile` has it tried once more", w.node.IP, provenWithin)}

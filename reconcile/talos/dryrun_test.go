@@ -116,7 +116,8 @@ func TestUnansweredChange(t *testing.T) {
 	}
 }
 
-// TestChangeIsAskedAsItBoots: a machine that boots is asked, once; one that has no config is not.
+// TestChangeIsAskedAsItBoots: a machine that boots for longer than boots take is asked, once;
+// one that has no config is not.
 func TestChangeIsAskedAsItBoots(t *testing.T) {
 	inBubble(t, newest, []cluster.Node{cp(1), wk(1)}, func(b *bench) {
 		b.power(cp(1), wk(1))
@@ -125,10 +126,13 @@ func TestChangeIsAskedAsItBoots(t *testing.T) {
 		b.observe()
 		b.rawApply(cp(1), b.config(cp(1), withDebug))
 		b.config(cp(1))
-		for range 5 {
+		for i := range 10 {
+			if i == 5 {
+				time.Sleep(bootsFor)
+			}
 			o := b.observe()
-			if m := o.Machines["cp-1"]; m.Stage != "booting" || m.Change == nil {
-				t.Errorf("%+v", m)
+			if m := o.Machines["cp-1"]; m.Stage != "booting" || (m.Change != nil) != (i >= 5) {
+				t.Errorf("look %d: %+v", i, m)
 			}
 			if m := o.Machines["wk-1"]; m.Change != nil {
 				t.Errorf("%+v", m)

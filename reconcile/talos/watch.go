@@ -25,6 +25,8 @@ type watcher struct {
 	// Guarded by the fleet's lock. What machine refers to is never changed.
 	machine     cluster.Machine
 	readyAt     time.Time     // when machine was last found to have been ready
+	boot        string        // the last one that was seen, by its id
+	bootedAt    time.Time     // when that was seen first
 	moved       chan struct{} // closed when machine changes
 	first       chan struct{} // closed when machine was first published
 	published   bool
@@ -150,6 +152,9 @@ func (w *watcher) publish(m cluster.Machine) {
 	}
 	if m.Reach == cluster.Silent {
 		m.ReadyAt = w.readyAt
+	}
+	if m.BootID != "" && m.BootID != w.boot {
+		w.boot, w.bootedAt = m.BootID, time.Now()
 	}
 	if reflect.DeepEqual(w.machine, m) {
 		return
