@@ -52,7 +52,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		learnConfig(d, *o, &after)
 	}
 	if in, ok := after.Intent(cluster.IntendApproved); ok {
-		after.Intend(plan.StillApproved(in, d, *o))
+		after.Intend(stillApproved(in, d, *o))
 	}
 	after.Forgotten = plan.StillForgotten(before.Forgotten, d, *o)
 	after.Guarded = guardedNodes(before.Guarded, d, *o)
@@ -91,7 +91,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 			}
 		}
 		if in, ok := f.Intent(cluster.IntendApproved); ok { // another may have come since
-			f.Intend(plan.StillApproved(in, d, *o))
+			f.Intend(stillApproved(in, d, *o))
 		}
 		for _, was := range before.Forgotten { // another may have come since
 			f.DropForgotten(was.Node)
@@ -304,4 +304,14 @@ func (r *Reconciler) endDestroy(planned cluster.Intent, left []cluster.Block) er
 func isIntended(f cluster.Facts, in cluster.Intent) bool {
 	now, ok := f.Intent(in.Kind)
 	return ok && now.Equal(in)
+}
+
+// stillApproved is what of an approval is left: the VMs that are to be deleted still. One
+// that has such a VMID later needs an approval of its own.
+func stillApproved(in cluster.Intent, d cluster.Desired, o cluster.Observed) cluster.Intent {
+	if plan.SeesAllVMs(o) {
+		pending := plan.Deletions(d, o)
+		in.VMs = slices.DeleteFunc(slices.Clone(in.VMs), func(vmid int) bool { return !slices.Contains(pending, vmid) })
+	}
+	return in
 }

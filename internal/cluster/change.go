@@ -61,6 +61,8 @@ type ConfigSummary struct {
 	Images      Images
 	// Registries identifies where images are from, and how they are asked for.
 	Registries string
+	// Discovery: its machine finds the others of its cluster without the endpoint.
+	Discovery bool
 }
 
 // Images are the container images that a machine config names for what Talos itself runs;
@@ -89,8 +91,8 @@ func (a Authorities) Other(want Authorities) string {
 // Differences are what of two can never change and is not the same, for people, besides
 // authorities; none where one is unknown.
 func (f ConfigSummary) Differences(want ConfigSummary) []string {
-	f.Authorities, f.Images, f.Registries = Authorities{}, Images{}, ""
-	want.Authorities, want.Images, want.Registries = Authorities{}, Images{}, ""
+	f.Authorities, f.Images, f.Registries, f.Discovery = Authorities{}, Images{}, "", false
+	want.Authorities, want.Images, want.Registries, want.Discovery = Authorities{}, Images{}, "", false
 	if f == (ConfigSummary{}) || want == (ConfigSummary{}) {
 		return nil
 	}

@@ -89,6 +89,7 @@ const (
 	RemovalUnapproved    Reason = "RemovalUnapproved"
 	EvenControlPlanes    Reason = "EvenControlPlanes"
 	OnlyControlPlane     Reason = "OnlyControlPlane"
+	EndpointIsNode       Reason = "EndpointIsNode"
 	OrphanNodeObject     Reason = "OrphanNodeObject"
 	DuplicateVM          Reason = "DuplicateVM"
 	VMConfigUnknown      Reason = "VMConfigUnknown"

@@ -97,6 +97,7 @@ var nodeReasons = []ReasonInfo{
 	{RemovalUnapproved, Everyone, "Nodes left the inventory, more of them at once than the host lets be removed without approval, or `apply: approve` has each wait.", "Put the nodes back, or `talos-agent plan CLUSTER` and `talos-agent approve CLUSTER DIGEST`."},
 	{EvenControlPlanes, Everyone, "A control plane left the inventory, and an even number of them is left.", "Put it back, or take another one out; `allow_even: true` in cluster.yaml has it removed all the same."},
 	{OnlyControlPlane, Everyone, "The only control plane is to be replaced, with which etcd and all that Kubernetes knows would be lost.", "Undo `replace`, or add two control planes first."},
+	{EndpointIsNode, Everyone, "A control plane needs a new machine, and the endpoint of the cluster is its own address, so that the new one would not find etcd.", "Write `network.vip`, or a `network.endpoint` that leads to all control planes, in cluster.yaml."},
 	{OrphanEtcdMember, Everyone, "etcd has a member that is no control plane of the inventory, or several for one; each counts for the quorum.", "Put the node back, or remove the member: the hint has its id."},
 	{OrphanNodeObject, Everyone, "Kubernetes has a Node object that the inventory does not name.", "Put the node back, or `kubectl delete node NODE`."},
 	{DuplicateVM, Everyone, "A second VM carries the same node.", "Decide which one is right; the hint shows how."},

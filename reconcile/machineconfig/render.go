@@ -327,7 +327,7 @@ func listOptions(s *shared, c *config.VersionContract, bundle *secrets.Bundle) [
 		generate.WithAdditionalSubjectAltNames(listSANs(s.Network, c.PopulateClusterSANsFromEndpoint())),
 		// The public discovery service would learn of every node, and nodes on an
 		// internal bridge could not reach it. Nothing the agent or Talos does needs
-		// it: members find each other through the endpoint. A patch can switch it on.
+		// it: members find each other through the endpoint.
 		generate.WithClusterDiscovery(false),
 	}
 	for _, host := range slices.Sorted(maps.Keys(s.Mirrors)) {

@@ -86,6 +86,23 @@ func TestAddressesOfPatches(t *testing.T) {
 	}
 }
 
+// TestSummaryOfDiscovery: only a discovery service leads a machine to others that it does not
+// know yet.
+func TestSummaryOfDiscovery(t *testing.T) {
+	const rest = "version: v1alpha1\nmachine: {type: controlplane, token: a.b}\n"
+	for text, want := range map[string]bool{
+		"cluster: {discovery: {enabled: false}}": false,
+		"cluster: {discovery: {enabled: true}}":  true,
+		"cluster: {discovery: {enabled: true, registries: {kubernetes: {disabled: false}, service: {disabled: true}}}}":      false,
+		"---\napiVersion: v1alpha1\nkind: DiscoveryServiceConfig\nname: default\nendpoint: https://discovery.example.org/\n": true,
+	} {
+		got, err := Summarize([]byte(rest + text))
+		if err != nil || got.Discovery != want {
+			t.Errorf("%s: %v, %v", text, got.Discovery, err)
+		}
+	}
+}
+
 // TestHashRegistries: whatever a machine needs to reach an image is in the digest, and nothing
 // else.
 func TestHashRegistries(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // A node that the inventory no longer has is removed step by step: it is drained, its
@@ -62,6 +63,8 @@ func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 	case n.Role == cluster.ControlPlane && len(m.d.Spec.ControlPlanes()) == 1:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.OnlyControlPlane, Message: "it is to be replaced, and is the only control plane: etcd would be lost with it",
 			Hint: "undo `replace`; or add two control planes first"})
+	case m.d.LeadsToItself(n):
+		m.block(readiness.OwnEndpoint(m.d, n))
 	case b.Reason != "":
 		m.block(b)
 	default:
@@ -85,16 +88,6 @@ func Deletions(d cluster.Desired, o cluster.Observed) []int {
 		}
 	}
 	return out
-}
-
-// StillApproved is what of an approval is left: the VMs that are to be deleted still. One
-// that has such a VMID later needs an approval of its own.
-func StillApproved(in cluster.Intent, d cluster.Desired, o cluster.Observed) cluster.Intent {
-	if SeesAllVMs(o) {
-		pending := Deletions(d, o)
-		in.VMs = slices.DeleteFunc(slices.Clone(in.VMs), func(vmid int) bool { return !slices.Contains(pending, vmid) })
-	}
-	return in
 }
 
 // blockDuplicates reports two VMs for one node that the inventory does not have.

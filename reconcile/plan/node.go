@@ -165,6 +165,10 @@ func (m *planner) mayJoin(n cluster.Node) bool {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, Message: "waits until the members of etcd are known, to see that it is not one of them" + text.Colon(m.o.Members.Why), Within: etcdWithin})
 		return false
 	}
+	if len(m.o.Members.Value) > 0 && m.d.LeadsToItself(n) {
+		m.block(readiness.OwnEndpoint(m.d, n))
+		return false
+	}
 	return true
 }
 

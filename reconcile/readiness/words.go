@@ -64,3 +64,11 @@ func EndOfLog(log []string) string {
 func HintOfLocked(vm cluster.VM, host string) string {
 	return cluster.RemoveLocked(vm.VMID, host) + ", which deletes every volume with its number"
 }
+
+// OwnEndpoint reports a control plane that gets no new machine, because the endpoint of the
+// cluster is its own address.
+func OwnEndpoint(d cluster.Desired, n cluster.Node) cluster.Block {
+	return cluster.Block{Subject: n.Name, Reason: cluster.EndpointIsNode,
+		Message: fmt.Sprintf("the endpoint of the cluster, %s, is its own address: a new machine of it would not find the etcd of the others", d.Spec.Network.Endpoint),
+		Hint:    "write a `vip`, or an `endpoint` that leads to all control planes, under network in cluster.yaml; the nodes get that first"}
+}

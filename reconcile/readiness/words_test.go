@@ -58,3 +58,13 @@ func TestWordsOfNodes(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnEndpoint: what is wrong is named, and the way out.
+func TestOwnEndpoint(t *testing.T) {
+	d := cluster.Desired{}
+	d.Spec.Network.Endpoint = "https://10.0.0.1:6443"
+	b := OwnEndpoint(d, cluster.Node{Name: "cp-1"})
+	if b.Subject != "cp-1" || b.Reason != cluster.EndpointIsNode || !strings.Contains(b.Message, d.Spec.Network.Endpoint) || !strings.Contains(b.Hint, "`vip`") {
+		t.Errorf("%+v", b)
+	}
+}
