@@ -52,10 +52,9 @@ func summarize(p config.Provider) cluster.ConfigSummary {
 	if c := p.Cluster(); c != nil && c.Etcd() != nil {
 		f.Authorities.Etcd = hashAuthorities(c.Etcd().CA(), nil)
 	}
-	f.Discovery = len(p.DiscoveryServiceConfigs()) > 0
 	// What cannot be read of these is no reason not to know the rest.
 	_, _ = recoverPanic(func() (struct{}, error) {
-		f.Images, f.Registries = listImages(p, f.Role), hashRegistries(p)
+		f.Images, f.Registries, f.Discovery = listImages(p, f.Role), hashRegistries(p), len(p.DiscoveryServiceConfigs()) > 0
 		return struct{}{}, nil
 	})
 	return f
