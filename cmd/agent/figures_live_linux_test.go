@@ -122,7 +122,7 @@ func (h *live) rest() (asked map[string]int, spent time.Duration, anonymous int6
 }
 
 // relabel pushes a label for one node, and counts the calls from the fetch that brings it until
-// the cluster is Ready with it. The daemon finds it by itself: one that is told to look reads
+// the cluster is Ready with it. The daemon finds it by itself: one that is asked to look reads
 // everything again.
 func (h *live) relabel(sz size) (asks, audits int) {
 	h.t.Helper()

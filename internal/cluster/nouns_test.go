@@ -422,38 +422,3 @@ func TestImagesAreNoDifference(t *testing.T) {
 		}
 	}
 }
-
-// TestLeadsToItself: the endpoint of a cluster may be the address of one of its control planes,
-// which is no way for that one to find the others.
-func TestLeadsToItself(t *testing.T) {
-	plane := func(name, ip string) Node {
-		return Node{Name: name, Role: ControlPlane, IP: netip.MustParseAddr(ip)}
-	}
-	three := []Node{plane("cp-1", "10.0.0.1"), plane("cp-2", "10.0.0.2"), {Name: "wk-1", Role: Worker, IP: netip.MustParseAddr("10.0.0.3")}}
-	for _, c := range []struct {
-		endpoint  string
-		nodes     []Node
-		discovery bool
-		want      string // the nodes of which it is so
-	}{
-		{"https://10.0.0.1:6443", three, false, "cp-1"},
-		{"https://10.0.0.1:6443", three, true, ""},
-		{"https://10.0.0.1:6443", three[:1], false, ""}, // there are no others
-		{"https://10.0.0.3:6443", three, false, ""},     // a worker looks for no etcd
-		{"https://10.0.0.5:6443", three, false, ""},
-		{"https://api.example.org:6443", three, false, ""},
-		{"https://10.0.0.1:port", three, false, ""},
-		{"", three, false, ""},
-	} {
-		d := Desired{Snapshot: Snapshot{Spec: Spec{Nodes: c.nodes, Network: Network{Endpoint: c.endpoint}}}, Configs: map[string]Config{"cp-1": {Summary: ConfigSummary{Discovery: c.discovery}}}}
-		var got []string
-		for _, n := range c.nodes {
-			if d.LeadsToItself(n) {
-				got = append(got, n.Name)
-			}
-		}
-		if strings.Join(got, " ") != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
-	}
-}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
-	"net/url"
 	"slices"
 	"time"
 )
@@ -470,15 +469,6 @@ func (d Desired) Repository() Desired {
 		return *d.Asked
 	}
 	return d
-}
-
-// LeadsToItself reports whether a new machine of a control plane would not find the etcd of the
-// others: the endpoint in its config is its own address.
-// Talos 1.13: a machine that joins etcd has the addresses of the others from the Kubernetes API
-// at the endpoint (k8s.EndpointController), or from discovery.
-func (d Desired) LeadsToItself(n Node) bool {
-	u, err := url.Parse(d.Spec.Network.Endpoint)
-	return err == nil && n.Role == ControlPlane && len(d.Spec.ControlPlanes()) > 1 && u.Hostname() == n.IP.String() && !d.Configs[n.Name].Summary.Discovery
 }
 
 // Image is the Talos disk image the nodes of a cluster are made from.

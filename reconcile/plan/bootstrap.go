@@ -91,8 +91,5 @@ func neverFounded(o cluster.Observed, n cluster.Node) bool {
 	if o.VMs[n.Name].Presence == cluster.Absent || m.Reach == cluster.Maintenance {
 		return true
 	}
-	if m.Reach != cluster.Configured {
-		return false
-	}
-	return m.Services["etcd"].State == "Preparing"
+	return m.Reach == cluster.Configured && m.Services["etcd"].State == "Preparing"
 }

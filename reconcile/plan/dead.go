@@ -105,8 +105,8 @@ func sparesDead(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 	if n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1 {
 		return "it is the only control plane"
 	}
-	if d.LeadsToItself(n) {
-		return readiness.OwnEndpoint(d, n).Message
+	if own := readiness.OwnEndpoint(d, n); own.Reason != "" {
+		return own.Message
 	}
 	return mayBeOther(d, o, n)
 }

@@ -9,8 +9,8 @@ import (
 )
 
 // TestEndpointOfANode: where the endpoint of the cluster is the address of a control plane, that
-// one gets no new machine, which would look for etcd at itself: nor for another `replace`, nor
-// because it is dead, nor because somebody destroyed its VM. Others do.
+// one gets no new machine, which would look for etcd at itself: not for another `replace`, nor
+// because it is dead, nor because somebody destroyed its VM or emptied its disk. Others do.
 func TestEndpointOfANode(t *testing.T) {
 	for _, c := range []struct {
 		name, endpoint, node string
@@ -54,9 +54,13 @@ func TestEndpointOfANode(t *testing.T) {
 		if why := sparesDead(w.d, w.o, w.d.Spec.Nodes[i]); strings.Contains(why, c.endpoint) != c.held {
 			t.Errorf("%s, dead: %q", c.name, why)
 		}
+		vm := w.o.VMs[c.node]
 		w.o.VMs[c.node] = cluster.VM{VMID: w.d.Spec.Nodes[i].VMID, Node: c.node, Presence: cluster.Absent}
 		w.o.Machines[c.node] = cluster.Machine{Reach: cluster.Silent}
 		w.o.Members.Value = slices.DeleteFunc(slices.Clone(w.o.Members.Value), func(m cluster.Member) bool { return m.Name == c.node })
 		planned("destroyed by hand", cluster.CreateVM)
+		w.o.VMs[c.node] = vm
+		w.o.Machines[c.node] = cluster.Machine{Reach: cluster.Maintenance}
+		planned("its disk emptied", cluster.ApplyConfig)
 	}
 }

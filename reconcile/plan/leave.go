@@ -53,7 +53,7 @@ func (m *planner) planRemovals() {
 // planReplacement plans for a node that is to have a new machine: the one that it has
 // leaves as if the inventory no longer had the node, and then the VM is absent.
 func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
-	switch b := m.forbidRemoval(n, vm); {
+	switch b, own := m.forbidRemoval(n, vm), readiness.OwnEndpoint(m.d, n); {
 	case n.Locked:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "replace", Message: "it is to be replaced, and is locked in the inventory, so it is left alone",
 			Hint: "remove `locked: true` or `replace` from the node"})
@@ -63,8 +63,8 @@ func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 	case n.Role == cluster.ControlPlane && len(m.d.Spec.ControlPlanes()) == 1:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.OnlyControlPlane, Message: "it is to be replaced, and is the only control plane: etcd would be lost with it",
 			Hint: "undo `replace`; or add two control planes first"})
-	case m.d.LeadsToItself(n):
-		m.block(readiness.OwnEndpoint(m.d, n))
+	case own.Reason != "":
+		m.block(own)
 	case b.Reason != "":
 		m.block(b)
 	default:

@@ -165,8 +165,8 @@ func (m *planner) mayJoin(n cluster.Node) bool {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, Message: "waits until the members of etcd are known, to see that it is not one of them" + text.Colon(m.o.Members.Why), Within: etcdWithin})
 		return false
 	}
-	if len(m.o.Members.Value) > 0 && m.d.LeadsToItself(n) {
-		m.block(readiness.OwnEndpoint(m.d, n))
+	if own := readiness.OwnEndpoint(m.d, n); own.Reason != "" && m.foundable() {
+		m.block(own)
 		return false
 	}
 	return true
@@ -326,10 +326,12 @@ func (m *planner) planMaintenance(n cluster.Node) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "waits for the image factory, whose schematic id its config names"})
 		return
 	}
-	switch isPlane := n.Role == cluster.ControlPlane; {
+	switch isPlane, own := n.Role == cluster.ControlPlane, readiness.OwnEndpoint(m.d, n); {
 	case isPlane && m.awaitsRemoval(n):
 	case isPlane && m.lostFounder(n):
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it has lost its config and data, and it founded an etcd of which no other member is seen", Hint: lostHint})
+	case own.Reason != "" && m.foundable():
+		m.block(own)
 	default:
 		m.do(action.ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})
 	}

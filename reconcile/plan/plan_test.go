@@ -467,13 +467,12 @@ func TestBootingIsNotWaitedFor(t *testing.T) {
 	}
 	cp2 := w.o.Machines["cp-2"]
 	cp2.Change = &cluster.Change{For: "new", Reboots: true}
-	w.o.Machines["cp-2"] = cp2
 	wk1, _ := w.d.Spec.Node("wk-1")
-	for phase, want := range map[cluster.Phase]string{cluster.PhaseReady: "cp-2", cluster.PhaseJoining: ""} {
-		m := newPlanner(w.d, w.o, w.p)
-		m.plan.Phases["cp-2"] = phase
-		if got := m.turnBefore(wk1); got != want {
-			t.Errorf("cp-2 is %s: the turn before that of wk-1 is %q", phase, got)
+	for stage, want := range map[string]string{"running": "cp-2", "booting": ""} {
+		cp2.Stage = stage
+		w.o.Machines["cp-2"] = cp2
+		if got := newPlanner(w.d, w.o, w.p).turnBefore(wk1); got != want {
+			t.Errorf("cp-2 is %s: the turn before that of wk-1 is %q", stage, got)
 		}
 	}
 }

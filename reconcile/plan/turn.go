@@ -184,7 +184,7 @@ func (m *planner) turnBefore(n cluster.Node) string {
 		return ""
 	}
 	for _, cp := range m.d.Spec.ControlPlanes() {
-		if !cp.Locked && (len(m.turnOf(cp)) > 0 && m.plan.Phases[cp.Name] != cluster.PhaseJoining || m.o.Nodes.Value[cp.Name].Turn != "" || m.isRunning(cluster.PullImages, cp.Name) || m.isPlanned(cluster.PullImages, cp.Name)) {
+		if !cp.Locked && (len(m.turnOf(cp)) > 0 && m.o.Machines[cp.Name].Stage != "booting" || m.o.Nodes.Value[cp.Name].Turn != "" || m.isRunning(cluster.PullImages, cp.Name) || m.isPlanned(cluster.PullImages, cp.Name)) {
 			return cp.Name
 		}
 	}

@@ -275,7 +275,7 @@ func (l *look) audits(ages map[int]time.Time) []int {
 func (l *look) audit(vmid int) {
 	r, touches := l.guests[vmid], l.c.touches(vmid)
 	f, _ := l.c.recall(vmid)
-	asked := time.Now() // a request during this pass that comes before is met by this read
+	asked := time.Now() // a Forget that came after the pass began is met by this read
 	conf, active, err := l.c.config(l.ctx, string(r.Node), vmid)
 	switch {
 	case err == nil:

@@ -3,6 +3,7 @@ package readiness
 import (
 	"cmp"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -65,9 +66,15 @@ func HintOfLocked(vm cluster.VM, host string) string {
 	return cluster.RemoveLocked(vm.VMID, host) + ", which deletes every volume with its number"
 }
 
-// OwnEndpoint reports a control plane that gets no new machine, because the endpoint of the
-// cluster is its own address.
+// OwnEndpoint returns why a new machine of a control plane would not find the etcd of the others:
+// the endpoint in its config is its own address. No Reason: it would.
+// Talos 1.13: a machine that joins etcd has the addresses of the others from the Kubernetes API
+// at the endpoint (k8s.EndpointController), or from discovery.
 func OwnEndpoint(d cluster.Desired, n cluster.Node) cluster.Block {
+	u, err := url.Parse(d.Spec.Network.Endpoint)
+	if err != nil || n.Role != cluster.ControlPlane || len(d.Spec.ControlPlanes()) == 1 || u.Hostname() != n.IP.String() || d.Configs[n.Name].Summary.Discovery {
+		return cluster.Block{}
+	}
 	return cluster.Block{Subject: n.Name, Reason: cluster.EndpointIsNode,
 		Message: fmt.Sprintf("the endpoint of the cluster, %s, is its own address: a new machine of it would not find the etcd of the others", d.Spec.Network.Endpoint),
 		Hint:    "write a `vip`, or an `endpoint` that leads to all control planes, under network in cluster.yaml; the nodes get that first"}

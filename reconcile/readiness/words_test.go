@@ -1,6 +1,7 @@
 package readiness
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -59,12 +60,43 @@ func TestWordsOfNodes(t *testing.T) {
 	}
 }
 
-// TestOwnEndpoint: what is wrong is named, and the way out.
+// TestOwnEndpoint: the endpoint of a cluster may be the address of one of its control planes,
+// which is no way for that one to find the others. That is reported with the way out.
 func TestOwnEndpoint(t *testing.T) {
-	d := cluster.Desired{}
-	d.Spec.Network.Endpoint = "https://10.0.0.1:6443"
-	b := OwnEndpoint(d, cluster.Node{Name: "cp-1"})
-	if b.Subject != "cp-1" || b.Reason != cluster.EndpointIsNode || !strings.Contains(b.Message, d.Spec.Network.Endpoint) || !strings.Contains(b.Hint, "`vip`") {
-		t.Errorf("%+v", b)
+	plane := func(name, ip string) cluster.Node {
+		return cluster.Node{Name: name, Role: cluster.ControlPlane, IP: netip.MustParseAddr(ip)}
+	}
+	three := []cluster.Node{plane("cp-1", "10.0.0.1"), plane("cp-2", "10.0.0.2"), {Name: "wk-1", Role: cluster.Worker, IP: netip.MustParseAddr("10.0.0.3")}}
+	for _, c := range []struct {
+		endpoint  string
+		nodes     []cluster.Node
+		discovery bool
+		want      string // the nodes of which it is so
+	}{
+		{"https://10.0.0.1:6443", three, false, "cp-1"},
+		{"https://10.0.0.1:6443", three, true, ""},
+		{"https://10.0.0.1:6443", three[:1], false, ""}, // there are no others
+		{"https://10.0.0.3:6443", three, false, ""},     // a worker looks for no etcd
+		{"https://10.0.0.5:6443", three, false, ""},
+		{"https://api.example.org:6443", three, false, ""},
+		{"https://10.0.0.1:port", three, false, ""},
+		{"", three, false, ""},
+	} {
+		d := cluster.Desired{Configs: map[string]cluster.Config{"cp-1": {Summary: cluster.ConfigSummary{Discovery: c.discovery}}}}
+		d.Spec.Nodes, d.Spec.Network.Endpoint = c.nodes, c.endpoint
+		var got []string
+		for _, n := range c.nodes {
+			b := OwnEndpoint(d, n)
+			if b.Reason == "" {
+				continue
+			}
+			got = append(got, b.Subject)
+			if b.Reason != cluster.EndpointIsNode || !strings.Contains(b.Message, c.endpoint) || !strings.Contains(b.Hint, "`vip`") {
+				t.Errorf("%+v: %+v", c, b)
+			}
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
 	}
 }

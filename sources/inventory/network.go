@@ -291,7 +291,7 @@ func (l *loader) resolveEndpoint() {
 	alone := slices.ContainsFunc(planes, func(p cluster.Node) bool { return p.IP.IsValid() && n.Endpoint == endpointOf(p.IP) })
 	if alone && len(planes) > 1 {
 		l.Warn("network.endpoint", "write a vip, or an endpoint that leads to all control planes",
-			"the Kubernetes API is reached through one control plane only: the others cannot stand in for it")
+			"the Kubernetes API is reached through one control plane only: the others cannot stand in for it, and it cannot be replaced")
 	}
 }
 

@@ -96,7 +96,7 @@ func (l *life) lose(t target) {
 		switch {
 		case !ok || works || vm.Config["vmgenid"] != t.vm.Config["vmgenid"]:
 			return true
-		case minutes > 120 && vm.Lock == "": // nobody may replace it: it is switched off and on
+		case minutes > 120 && vm.Lock == "": // it may not be replaced: it is switched off and on
 			_ = l.Lab.Talos.Partition(t.id, false)
 			return l.Lab.PVE.Stop(t.id) == nil && l.Lab.PVE.Start(t.id) == nil
 		case minutes > 90 || !l.wishes.replaceDead:
@@ -147,6 +147,9 @@ func (s *sim) talosctl(address string, mode machineapi.ApplyConfigurationRequest
 	data, err := found.Provider().Bytes()
 	must(err)
 	edited := strings.Replace("\n"+string(data), "\nmachine:\n", "\nmachine:\n    sysfs:\n        "+handMark+": \"1\"\n", 1)
+	if !strings.Contains(edited, handMark) {
+		s.T.Errorf("the config of %s has no place for an edit:\n%s", address, data)
+	}
 	_, err = c.ApplyConfiguration(ctx, &machineapi.ApplyConfigurationRequest{Data: []byte(edited), Mode: mode})
 	return err
 }

@@ -141,7 +141,7 @@ func (g *guard) forbids(node string, machine string) (why string) {
 		case !g.made: // nothing but the window holds back what is being made
 			return ""
 		case o.apply != "auto" && !g.corrected[node] && !g.approved[machine] && (o.apply == "off" || !g.approved[o.commit]):
-			why = "apply is " + o.apply + ", and nobody has approved it"
+			why = "apply is " + o.apply + ", and it is not approved"
 		default:
 			return ""
 		}
@@ -250,7 +250,7 @@ func (g *guard) forbidsDeletion(name, machine string, works bool) (why string) {
 		case !may && !dead:
 			why = "the inventory has it"
 		case len(pending) > g.removals && !g.approved[machine]:
-			why = fmt.Sprintf("%v are to be deleted, %d may be, and nobody has approved it", pending, g.removals)
+			why = fmt.Sprintf("%v are to be deleted, %d may be, and that is not approved", pending, g.removals)
 		default:
 			return ""
 		}

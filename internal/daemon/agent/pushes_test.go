@@ -135,7 +135,7 @@ func (l *life) setApply() {
 }
 
 // setEnvironment changes what takes a reboot. A mistake is not pushed beside it: what takes a
-// reboot cannot be on trial, and images are not pulled before where variables change.
+// reboot cannot be on trial, and a node that does not come up with it is not rebooted again.
 func (l *life) setEnvironment() {
 	if l.wishes.firewall != blockIngress && l.wishes.kubelet != kubeletNowhere {
 		l.wishes.env++
@@ -150,19 +150,24 @@ func (l *life) setFirewall() {
 	switch {
 	case l.isSettled() && l.rnd.IntN(2) == 0:
 		l.plan("it locks everybody out")
-		l.wishes.firewall = blockIngress
-		l.later(func() bool {
-			if l.wishes.firewall == blockIngress {
-				l.wishes.firewall = []string{"", good}[l.rnd.IntN(2)]
-				l.ask("a firewall that lets the agent in")
-			}
-			return true
-		})
+		l.mistake(&l.wishes.firewall, blockIngress, good, "a firewall that lets the agent in")
 	case before == "":
 		l.wishes.firewall = good
 	default:
 		l.wishes.firewall = ""
 	}
+}
+
+// mistake has a bad wish, which is taken back later: for a good one, or for none.
+func (l *life) mistake(wish *string, bad, good, what string) {
+	*wish = bad
+	l.later(func() bool {
+		if *wish == bad {
+			*wish = []string{"", good}[l.rnd.IntN(2)]
+			l.ask(what)
+		}
+		return true
+	})
 }
 
 // isSettled reports whether the nodes have all that the repository has.
@@ -187,13 +192,6 @@ func (l *life) setKubelet() {
 			return // the first nodes would not come with it
 		}
 		l.plan("no registry has it")
-		l.wishes.kubelet = kubeletNowhere
-		l.later(func() bool {
-			if l.wishes.kubelet == kubeletNowhere {
-				l.wishes.kubelet = []string{"", kubeletThere}[l.rnd.IntN(2)]
-				l.ask("an image that is there")
-			}
-			return true
-		})
+		l.mistake(&l.wishes.kubelet, kubeletNowhere, kubeletThere, "an image that is there")
 	}
 }

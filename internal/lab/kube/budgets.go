@@ -231,7 +231,7 @@ func (c *Clusters) drainOnce(ca, node string) (wait time.Duration) {
 	return wait
 }
 
-// UncordonNode implements world.Drainer. Nobody can write before an API is up.
+// UncordonNode implements world.Drainer. Nothing can be written before an API is up.
 func (c *Clusters) UncordonNode(ca, node string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

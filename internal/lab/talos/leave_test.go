@@ -69,7 +69,7 @@ func TestLeaveNeedsTheOthers(t *testing.T) {
 		}
 		l.wantMembers(cp(1), "cp1", "cp2", "cp3")
 
-		// It gets away as soon as nobody is dead any more.
+		// It gets away as soon as no member is dead any more.
 		left := make(chan error)
 		go func() { left <- l.leave(cp(2), time.Minute) }()
 		time.Sleep(15 * time.Second)

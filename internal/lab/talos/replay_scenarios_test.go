@@ -257,7 +257,7 @@ func (r *replay) lead(n node) {
 		}
 		for _, o := range nodes {
 			if o != n {
-				// It says so where it does not lead.
+				// It answers so where it does not lead.
 				_, _ = r.admin(o).EtcdForfeitLeadership(within(time.Second), &machineapi.EtcdForfeitLeadershipRequest{})
 			}
 		}

@@ -80,8 +80,8 @@ func (s *service) record(msg string) {
 	s.b.publishService(s, msg)
 }
 
-// resume is the process of a service that ended by itself and runs once more: nobody has
-// looked at its health meanwhile.
+// resume is the process of a service that ended by itself and runs once more: its health was
+// not looked at meanwhile.
 func (s *service) resume(msg string) {
 	s.state = "Running"
 	s.record(msg)
