@@ -392,7 +392,7 @@ func (r *Reconciler) intendBootstrap(n cluster.Node) error {
 // have cut it off, or restarted its kube-apiserver. How the node does is observed meanwhile.
 func watchNode(ctx context.Context, p Progress) error {
 	p(cluster.Progress{Waits: "is watched for a minute, in which no other node like it is changed"})
-	return retry.Sleep(ctx, plan.WatchedFor)
+	return retry.Sleep(ctx, action.WatchedFor)
 }
 
 // noteCanary makes durable which node has its config first, before it gets it.

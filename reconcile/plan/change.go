@@ -102,11 +102,6 @@ func (m *planner) blockLocked(n cluster.Node, drifts []drift.Drift) {
 		Hint: "remove `locked: true` from nodes.yaml"})
 }
 
-// WatchedFor is how long a node is watched after a change before others get the same: a
-// kubelet or a static pod that does not start is seen after 48 s at most (Talos 1.13.9: a
-// node looks Ready for so long after its kubelet was stopped).
-const WatchedFor = time.Minute
-
 // planConfig gives a node that runs the config that the inventory has, where that takes
 // no reboot.
 func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
@@ -176,7 +171,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 		}
 		a.First = true
 	case first.Name != n.Name && !m.isProven(first, in.At):
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: first.Name, Message: fmt.Sprintf("its machine config is changed when %s has been Ready with its own for %v", first.Name, WatchedFor)})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: first.Name, Message: fmt.Sprintf("its machine config is changed when %s has been Ready with its own for %v", first.Name, action.WatchedFor)})
 		return
 	}
 	m.do(a)
@@ -203,7 +198,7 @@ func targetOfConfigs(d cluster.Desired) string {
 // isProven reports whether a node that has had a new config since then does well with it.
 func (m *planner) isProven(n cluster.Node, since time.Time) bool {
 	return m.plan.Phases[n.Name] == cluster.PhaseReady && len(drift.OfMachine(m.d.Repository(), m.o, n, m.o.Machines[n.Name])) == 0 &&
-		m.o.Now.Sub(since) >= WatchedFor && !m.isRunning(cluster.ChangeConfig, n.Name)
+		m.o.Now.Sub(since) >= action.WatchedFor && !m.isRunning(cluster.ChangeConfig, n.Name)
 }
 
 // chooseCanary is the node whose running config is changed first: a worker, because the

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"testing"
 	"time"
 
@@ -26,7 +27,7 @@ func TestLawsOfDeadNodes(t *testing.T) {
 	replaced := 0
 	rapid.Check(t, func(t *rapid.T) {
 		from := working[rapid.SampledFrom([]shape{{3, 3}, {1, 3}, {3, 1}, {1, 1}}).Draw(t, "shape")]
-		w := &world{d: from.d, o: cloneObserved(from.o), p: from.p}
+		w := &world{d: from.d, o: effect.Clone(from.o), p: from.p}
 		minutes := func(label string, from, to int) time.Duration {
 			return time.Duration(to-rapid.IntRange(0, to-from).Draw(t, label)) * time.Minute // it prefers small numbers
 		}
@@ -34,9 +35,9 @@ func TestLawsOfDeadNodes(t *testing.T) {
 		for i := range w.d.Spec.Nodes {
 			n := &w.d.Spec.Nodes[i]
 			n.Protect, n.Locked = rapid.IntRange(0, 9).Draw(t, "protect") == 9, rapid.IntRange(0, 9).Draw(t, "locked") == 9
-			editNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-2 * time.Hour) })
+			effect.EditNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-2 * time.Hour) })
 		}
-		editNode(&w.o, rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "last").Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-minutes("age", 50, 120)) })
+		effect.EditNode(&w.o, rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "last").Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-minutes("age", 50, 120)) })
 		if rapid.IntRange(0, 4).Draw(t, "wanted") < 4 {
 			w.d.Spec.ReplaceDead = cluster.ReplaceDead{Worker: 15 * time.Minute, ControlPlane: 20 * time.Minute}
 		}
@@ -57,7 +58,7 @@ func TestLawsOfDeadNodes(t *testing.T) {
 		}
 		if rapid.Bool().Draw(t, "one begun") {
 			name := rapid.SampledFrom(w.d.Spec.Nodes).Draw(t, "begun").Name
-			editNode(&w.o, name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn, kn.Drained = true, cluster.TurnRemoval, kn.BootID })
+			effect.EditNode(&w.o, name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn, kn.Drained = true, cluster.TurnRemoval, kn.BootID })
 		}
 		for _, a := range Make(w.d, w.o, w.p).Actions {
 			switch a := a.(type) {

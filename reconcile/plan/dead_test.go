@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"slices"
 	"testing"
 	"time"
@@ -19,7 +20,7 @@ func TestDeadNode(t *testing.T) {
 		{"dead", func(*testing.T, *world) {}, true, true},
 		{"Ready", edits("node-is wk-2 ready"), false, false},
 		{"not Ready since nobody knows when", func(_ *testing.T, w *world) {
-			editNode(&w.o, "wk-2", func(kn *cluster.KubeNode) { kn.NotReadySince = time.Time{} })
+			effect.EditNode(&w.o, "wk-2", func(kn *cluster.KubeNode) { kn.NotReadySince = time.Time{} })
 		}, false, false},
 		{"Kubernetes does not answer", edits("kubernetes-before"), false, false},
 		{"the Node of another machine", edits("node-is wk-2 uuid=11111111-2222-3333-4444-555555555555"), false, false},
@@ -51,7 +52,7 @@ func TestDeadNode(t *testing.T) {
 	} {
 		w := newWorld(1, 1)
 		edits("made cps=3 workers=2", "replace-dead 15m 30m", "dead wk-2 1h")(t, w)
-		w.o = cloneObserved(w.o)
+		w.o = effect.Clone(w.o)
 		c.edit(t, w)
 		if got := slices.Contains(DeadNodes(w.d, w.o), "wk-2"); got != c.looks {
 			t.Errorf("%s: looks dead: %v", c.what, got)

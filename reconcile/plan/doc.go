@@ -1,6 +1,7 @@
 // Package plan decides. Make answers, for what should be and what was seen,
 // what may be done now, what is waited for and what is refused; Forecast runs
-// the same planner forward to list everything that will happen.
+// the same planner forward, over the expected effects of its own actions (effect), to
+// list everything that will happen.
 //
 // A plan holds only what may be done now; its actions are independent of each
 // other and of everything still under way, and may run side by side.

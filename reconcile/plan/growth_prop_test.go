@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"strings"
 	"testing"
 
@@ -39,7 +40,7 @@ func TestNothingGrowsPastWhatThereIs(t *testing.T) {
 				n.Disks = []cluster.Disk{{Name: "data", Serial: "talos-data", Datastore: "local-lvm", Bytes: 20 << 30}}
 			}
 		}
-		w.o = cloneObserved(w.o)
+		w.o = effect.Clone(w.o)
 		h = w.o.Hosts["pve1"]
 		h.Storages.Value["local-lvm"] = st
 		w.o.Hosts["pve1"] = h
@@ -104,7 +105,7 @@ func TestDrainedNodeKeepsItsRoom(t *testing.T) {
 			n.Disks = []cluster.Disk{{Name: "data", Serial: "talos-data", Datastore: "local-lvm", Bytes: 20 << 30}}
 		}
 	}
-	w.o = cloneObserved(w.o)
+	w.o = effect.Clone(w.o)
 	h = w.o.Hosts["pve1"]
 	h.Storages.Value["local-lvm"] = st
 	w.o.Hosts["pve1"] = h

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +28,7 @@ func TestLeftOversUnderTheSwitches(t *testing.T) {
 				for _, line := range []string{"image stored", "steps", "agree", "facts was-ready", "settled"} {
 					w.run(t, line)
 				}
-				w.o = cloneObserved(w.o)
+				w.o = effect.Clone(w.o)
 				lost := ""
 				for _, mem := range w.o.Members.Value {
 					if mem.Name == "cp-5" {
@@ -35,7 +36,7 @@ func TestLeftOversUnderTheSwitches(t *testing.T) {
 						lost = mem.HexID()
 					}
 				}
-				editNode(&w.o, "cp-5", func(kn *cluster.KubeNode) { kn.Ready = false })
+				effect.EditNode(&w.o, "cp-5", func(kn *cluster.KubeNode) { kn.Ready = false })
 				w.o.Machines["cp-5"], w.o.VMs["cp-5"] = cluster.Machine{Reach: cluster.Silent}, cluster.VM{VMID: 415, Node: "cp-5", Presence: cluster.Absent}
 				want := c.inventory
 				if !stays {

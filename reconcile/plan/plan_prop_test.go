@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"maps"
 	"reflect"
 	"slices"
@@ -542,8 +543,8 @@ func lawOfEdits(t *rapid.T, w *world, a action.LabelNode) {
 	if phase := readiness.Classify(a.Node, w.o); phase != cluster.PhaseReady {
 		t.Errorf("%s, and it is %s", a.Info(), phase)
 	}
-	o := cloneObserved(w.o)
-	effect(&w.d, &o, a)
+	o := effect.Clone(w.o)
+	effect.Of(&w.d, &o, a)
 	if p := Make(w.d, o, w.p); slices.ContainsFunc(p.Actions, func(b action.Action) bool { return b.Info().ID() == a.Info().ID() }) {
 		t.Errorf("%s is planned again and again", a.Info())
 	}
@@ -618,11 +619,11 @@ func TestConverges(t *testing.T) {
 		}
 		for range rapid.IntRange(0, 40).Draw(t, "passes before the crash") {
 			p := Make(w.d, w.o, w.p)
-			w.o = cloneObserved(w.o)
+			w.o = effect.Clone(w.o)
 			// A crash lets any part of a plan happen.
 			for i, a := range p.Actions {
 				if rapid.Bool().Draw(t, fmt.Sprint("done ", i)) {
-					effect(&w.d, &w.o, a)
+					effect.Of(&w.d, &w.o, a)
 				}
 			}
 			if rapid.Bool().Draw(t, "settles") {

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -61,9 +62,9 @@ func TestLostMembers(t *testing.T) {
 	}{
 		{"of a removed node of ours, without a VM and silent", true, func(*world) {}},
 		{"that answers", false, func(w *world) { w.o.Machines["cp-3"] = cluster.Machine{Reach: cluster.Configured} }},
-		{"that is Ready in Kubernetes", false, func(w *world) { editNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.Ready = true }) }},
+		{"that is Ready in Kubernetes", false, func(w *world) { effect.EditNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.Ready = true }) }},
 		{"that joined by hand and is switched off", false, func(w *world) {
-			editNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.UUID = "11111111-2222-3333-4444-555555555555" })
+			effect.EditNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.UUID = "11111111-2222-3333-4444-555555555555" })
 		}},
 		{"without a Node object", false, func(w *world) { w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{}) }},
 		{"whose address a new node has", true, func(w *world) { w.addPlane("cp-4", 414, 13) }},
@@ -92,7 +93,7 @@ func TestLostMembers(t *testing.T) {
 			vm := w.vm(w.d.Spec.Nodes[2])
 			vm.Power = cluster.PowerRunning
 			w.o.VMs["cp-3"], w.o.Machines["cp-3"] = vm, cluster.Machine{Reach: cluster.Maintenance}
-			editNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.Ready = true })
+			effect.EditNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.Ready = true })
 		}},
 		{"of a node in maintenance, whose disk is empty", true, func(w *world) {
 			w.addPlane("cp-3", 413, 13)
@@ -288,7 +289,7 @@ func TestRemovalSparesTheSuccessor(t *testing.T) {
 	for _, line := range []string{"image stored", "steps", "agree", "remove cp-4"} {
 		w.run(t, line)
 	}
-	w.o = cloneObserved(w.o)
+	w.o = effect.Clone(w.o)
 	delete(w.o.Nodes.Value, "cp-4")
 	vm := w.o.Orphans.Value[0]
 	vm.Power = cluster.Stopped
@@ -339,7 +340,7 @@ func TestApprovalIsForWhatIsShown(t *testing.T) {
 	for _, line := range []string{"image stored", "steps", "agree", "remove wk-2", "remove wk-3", "remove wk-4"} {
 		w.run(t, line)
 	}
-	w.o = cloneObserved(w.o)
+	w.o = effect.Clone(w.o)
 	vms := slices.Clone(w.o.Orphans.Value)
 	vms[1].Protected = true
 	w.o.Orphans = cluster.Saw(vms)

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"os"
 	"slices"
 	"strings"
@@ -100,7 +101,7 @@ var changes = []change{
 	{"`talos_version`", func(w *world, _ *cluster.Node) { w.d.Spec.Versions.Talos = "v1.13.10" }},
 	{"`kubernetes_version`", func(w *world, n *cluster.Node) {
 		w.d.Spec.Versions.Kubernetes = "v1.36.2"
-		editNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Kubelet = "v1.36.1" })
+		effect.EditNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Kubelet = "v1.36.1" })
 	}},
 	{"`replace`", func(_ *world, n *cluster.Node) { n.Replace = "again" }},
 	{"`name`", renameNode("")},

@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"slices"
 	"testing"
 	"time"
@@ -60,7 +61,7 @@ func TestNodesKeepTheirRole(t *testing.T) {
 			}
 		}
 		// What was drained before returns to service.
-		editNode(&w.o, "wk-2", func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn = true, "cores" })
+		effect.EditNode(&w.o, "wk-2", func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn = true, "cores" })
 		if p := Make(w.d, w.o, w.p); !slices.ContainsFunc(p.Actions, func(a action.Action) bool {
 			i := a.Info()
 			return i.Kind == cluster.UncordonNode && i.Subject == "wk-2"
@@ -83,7 +84,7 @@ func TestNodesKeepTheirRole(t *testing.T) {
 			}
 			mach.Reach, mach.Summary = reach, cluster.ConfigSummary{}
 			w.o.Machines[c.node] = mach
-			editNode(&w.o, c.node, func(kn *cluster.KubeNode) { kn.Ready = reach != cluster.Silent })
+			effect.EditNode(&w.o, c.node, func(kn *cluster.KubeNode) { kn.Ready = reach != cluster.Silent })
 			w.o.LostSince = map[uint64]time.Time{}
 			for _, mem := range w.o.Members.Value {
 				w.o.LostSince[mem.ID] = w.o.Now.Add(-time.Hour)

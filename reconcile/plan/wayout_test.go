@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"net/netip"
 	"strings"
 	"testing"
@@ -38,7 +39,7 @@ func TestWaysOutOfRefusals(t *testing.T) {
 			for _, line := range []string{"image stored", "steps", "agree"} {
 				w.run(t, line)
 			}
-			w.o = cloneObserved(w.o)
+			w.o = effect.Clone(w.o)
 			was, _ := w.d.Spec.Node(name)
 			for i := range w.d.Spec.Nodes {
 				if w.d.Spec.Nodes[i].Name == name {

@@ -3,6 +3,7 @@ package plan
 import (
 	"cmp"
 	"fmt"
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"maps"
 	"net/netip"
 	"slices"
@@ -113,11 +114,11 @@ func (w *world) remove(name string) {
 
 // dead has a node not answer any more.
 func (w *world) dead(name string, since time.Duration) {
-	w.o = cloneObserved(w.o)
+	w.o = effect.Clone(w.o)
 	vm, m := w.o.VMs[name], w.o.Machines[name]
 	vm.Power, vm.Uptime, m.Reach = cluster.PowerRunning, max(since, time.Hour), cluster.Silent
 	w.o.VMs[name], w.o.Machines[name] = vm, m
-	editNode(&w.o, name, func(kn *cluster.KubeNode) {
+	effect.EditNode(&w.o, name, func(kn *cluster.KubeNode) {
 		kn.Name, kn.UUID, kn.BootID = name, cluster.NodeUUID(w.d.Spec.ID, name), m.BootID
 		kn.Ready, kn.NotReadySince, kn.Why = false, w.o.Now.Add(-since), "Kubelet stopped posting node status."
 	})
@@ -143,9 +144,9 @@ func (w *world) vm(n cluster.Node) cluster.VM {
 // step applies one plan and lets the world settle, as Forecast does.
 func (w *world) step() Plan {
 	p := Make(w.d, w.o, w.p)
-	w.o = cloneObserved(w.o)
+	w.o = effect.Clone(w.o)
 	for _, a := range p.Actions {
-		effect(&w.d, &w.o, a)
+		effect.Of(&w.d, &w.o, a)
 	}
 	if len(p.Actions) == 0 {
 		settleWorld(w.d, &w.o)
@@ -187,11 +188,11 @@ func (w *world) run(t *testing.T, line string) string {
 		w.d.Spec.Nodes = append(slices.Clone(w.d.Spec.Nodes), n)
 		w.refresh()
 	case "node-is": // what Kubernetes has of a node
-		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) { w.editKubeNode(t, kn, f[2:]) })
+		effect.EditNode(&w.o, arg(1), func(kn *cluster.KubeNode) { w.editKubeNode(t, kn, f[2:]) })
 	case "guarded": // protected or locked when it was in the inventory
 		w.o.Facts.Guarded = f[1:]
 	case "unwatched": // nobody has asked its machine
-		w.o = cloneObserved(w.o)
+		w.o = effect.Clone(w.o)
 		delete(w.o.Machines, arg(1))
 	case "members": // cannot be seen
 		w.o.Members = cluster.Unseen[[]cluster.Member]("no control plane answers")
@@ -294,7 +295,7 @@ func (w *world) run(t *testing.T, line string) string {
 			k, v, _ := strings.Cut(kv, "=")
 			labels[k] = v
 		}
-		w.o = cloneObserved(w.o)
+		w.o = effect.Clone(w.o)
 		w.o.Namespaces[arg(1)] = cluster.NamespaceMeta{Labels: labels}
 	case "node":
 		for i := range w.d.Spec.Nodes {
@@ -378,7 +379,7 @@ func (w *world) run(t *testing.T, line string) string {
 			}
 		}
 	case "chart": // of an addon: it cannot be fetched, or nothing is rendered of it
-		w.o = cloneObserved(w.o)
+		w.o = effect.Clone(w.o)
 		if arg(2) == "failed" {
 			w.o.Charts[arg(1)] = cluster.Unseen[cluster.Fetched]("404 Not Found")
 		} else {
@@ -479,7 +480,7 @@ func (w *world) run(t *testing.T, line string) string {
 		w.d.Spec.ReplaceDead = cluster.ReplaceDead{Worker: parseAge(t, arg(1)), ControlPlane: parseAge(t, arg(2))}
 	case "created": // every Node object, so long ago
 		for _, n := range w.d.Spec.Nodes {
-			editNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-parseAge(t, arg(1))) })
+			effect.EditNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Created = w.o.Now.Add(-parseAge(t, arg(1))) })
 		}
 	case "not-ready":
 		nodes := maps.Clone(w.o.Nodes.Value)
@@ -519,7 +520,7 @@ func (w *world) run(t *testing.T, line string) string {
 			c.Summary.Authorities = cluster.Authorities{Talos: "t", Kubernetes: "ours", Etcd: "e"}
 			w.d.Configs[name] = c
 		}
-		w.o = cloneObserved(w.o)
+		w.o = effect.Clone(w.o)
 		mach := w.o.Machines[arg(1)]
 		mach.Summary.Authorities = cluster.Authorities{Talos: "t", Kubernetes: arg(2)}
 		if len(f) > 3 { // of a config that waits for the next boot
@@ -587,9 +588,9 @@ func (w *world) run(t *testing.T, line string) string {
 			}
 		}
 	case "cordon", "uncordon": // by hand
-		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) { kn.Cordoned = f[0] == "cordon" })
+		effect.EditNode(&w.o, arg(1), func(kn *cluster.KubeNode) { kn.Cordoned = f[0] == "cordon" })
 	case "kubectl": // by hand: a node, label, taint or annotation, key=value or key-; or note none; by NAME
-		editNode(&w.o, arg(1), func(kn *cluster.KubeNode) {
+		effect.EditNode(&w.o, arg(1), func(kn *cluster.KubeNode) {
 			values := &kn.Meta.Labels
 			switch arg(2) {
 			case "taint":
@@ -1143,4 +1144,12 @@ func parseAge(t *testing.T, text string) time.Duration {
 		t.Fatal(err)
 	}
 	return age
+}
+
+// cloneMap copies a map to write to, even where there is none yet.
+func cloneMap[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil {
+		return map[K]V{}
+	}
+	return maps.Clone(m)
 }

@@ -1,0 +1,103 @@
+package effect
+
+import (
+	"cmp"
+	"maps"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
+)
+
+// changeVM gives a VM what it should have of the fields of an action.
+func changeVM(d *cluster.Desired, o *cluster.Observed, a action.ChangeVM) {
+	vm := o.VMs[a.Node.Name]
+	before := vm.Hardware.Value.DiskUse()
+	drift.Take(d.Spec, a.Node, &vm, a.Fields())
+	grown := vm.Hardware.Value.DiskUse()
+	for name, bytes := range before {
+		grown[name] -= bytes
+	}
+	takeDisks(o, vm.Carrier(a.Node), grown)
+	o.VMs[a.Node.Name] = vm
+}
+
+// EditNode changes a Node object.
+func EditNode(o *cluster.Observed, name string, edit func(*cluster.KubeNode)) {
+	nodes := maps.Clone(o.Nodes.Value)
+	kn := nodes[name]
+	edit(&kn)
+	if nodes == nil {
+		nodes = map[string]cluster.KubeNode{}
+	}
+	nodes[name] = kn
+	o.Nodes.Value = nodes
+}
+
+// labelByTalos gives a Node object what Talos brings to it of a new config.
+func labelByTalos(o *cluster.Observed, n cluster.Node) {
+	EditNode(o, n.Name, func(kn *cluster.KubeNode) {
+		kn.Meta.Labels = n.Labels
+		if n.Role == cluster.ControlPlane {
+			kn.Meta.Taints = n.Meta().Taints
+		}
+	})
+}
+
+// bootAgain has a machine boot again, with another config if one was staged.
+func bootAgain(o *cluster.Observed, name string, config cluster.Config, reach cluster.Reach) {
+	m := o.Machines[name]
+	m.Reach, m.Stage, m.Ready = reach, "booting", false
+	m.BootID += "+"
+	m.ConfigSince = o.Now
+	m.ConfigDigest = cmp.Or(config.Digest, m.Staged, m.ConfigDigest)
+	o.Machines[name] = m.WithoutStaged()
+}
+
+// takeDisks takes disks from those storages of a host that are not thin.
+func takeDisks(o *cluster.Observed, host string, disks map[string]int64) {
+	h := o.Hosts[host]
+	storages := maps.Clone(h.Storages.Value)
+	for name, bytes := range disks {
+		if st := storages[name]; !st.Thin {
+			st.FreeBytes -= bytes
+			storages[name] = st
+		}
+	}
+	h.Storages.Value = storages
+	o.Hosts[host] = h
+}
+
+// listVolumes takes the storages of a host, whose volumes are asked for when a VM is to
+// be made on it, to hold none, where it was not asked.
+func listVolumes(o *cluster.Observed, host string) {
+	h := o.Hosts[host]
+	storages := maps.Clone(h.Storages.Value)
+	for name, st := range storages {
+		if st.Volumes.Why == "" {
+			st.Volumes.Known = true
+			storages[name] = st
+		}
+	}
+	h.Storages.Value = storages
+	o.Hosts[host] = h
+}
+
+// Clone copies the parts of an Observed that this room writes to.
+func Clone(o cluster.Observed) cluster.Observed {
+	o.Hosts = cloneMap(o.Hosts)
+	o.VMs = cloneMap(o.VMs)
+	o.Machines = cloneMap(o.Machines)
+	o.APIs = cloneMap(o.APIs)
+	o.Charts = cloneMap(o.Charts)
+	o.Namespaces = cloneMap(o.Namespaces)
+	o.LostSince = cloneMap(o.LostSince)
+	return o
+}
+
+func cloneMap[K comparable, V any](m map[K]V) map[K]V {
+	if m == nil {
+		return map[K]V{}
+	}
+	return maps.Clone(m)
+}

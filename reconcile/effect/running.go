@@ -1,0 +1,94 @@
+package effect
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
+)
+
+// OfRunning lets an action that is under way come to its end. Whether a node that is
+// drained leaves for good, and which VM it has, are the planner's to know.
+func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leaves bool, vm cluster.VM) {
+	if n, isNode := d.Spec.Node(r.Subject); isNode {
+		endOnNode(d, o, r.Kind, n)
+	}
+	if i := slices.IndexFunc(d.Spec.Addons, func(a cluster.Addon) bool { return a.Name == r.Subject }); i >= 0 {
+		endOnAddon(d, o, r.Kind, d.Spec.Addons[i])
+	}
+	switch r.Kind {
+	case cluster.RegisterSchematic:
+		Of(d, o, action.RegisterSchematic{Cluster: r.Subject})
+	case cluster.DownloadImage:
+		Of(d, o, action.DownloadImage{Image: d.Image})
+	case cluster.UploadImage:
+		host, _, _ := strings.Cut(r.Subject, "/")
+		Of(d, o, action.UploadImage{Image: d.Image, Host: host})
+	case cluster.DrainNode:
+		target := "forecast" // of a turn nothing more is asked
+		if leaves {
+			target = cluster.TurnRemoval
+		}
+		Of(d, o, action.DrainNode{Node: cluster.Node{Name: r.Subject}, Target: target})
+	case cluster.RemoveMember:
+		o.Members.Value = slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.Name == r.Subject })
+		o.MembersAsked = min(o.MembersAsked, len(o.Members.Value))
+	case cluster.DeleteVM:
+		Of(d, o, action.DeleteVM{VM: vm})
+	case cluster.DeleteNode:
+		Of(d, o, action.DeleteNode{Node: cluster.Node{Name: r.Subject}})
+	case cluster.UninstallAddon:
+		namespace, name, _ := strings.Cut(r.Subject, "/")
+		Of(d, o, action.UninstallAddon{Release: cluster.ReleaseName{Namespace: namespace, Name: name}})
+	case cluster.LabelNamespace:
+		Of(d, o, action.LabelNamespace{Namespace: r.Subject, Meta: d.Spec.Namespace(r.Subject)})
+	}
+}
+
+// endOnNode lets an action that is under way on a node come to its end.
+func endOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind, n cluster.Node) {
+	switch kind {
+	case cluster.CreateVM:
+		Of(d, o, action.CreateVM{Node: n, Host: o.VMs[n.Name].Carrier(n)})
+	case cluster.StartVM:
+		Of(d, o, action.StartVM{Node: n})
+	case cluster.ResumeVM:
+		Of(d, o, action.ResumeVM{Node: n})
+	case cluster.ApplyConfig:
+		Of(d, o, action.ApplyConfig{Node: n, Config: d.Configs[n.Name]})
+	case cluster.Bootstrap:
+		Of(d, o, action.Bootstrap{Node: n})
+	case cluster.UncordonNode:
+		Of(d, o, action.UncordonNode{Node: n})
+	case cluster.LabelNode:
+		Of(d, o, action.LabelNode{Node: drift.RepositoryNode(*d, n)})
+	case cluster.ShutDownVM:
+		Of(d, o, action.ShutDownVM{Node: n, Config: d.Repository().Configs[n.Name]})
+	case cluster.RebootNode:
+		Of(d, o, action.RebootNode{Node: n, Config: d.Repository().Configs[n.Name]})
+	case cluster.ChangeVM:
+		Of(d, o, action.ChangeVM{Node: n, Drifts: slices.DeleteFunc(drift.OfNodeVM(*d, *o, n, o.VMs[n.Name]), func(dr drift.Drift) bool { return dr.How != drift.InPlace && dr.How != drift.NextStart })})
+	case cluster.PullImages:
+		Of(d, o, action.PullImages{Node: n})
+	case cluster.DropConfig:
+		Of(d, o, action.DropConfig{Node: n})
+	case cluster.ChangeConfig:
+		Of(d, o, action.ChangeConfig{Node: n, Config: d.Repository().Configs[n.Name]})
+	}
+}
+
+// endOnAddon lets an action that is under way on an addon come to its end.
+func endOnAddon(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind, a cluster.Addon) {
+	switch kind {
+	case cluster.FetchChart:
+		Of(d, o, action.FetchChart{Addon: a})
+	case cluster.InstallAddon:
+		Of(d, o, action.InstallAddon{Addon: a, Digest: o.Charts[a.Name].Value.Release})
+	case cluster.MarkAddon:
+		Of(d, o, action.MarkAddon{Addon: a})
+	case cluster.RollBackAddon:
+		Of(d, o, action.RollBackAddon{Addon: a, Digest: o.Charts[a.Name].Value.Release})
+	}
+}
