@@ -74,7 +74,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	}
 	b = m.withoutLaterTurns(b, n.Name)
 	// A dead node spends nothing more, however many others there are.
-	if !b.allows(n.Name) && !m.isDead(n.Name) && !m.forgets(n.Name) {
+	if !b.allows(n.Name) && !m.isDead(n.Name) && !m.forgets(n.Name) && !m.isRepaired(i, n) {
 		w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind),
 			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))}
 		if n.Role == cluster.Worker {
@@ -136,10 +136,20 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 		return m.etcd.WithoutMember(n.Name)
 	case n.Role != cluster.ControlPlane, stays && m.isOnlyMember(n.Name):
 		return ""
+	case i.Kind == cluster.ChangeConfig && !m.o.Machines[n.Name].Services["etcd"].Healthy && m.isRepaired(i, n):
+		return "" // it has no vote to lose
 	case i.Kind == cluster.DrainNode && (!stays || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts)):
 		return "" // its etcd goes on; its member is removed by a step of its own
 	}
 	return m.etcd.Without(n.Name)
+}
+
+// isRepaired reports whether an action gives a control plane that does not work another config:
+// what keeps it from working may be the config that it has. It spends nothing more, however
+// many others do not work either, as long as they get theirs one at a time.
+func (m *planner) isRepaired(i action.Info, n cluster.Node) bool {
+	return i.Kind == cluster.ChangeConfig && n.Role == cluster.ControlPlane && m.plan.Phases[n.Name] != cluster.PhaseReady &&
+		!slices.ContainsFunc(m.d.Spec.ControlPlanes(), func(cp cluster.Node) bool { return cp.Name != n.Name && m.isInTurn(cp.Name) })
 }
 
 // isInTurn reports whether a node is out of service by the agent, or will be by this

@@ -163,14 +163,17 @@ func (m *planner) changeConfig(n cluster.Node) {
 		a.Edited, a.Since = true, m.o.Machines[n.Name].ConfigSince
 	}
 	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
-	switch first, there := m.d.Spec.Node(in.Node); {
-	case !ok || in.Target != a.Target || !there:
-		if canary := m.chooseCanary(); canary != n.Name {
+	first, there := m.d.Spec.Node(in.Node)
+	chosen := ok && in.Target == a.Target && there
+	void := chosen && m.provesNothing(first, in.At)
+	switch {
+	case !chosen || void:
+		if canary := m.chooseCanary(void || m.lacksAPI()); canary != n.Name {
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: canary, Message: fmt.Sprintf("its machine config is changed after that of %s, which is the first", canary)})
 			return
 		}
 		a.First = true
-	case first.Name != n.Name && !m.isProven(first, in.At):
+	case first.Name != n.Name && !m.isProven(first, in.At) && !m.isHopeless(first, in.At):
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: first.Name, Message: fmt.Sprintf("its machine config is changed when %s has been Ready with its own for %v", first.Name, action.WatchedFor)})
 		return
 	}
@@ -201,20 +204,52 @@ func (m *planner) isProven(n cluster.Node, since time.Time) bool {
 		m.o.Now.Sub(since) >= action.WatchedFor && !m.isRunning(cluster.ChangeConfig, n.Name)
 }
 
+// lacksAPI reports whether no kube-apiserver of the cluster answers, and not only for a moment, as
+// when one restarts: its control planes have not been Ready since, or never were.
+func (m *planner) lacksAPI() bool {
+	return !m.o.Nodes.Known && all(m.d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
+		mach := m.o.Machines[cp.Name]
+		return !mach.Ready && (!m.o.Facts.WasReady() || !mach.ReadyAt.IsZero() && m.o.Now.Sub(mach.ReadyAt) >= silentWithin)
+	})
+}
+
+// hopelessAfter is how long a node runs a new config with which no kube-apiserver of its
+// cluster answers, before the next get theirs.
+const hopelessAfter = 10 * time.Minute
+
+// provesNothing reports whether a worker was the first, which cannot be Ready because no
+// kube-apiserver answers, and a control plane may be next.
+func (m *planner) provesNothing(first cluster.Node, since time.Time) bool {
+	if first.Role != cluster.Worker || !m.lacksAPI() && (m.o.Nodes.Known || m.o.Now.Sub(since) < hopelessAfter) {
+		return false
+	}
+	next, _ := m.d.Spec.Node(m.chooseCanary(true))
+	return next.Role == cluster.ControlPlane
+}
+
+// isHopeless reports whether a control plane that was the first does not become Ready, and no
+// kube-apiserver answers: it may need what the others are to get, such as a quorum, and there is
+// no service to lose.
+func (m *planner) isHopeless(first cluster.Node, since time.Time) bool {
+	return first.Role == cluster.ControlPlane && m.lacksAPI() && m.o.Now.Sub(since) >= hopelessAfter && !m.isRunning(cluster.ChangeConfig, first.Name)
+}
+
 // chooseCanary is the node whose running config is changed first: a worker, because the
-// cluster can do without; and no machine that boots, which may be for ever, where there is another.
-func (m *planner) chooseCanary() string {
+// cluster can do without, unless no kube-apiserver answers by which it could be seen to do well;
+// and no machine that boots, which may be for ever, where there is another of its role.
+func (m *planner) chooseCanary(planesFirst bool) string {
+	rankOf := map[cluster.Role]int{cluster.Worker: 2, cluster.ControlPlane: 1}
+	if planesFirst {
+		rankOf[cluster.ControlPlane] = 6
+	}
 	chosen, best := "", 0
 	for _, n := range m.d.Spec.Nodes {
-		mach, c, rank := m.o.Machines[n.Name], m.o.Machines[n.Name].Change, 1
+		mach, c, rank := m.o.Machines[n.Name], m.o.Machines[n.Name].Change, rankOf[n.Role]
 		if n.Locked || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) > 0 || c.For != m.d.Repository().Configs[n.Name].Digest {
 			continue
 		}
-		if n.Role == cluster.Worker {
-			rank++
-		}
 		if mach.Stage != "booting" {
-			rank += 2
+			rank += 3
 		}
 		if rank > best {
 			chosen, best = n.Name, rank

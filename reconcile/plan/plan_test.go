@@ -437,7 +437,7 @@ func TestCanary(t *testing.T) {
 			}
 			w.o.Machines[n.Name] = m
 		}
-		if got := newPlanner(w.d, w.o, w.p).chooseCanary(); got != c.want {
+		if got := newPlanner(w.d, w.o, w.p).chooseCanary(false); got != c.want {
 			t.Errorf("%s: %s is the first", what, got)
 		}
 	}
@@ -462,7 +462,7 @@ func TestBootingIsNotWaitedFor(t *testing.T) {
 			}
 			w.o.Machines[n.Name] = m
 		}
-		if got := newPlanner(w.d, w.o, w.p).chooseCanary(); got != c.want {
+		if got := newPlanner(w.d, w.o, w.p).chooseCanary(false); got != c.want {
 			t.Errorf("while %q boot, %s is the first", c.booting, got)
 		}
 	}

@@ -311,6 +311,13 @@ func (w *world) run(t *testing.T, line string) string {
 		w.host(t, f[1:])
 	case "vm":
 		w.editVM(t, arg(1), f[2:])
+	case "unready": // machines that work, since so long ago
+		w.o = effect.Clone(w.o)
+		for _, name := range f[2:] {
+			m := w.o.Machines[name]
+			m.Ready, m.ReadyAt = false, w.o.Now.Add(-parseAge(t, arg(1)))
+			w.o.Machines[name] = m
+		}
 	case "machine":
 		w.editMachine(t, arg(1), f[2:])
 	case "image":
@@ -1053,6 +1060,9 @@ func (w *world) editMachine(t *testing.T, name string, words []string) {
 			m.Reach = cluster.Silent
 		case "wasready":
 			m.ReadyAt = w.o.Now.Add(-5 * time.Second)
+			if v != "" {
+				m.ReadyAt = w.o.Now.Add(-parseAge(t, v))
+			}
 		case "unknown":
 			m.Why = "not asked yet"
 		case "maintenance":

@@ -150,7 +150,7 @@ func (w *watcher) publish(m cluster.Machine) {
 	if w.machine.Reach == cluster.Configured && w.machine.Ready {
 		w.readyAt = time.Now()
 	}
-	if m.Reach == cluster.Silent {
+	if !m.Ready {
 		m.ReadyAt = w.readyAt
 	}
 	if m.BootID != "" && m.BootID != w.boot {

@@ -19,6 +19,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/proto"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/ingress"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -49,6 +50,7 @@ type settings struct {
 	// files stands for the configs that the pod of the kube-apiserver is made of besides its
 	// own, as Talos joins their versions in an annotation of it: the scheduler's is one (recorded).
 	files string
+	crash string // why its kube-apiserver ends as soon as it has started
 	// services are the extension services that have been given their config.
 	services map[string]bool
 }
@@ -261,6 +263,8 @@ func (s *settings) readPlane(node string, address netip.Addr) {
 	}
 	if api := cfg.K8sAPIServerConfig(); api != nil {
 		p.Kubernetes = system.TagOf(api.Image())
+		s.files += fmt.Sprint(api.ExtraArgs())
+		s.crash = rules.CheckAPIServer(api.ExtraArgs())
 		p.SANs = slices.Clone(api.CertSANs())
 	}
 	if c := cfg.K8sClusterConfig(); c != nil && c.ClusterEndpoint() != nil {

@@ -204,7 +204,7 @@ func (b *boot) reportToKubernetes() {
 	}, b.takeReadiness)
 
 	var p *plane
-	if m := b.m.disk().member; m != nil && m.on == b && m.isHealthy() {
+	if m := b.m.disk().member; m != nil && m.on == b && m.isHealthy() && b.set.crash == "" {
 		p = &plane{b.set.kubeCA, m.of.id, b.set.files, b.set.plane}
 		p.Address = b.address.Addr()
 	}
