@@ -333,12 +333,12 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.DrainNode:
 		return r.c.Nodes.Drain(ctx, d, a.Node, a.Target, a.How, p)
 	case action.ShutDownVM:
-		if err := r.beginRestart(ctx, d, a.Node, a.Restart, a.Config, p); err != nil {
+		if err := r.beginRestart(ctx, d, a.Node, a.Restart, a.Config, a.Pulls, p); err != nil {
 			return err
 		}
 		return r.c.VMs.ShutDown(ctx, d, a.Node, p)
 	case action.RebootNode:
-		if err := r.beginRestart(ctx, d, a.Node, a.Restart, a.Config, p); err != nil {
+		if err := r.beginRestart(ctx, d, a.Node, a.Restart, a.Config, a.Pulls, p); err != nil {
 			return err
 		}
 		return r.c.Machines.Reboot(ctx, d, a.Node, a.Restart.Boot, p)
@@ -406,13 +406,15 @@ func (r *Reconciler) noteCanary(a action.ChangeConfig) error {
 }
 
 // beginRestart does what comes before a machine goes down: it gets its new config, if
-// there is one, from the next boot on, with its images; its etcd gives up leadership, so that the others do
+// there is one, from the next boot on, with its images, unless it does not work anyway; its etcd gives up leadership, so that the others do
 // not wait for an election; the quorum is looked at once more; and what it is taken down
 // for is noted, so that it is once.
-func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n cluster.Node, restart cluster.Restart, config cluster.Config, p Progress) error {
+func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n cluster.Node, restart cluster.Restart, config cluster.Config, pulls bool, p Progress) error {
 	if config.Digest != "" {
-		if err := r.c.Machines.PullImages(ctx, d.Repository(), n, p); err != nil {
-			return err
+		if pulls {
+			if err := r.c.Machines.PullImages(ctx, d.Repository(), n, p); err != nil {
+				return err
+			}
 		}
 		if err := r.c.Machines.Change(ctx, d.Repository(), n, config, true); err != nil {
 			return err

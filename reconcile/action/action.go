@@ -215,6 +215,7 @@ type (
 		Node    cluster.Node
 		Restart cluster.Restart
 		Config  cluster.Config
+		Pulls   bool // the images of the config, before
 	}
 
 	// RebootNode has the machine of a drained node boot again with another config.
@@ -222,6 +223,7 @@ type (
 		Node    cluster.Node
 		Restart cluster.Restart
 		Config  cluster.Config
+		Pulls   bool // the images of the config, before
 	}
 
 	// UncordonNode puts a node back into service.

@@ -311,11 +311,11 @@ func (w *world) run(t *testing.T, line string) string {
 		w.host(t, f[1:])
 	case "vm":
 		w.editVM(t, arg(1), f[2:])
-	case "unready": // machines that work, since so long ago
+	case "unready": // machines that work, since so long ago with their config
 		w.o = effect.Clone(w.o)
 		for _, name := range f[2:] {
 			m := w.o.Machines[name]
-			m.Ready, m.ReadyAt = false, w.o.Now.Add(-parseAge(t, arg(1)))
+			m.Ready, m.ReadyAt, m.ConfigSince = false, w.o.Now.Add(-parseAge(t, arg(1))), w.o.Now.Add(-parseAge(t, arg(1)))
 			w.o.Machines[name] = m
 		}
 	case "machine":

@@ -56,8 +56,20 @@ func TestFirewallThatLocksTheAgentOut(t *testing.T) {
 
 // TestNodeThatBootsForEver pushes an image of the kubelet that no registry has together with a
 // proxy, so that it cannot be pulled before: one node is taken down, and does not come up. It
-// gets the next config as it boots, and the others follow.
+// gets the next config as it boots, in a boot of its own where that takes one, and the others
+// follow.
 func TestNodeThatBootsForEver(t *testing.T) {
+	for name, c := range map[string]struct{ proxy, wk1 string }{
+		"corrected as it boots": {"http://10.10.0.1:3128", "dev-wk-1:1"},
+		"corrected by a reboot": {"http://10.10.0.1:3129", "dev-wk-1:2"},
+	} {
+		t.Run(name, func(t *testing.T) { checkNodeThatBootsForEver(t, c.proxy, c.wk1+" dev-wk-2:1") })
+	}
+}
+
+// checkNodeThatBootsForEver corrects the image, and has another proxy with that; down is how often
+// which node is taken down in all.
+func checkNodeThatBootsForEver(t *testing.T, proxy, down string) {
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -67,17 +79,17 @@ func TestNodeThatBootsForEver(t *testing.T) {
 		w := s.watchTurns(sz)
 		files := sz.Files()
 		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\npatches: {worker: [patches/proxy.yaml]}\n")
-		push := func(image string) {
-			files["inventory/dev/patches/proxy.yaml"] = []byte("machine: {env: {https_proxy: \"http://10.10.0.1:3128\"}, kubelet: {image: \"" + image + ":v1.36.1\"}}\n")
+		push := func(image, proxy string) {
+			files["inventory/dev/patches/proxy.yaml"] = []byte("machine: {env: {https_proxy: \"" + proxy + "\"}, kubelet: {image: \"" + image + ":v1.36.1\"}}\n")
 			s.Push(files, image)
 		}
-		push("registry.k8s.io/kubelet")
+		push("registry.k8s.io/kubelet", "http://10.10.0.1:3128")
 		s.Until(time.Hour, "one does not come up", func(st cluster.Status) bool { return waitFor(st, "dev-wk-1", cluster.WaitingForTalos) != "" })
 		time.Sleep(time.Hour)
 		w.wantDown("dev-wk-1:1")
-		push("registry.example.org/kubelet")
+		push("registry.example.org/kubelet", proxy)
 		s.UntilReady(time.Hour)
-		w.wantDown("dev-wk-1:1 dev-wk-2:1")
+		w.wantDown(down)
 		s.Quiet(10 * time.Minute)
 		s.CheckRules(sz)
 		s.Halt()
