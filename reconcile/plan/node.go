@@ -332,9 +332,30 @@ func (m *planner) planMaintenance(n cluster.Node) {
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it has lost its config and data, and it founded an etcd of which no other member is seen", Hint: lostHint})
 	case own.Reason != "" && m.foundable():
 		m.block(own)
+	case isPlane && m.joinsBefore(n) != "":
+		other := m.joinsBefore(n)
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForMembership, About: other, Message: fmt.Sprintf("gets its config when %s has joined etcd: one at a time", other), Within: joinWithin})
 	default:
 		m.do(action.ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})
 	}
+}
+
+// joinsBefore is another control plane that joins the etcd of a cluster that worked, "" when none
+// does. etcd takes one new member at a time, and two that join wait for each other; one that takes
+// longer than it should is not waited for. In a new cluster all join as they come up.
+func (m *planner) joinsBefore(n cluster.Node) string {
+	if !m.o.Facts.WasReady() {
+		return ""
+	}
+	for _, cp := range m.d.Spec.ControlPlanes() {
+		vm, reach := m.o.VMs[cp.Name], m.o.Machines[cp.Name].Reach
+		joins := m.o.Members.Known && vm.Power == cluster.PowerRunning && vm.Uptime < joinWithin && (reach == cluster.Configured || reach == cluster.Silent) &&
+			!slices.ContainsFunc(m.o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(cp) && !mem.Learner })
+		if cp.Name != n.Name && (joins || m.isRunning(cluster.ApplyConfig, cp.Name) || m.isPlanned(cluster.ApplyConfig, cp.Name)) {
+			return cp.Name
+		}
+	}
+	return ""
 }
 
 // planUnanswered corrects the VM of a node whose machine cannot be asked: what somebody
