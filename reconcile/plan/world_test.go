@@ -549,6 +549,26 @@ func (w *world) run(t *testing.T, line string) string {
 			switch hw := &vm.Hardware.Value; k {
 			case "cores":
 				hw.Cores = w.number(t, v)
+			case "memory": // MiB
+				hw.MemoryMiB = int64(w.number(t, v))
+			case "cpu":
+				hw.CPUType = v
+			case "machine":
+				hw.Machine = v
+			case "bios":
+				hw.BIOS = v
+			case "scsihw":
+				hw.SCSIHardware = v
+			case "balloon":
+				hw.Balloon = v == "1"
+			case "agent":
+				hw.Agent = v == "1"
+			case "model":
+				hw.Model = v
+			case "address":
+				hw.Address = v
+			case "tags":
+				vm.Tags = strings.Split(v, ",")
 			case "bridge":
 				hw.Bridge = v
 			case "vlan":
