@@ -38,7 +38,8 @@ EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestCrashDuringAResize TestC
 	$(RACELESS)
 # Of these the race detector gets none: they take minutes with it, and others run the same
 # parts of the program.
-RACELESS   = TestRenamedNodes TestRepositoryOutage TestDeadNodesAreReplaced TestGhosts TestPausedIsNotDead TestNodeThatDoesNotComeBack TestConsoleOfAMachineThatDoesNotComeUp TestHostilePushes TestDestroyKeepsWhatCameLater \
+RACELESS   = TestNodesThatLeaveTheInventory TestReplacement TestCommitThatCannotBeFetched TestControlPlanesThatSomebodyDestroyed TestNodeThatBootsForEver TestAPIThatItsConfigKeepsDown TestEditsArePutBack TestUnhealthyControlPlanesHoldTurns \
+	TestRenamedNodes TestRepositoryOutage TestDeadNodesAreReplaced TestGhosts TestPausedIsNotDead TestNodeThatDoesNotComeBack TestConsoleOfAMachineThatDoesNotComeUp TestHostilePushes TestDestroyKeepsWhatCameLater \
 	TestSharedSecrets TestDestroyReportsAControlPlaneOutOfSight TestGhostThatMayHaveVMs TestNoSecretEscapes TestPolicyHoldsBesideAWrongConfig TestPolicyThatIsNotKnown TestQuickStart \
 	TestBareLabLeadsOn TestLabCommand TestLooking TestScreens TestSupportBundle TestCIOfInitRepo TestDoctorSees
 EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox

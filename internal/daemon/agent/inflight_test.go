@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -118,6 +119,7 @@ func TestPeopleInADrain(t *testing.T) {
 // none down, and the status names who is away, also when one of them is back: a node that
 // is not Ready has spent the budget. When both are, the change rolls.
 func TestUnhealthyControlPlanesHoldTurns(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 5, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -54,6 +55,7 @@ func TestPutBack(t *testing.T) {
 // history names who it was. What an autoscaler sets is left, and so is what insists; with
 // `heal: observe` an edit is reported only.
 func TestEditsArePutBack(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		const (
 			deployment = "/apis/apps/v1/namespaces/apps/deployments/podinfo"

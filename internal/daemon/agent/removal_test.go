@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -65,6 +66,7 @@ func (s *sim) nodeObjects() []string {
 // TestNodesThatLeaveTheInventory: a worker and two control planes are removed, with VM,
 // Node object and member of etcd, and the quorum is never lost.
 func TestNodesThatLeaveTheInventory(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 3}
 		s := newSim(t, sz, lab.Config{})
@@ -103,6 +105,7 @@ func TestNodesThatLeaveTheInventory(t *testing.T) {
 // again, the founder's, too, after its member was removed from etcd; with two of three
 // destroyed nothing is, because etcd has no quorum.
 func TestControlPlanesThatSomebodyDestroyed(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -147,6 +150,7 @@ func TestControlPlanesThatSomebodyDestroyed(t *testing.T) {
 // TestReplacement: each node whose token changed gets a new machine, once, and nothing
 // else is made again.
 func TestReplacement(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) { replacedWith(t, size{ControlPlanes: 3, Workers: 2}, lab.Config{}, nil) })
 }
 

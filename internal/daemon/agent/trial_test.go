@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -59,6 +60,7 @@ func TestFirewallThatLocksTheAgentOut(t *testing.T) {
 // gets the next config as it boots, in a boot of its own where that takes one, and the others
 // follow.
 func TestNodeThatBootsForEver(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	for name, c := range map[string]struct{ proxy, wk1 string }{
 		"corrected as it boots": {"http://10.10.0.1:3128", "dev-wk-1:1"},
 		"corrected by a reboot": {"http://10.10.0.1:3129", "dev-wk-1:2"},
