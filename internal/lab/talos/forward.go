@@ -1,25 +1,20 @@
-//lint:file-ignore SA1019 every version the lab simulates shows by the deprecated metadata which machine an answer is from
-
 package talos
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
-	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/relay"
 )
 
 // A configured machine passes calls on: metadata "node" sends one to another
@@ -121,15 +116,9 @@ func (b *boot) routeUnary(ctx context.Context, req any, method string, handler g
 		resp, _, err := b.callAt(ctx, nodes[0], req, method)
 		return resp, err
 	}
-	var all protoreflect.Message
-	for _, node := range nodes {
-		resp, empty, err := b.callAt(ctx, node, req, method)
-		if err != nil {
-			resp = empty
-		}
-		all = mergeAnswer(all, resp, node, err)
-	}
-	return all.Interface(), nil
+	return relay.AskAll(nodes, func(node string) (answer, empty proto.Message, err error) {
+		return b.callAt(ctx, node, req, method)
+	}), nil
 }
 
 // callAt carries out a unary call on another machine. empty is an answer
@@ -144,7 +133,7 @@ func (b *boot) callAt(ctx context.Context, node string, req any, method string) 
 			if m.MethodName != name {
 				continue
 			}
-			empty, err = emptyAnswer(service, name)
+			empty, err = relay.EmptyAnswer(service, name)
 			if err != nil {
 				return nil, nil, err
 			}
@@ -165,38 +154,6 @@ func (b *boot) callAt(ctx context.Context, node string, req any, method string) 
 	return nil, nil, status.Errorf(codes.Unimplemented, "unknown method %s for service %s", name, service)
 }
 
-// mergeAnswer puts one machine's answer, or its error, into the common one.
-func mergeAnswer(all protoreflect.Message, one proto.Message, node string, err error) protoreflect.Message {
-	msg := one.ProtoReflect()
-	if all == nil {
-		all = msg.New()
-	}
-	field := msg.Descriptor().Fields().ByName("messages")
-	list := all.Mutable(field).List()
-	if err != nil {
-		element := list.NewElement()
-		markNode(element.Message(), node, err)
-		list.Append(element)
-		return all
-	}
-	for i := range msg.Get(field).List().Len() {
-		element := msg.Get(field).List().Get(i)
-		markNode(element.Message(), node, nil)
-		list.Append(element)
-	}
-	return all
-}
-
-// markNode sets in a message which machine it is from.
-func markNode(msg protoreflect.Message, node string, err error) {
-	md := &common.Metadata{Hostname: node}
-	if err != nil {
-		st := status.Convert(err)
-		md.Error, md.Status = err.Error(), st.Proto()
-	}
-	msg.Set(msg.Descriptor().Fields().ByName("metadata"), protoreflect.ValueOfMessage(md.ProtoReflect()))
-}
-
 func (b *boot) routeStream(srv any, ss grpc.ServerStream, method string, handler grpc.StreamHandler) error {
 	nodes, many, err := b.readTargets(ss.Context(), method)
 	if err != nil {
@@ -206,105 +163,5 @@ func (b *boot) routeStream(srv any, ss grpc.ServerStream, method string, handler
 		return handler(srv, ss)
 	}
 	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	request := &sharedStream{ServerStream: ss, turn: make(chan struct{}, 1)}
-	if !many {
-		impl, err := b.serviceAt(ss.Context(), nodes[0], service)
-		if err != nil {
-			return err
-		}
-		return handler(impl, &replay{sharedStream: request})
-	}
-	failed := make([]error, len(nodes))
-	ask := func(i int) {
-		impl, err := b.serviceAt(ss.Context(), nodes[i], service)
-		if err == nil {
-			err = handler(impl, &replay{sharedStream: request, node: nodes[i]})
-		}
-		if err != nil && ss.Context().Err() == nil {
-			data := &common.Data{}
-			markNode(data.ProtoReflect(), nodes[i], err)
-			failed[i] = request.send(data)
-		}
-	}
-	var all sync.WaitGroup
-	for i := range nodes {
-		if slices.Contains(endless, method) {
-			all.Go(func() { ask(i) })
-		} else {
-			ask(i)
-		}
-	}
-	all.Wait()
-	return errors.Join(failed...)
-}
-
-// endless are the streams that may not end, so that machines are asked side by side.
-var endless = []string{"/machine.MachineService/Events", "/machine.MachineService/Dmesg", "/machine.MachineService/Logs"}
-
-// sharedStream is the stream of a client that several machines answer.
-type sharedStream struct {
-	grpc.ServerStream
-	turn chan struct{} // holds one value while it is read or written
-	sent []proto.Message
-}
-
-func (s *sharedStream) send(m any) error {
-	s.turn <- struct{}{}
-	defer func() { <-s.turn }()
-	return s.ServerStream.SendMsg(m)
-}
-
-// replay gives every machine the requests the client sent and marks what they send
-// back.
-type replay struct {
-	*sharedStream
-	node string // "" : do not mark
-	read int
-}
-
-func (r *replay) RecvMsg(m any) error {
-	into, ok := m.(proto.Message)
-	if !ok {
-		return fmt.Errorf("pass on a %T: not a protobuf message", m)
-	}
-	r.turn <- struct{}{}
-	defer func() { <-r.turn }()
-	if r.read == len(r.sent) {
-		if err := r.ServerStream.RecvMsg(m); err != nil {
-			return err
-		}
-		r.sent = append(r.sent, proto.Clone(into))
-	} else {
-		proto.Merge(into, r.sent[r.read])
-	}
-	r.read++
-	return nil
-}
-
-func (r *replay) SendMsg(m any) error {
-	if msg, ok := m.(proto.Message); ok && r.node != "" {
-		markNode(msg.ProtoReflect(), r.node, nil)
-	}
-	return r.send(m)
-}
-
-// emptyAnswer makes the answer message of a method.
-func emptyAnswer(service, method string) (proto.Message, error) {
-	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
-	if err != nil {
-		return nil, fmt.Errorf("find service %s: %w", service, err)
-	}
-	sd, ok := d.(protoreflect.ServiceDescriptor)
-	if !ok {
-		return nil, fmt.Errorf("find service %s: it is a %T", service, d)
-	}
-	md := sd.Methods().ByName(protoreflect.Name(method))
-	if md == nil {
-		return nil, fmt.Errorf("find method %s of %s: there is none", method, service)
-	}
-	t, err := protoregistry.GlobalTypes.FindMessageByName(md.Output().FullName())
-	if err != nil {
-		return nil, fmt.Errorf("find answer of %s: %w", method, err)
-	}
-	return t.New().Interface(), nil
+	return relay.Stream(ss, method, nodes, many, func(node string) (any, error) { return b.serviceAt(ss.Context(), node, service) }, handler)
 }

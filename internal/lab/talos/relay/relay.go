@@ -1,0 +1,169 @@
+//lint:file-ignore SA1019 every version the lab simulates shows by the deprecated metadata which machine an answer is from
+
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/siderolabs/talos/pkg/machinery/api/common"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// AskAll asks several machines, one after the other, and puts their answers and errors into one.
+// ask returns an answer without content, too, for an error to be put into.
+func AskAll(nodes []string, ask func(node string) (answer, empty proto.Message, err error)) any {
+	var all protoreflect.Message
+	for _, node := range nodes {
+		resp, empty, err := ask(node)
+		if err != nil {
+			resp = empty
+		}
+		all = mergeAnswer(all, resp, node, err)
+	}
+	return all.Interface()
+}
+
+// mergeAnswer puts one machine's answer, or its error, into the common one.
+func mergeAnswer(all protoreflect.Message, one proto.Message, node string, err error) protoreflect.Message {
+	msg := one.ProtoReflect()
+	if all == nil {
+		all = msg.New()
+	}
+	field := msg.Descriptor().Fields().ByName("messages")
+	list := all.Mutable(field).List()
+	if err != nil {
+		element := list.NewElement()
+		markNode(element.Message(), node, err)
+		list.Append(element)
+		return all
+	}
+	for i := range msg.Get(field).List().Len() {
+		element := msg.Get(field).List().Get(i)
+		markNode(element.Message(), node, nil)
+		list.Append(element)
+	}
+	return all
+}
+
+// markNode sets in a message which machine it is from.
+func markNode(msg protoreflect.Message, node string, err error) {
+	md := &common.Metadata{Hostname: node}
+	if err != nil {
+		st := status.Convert(err)
+		md.Error, md.Status = err.Error(), st.Proto()
+	}
+	msg.Set(msg.Descriptor().Fields().ByName("metadata"), protoreflect.ValueOfMessage(md.ProtoReflect()))
+}
+
+// Stream has machines answer a client's stream: one as if it were the one that was called, or
+// several whose messages are marked. find returns what implements the service on a machine.
+func Stream(ss grpc.ServerStream, method string, nodes []string, many bool, find func(node string) (any, error), handler grpc.StreamHandler) error {
+	request := &sharedStream{ServerStream: ss, turn: make(chan struct{}, 1)}
+	if !many {
+		impl, err := find(nodes[0])
+		if err != nil {
+			return err
+		}
+		return handler(impl, &replay{sharedStream: request})
+	}
+	failed := make([]error, len(nodes))
+	ask := func(i int) {
+		impl, err := find(nodes[i])
+		if err == nil {
+			err = handler(impl, &replay{sharedStream: request, node: nodes[i]})
+		}
+		if err != nil && ss.Context().Err() == nil {
+			data := &common.Data{}
+			markNode(data.ProtoReflect(), nodes[i], err)
+			failed[i] = request.send(data)
+		}
+	}
+	var all sync.WaitGroup
+	for i := range nodes {
+		if slices.Contains(endless, method) {
+			all.Go(func() { ask(i) })
+		} else {
+			ask(i)
+		}
+	}
+	all.Wait()
+	return errors.Join(failed...)
+}
+
+// endless are the streams that may not end, so that machines are asked side by side.
+var endless = []string{"/machine.MachineService/Events", "/machine.MachineService/Dmesg", "/machine.MachineService/Logs"}
+
+// sharedStream is the stream of a client that several machines answer.
+type sharedStream struct {
+	grpc.ServerStream
+	turn chan struct{} // holds one value while it is read or written
+	sent []proto.Message
+}
+
+func (s *sharedStream) send(m any) error {
+	s.turn <- struct{}{}
+	defer func() { <-s.turn }()
+	return s.ServerStream.SendMsg(m)
+}
+
+// replay gives every machine the requests the client sent and marks what they send
+// back.
+type replay struct {
+	*sharedStream
+	node string // "" : do not mark
+	read int
+}
+
+func (r *replay) RecvMsg(m any) error {
+	into, ok := m.(proto.Message)
+	if !ok {
+		return fmt.Errorf("pass on a %T: not a protobuf message", m)
+	}
+	r.turn <- struct{}{}
+	defer func() { <-r.turn }()
+	if r.read == len(r.sent) {
+		if err := r.ServerStream.RecvMsg(m); err != nil {
+			return err
+		}
+		r.sent = append(r.sent, proto.Clone(into))
+	} else {
+		proto.Merge(into, r.sent[r.read])
+	}
+	r.read++
+	return nil
+}
+
+func (r *replay) SendMsg(m any) error {
+	if msg, ok := m.(proto.Message); ok && r.node != "" {
+		markNode(msg.ProtoReflect(), r.node, nil)
+	}
+	return r.send(m)
+}
+
+// EmptyAnswer makes the answer message of a method.
+func EmptyAnswer(service, method string) (proto.Message, error) {
+	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
+	if err != nil {
+		return nil, fmt.Errorf("find service %s: %w", service, err)
+	}
+	sd, ok := d.(protoreflect.ServiceDescriptor)
+	if !ok {
+		return nil, fmt.Errorf("find service %s: it is a %T", service, d)
+	}
+	md := sd.Methods().ByName(protoreflect.Name(method))
+	if md == nil {
+		return nil, fmt.Errorf("find method %s of %s: there is none", method, service)
+	}
+	t, err := protoregistry.GlobalTypes.FindMessageByName(md.Output().FullName())
+	if err != nil {
+		return nil, fmt.Errorf("find answer of %s: %w", method, err)
+	}
+	return t.New().Interface(), nil
+}
