@@ -35,6 +35,8 @@ type settings struct {
 	alias    string         // of the machine's one link
 	vip      netip.Addr
 	endpoint netip.Addr // of the Kubernetes API; zero: a name
+	// discovers: a discovery service has the addresses of the other machines.
+	discovers bool
 	// homeless: the node's address lies inside the pod or the service network,
 	// and Talos never takes such an address for the node's own.
 	homeless bool
@@ -68,6 +70,7 @@ func (m *machine) readSettings(cfg config.Provider) (*settings, error) {
 		// A name is resolved somewhere else: the zero address.
 		s.endpoint, _ = netip.ParseAddr(c.ClusterEndpoint().Hostname())
 	}
+	s.discovers = len(cfg.DiscoveryServiceConfigs()) > 0
 	for _, e := range cfg.ExtensionServiceConfigs() {
 		s.services[e.Name()] = true
 	}

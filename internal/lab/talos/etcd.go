@@ -347,7 +347,7 @@ func (f *Fleet) settleEtcd(machines []*machine) {
 			continue
 		}
 		for _, e := range f.etcds {
-			if e.ca == b.set.etcdCA && e.canServe() && e.findLearner() == nil {
+			if e.ca == b.set.etcdCA && e.canServe() && b.findsEtcd(e) && e.findLearner() == nil {
 				b.joinEtcd(e)
 				e.electLeader()
 				break

@@ -123,58 +123,6 @@ func (b *boot) localMember() *member {
 	return nil
 }
 
-// reachEtcd is the etcd that answers this machine when it asks the control
-// planes of its cluster. A machine whose own etcd is a second one for the same
-// cluster gets now one, now the other (recorded).
-func (b *boot) reachEtcd() (*etcd, error) {
-	if b.seeksPlanes() {
-		return nil, errors.New("no controlplane endpoints discovered yet")
-	}
-	var own *etcd
-	if m := b.localMember(); m != nil && !m.learner {
-		own = m.of
-	}
-	var lost *etcd
-	var all []*etcd
-	for _, e := range b.f.etcds {
-		switch {
-		case e.ca != b.set.etcdCA || !slices.ContainsFunc(e.members, (*member).isUp):
-		case !e.hasQuorum():
-			lost = e
-		case e.canServe() || e == own:
-			all = append(all, e)
-		}
-	}
-	switch {
-	case len(all) == 0 && lost != nil:
-		return nil, b.missLeader(lost, listDelay)
-	case len(all) == 0:
-		return nil, errHang
-	case all[0] == own:
-		return own, nil
-	}
-	b.queries++
-	return all[b.queries%len(all)], nil
-}
-
-// discovery is for how long after a boot a machine may not know the control planes yet.
-const discovery = 6 * time.Second
-
-// seeksPlanes reports whether the machine has not found the control planes of its cluster
-// since it booted. In the recordings it was so on about every second boot; here it is on each
-// second one that is asked in time.
-func (b *boot) seeksPlanes() bool {
-	if b.resumed.IsZero() || time.Since(b.resumed) > b.f.world.Scale(discovery) {
-		return false
-	}
-	if !b.sought {
-		b.sought = true
-		b.f.searches++
-		b.seeks = b.f.searches%2 == 1
-	}
-	return b.seeks
-}
-
 // Bootstrap founds an etcd on this machine, if it has none. Whether another
 // machine has one is not looked at, as in life.
 func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapRequest) (*machineapi.BootstrapResponse, error) {

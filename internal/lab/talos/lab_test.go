@@ -311,22 +311,33 @@ type books struct {
 	cas      map[string]bool
 	drained  []string // nodes that were drained, or uncordoned
 	drains   []func() // what ends those that wait
+	awaited  []*awaited
+}
+
+// awaited is an endpoint that a machine waits for.
+type awaited struct {
+	at      netip.Addr
+	answers func()
 }
 
 type api struct {
 	ca, etcd string
 	world.ControlPlane
-	stopped bool
+	up, stopped bool
 }
 
 func (k *books) ServeAPI(ca, etcd string, p world.ControlPlane, ready func(bool)) func() {
 	k.mu.Lock()
-	k.apis = append(k.apis, api{ca, etcd, p, false})
+	k.apis = append(k.apis, api{ca: ca, etcd: etcd, ControlPlane: p})
 	i := len(k.apis) - 1
 	k.mu.Unlock()
 	cancel := k.world.After(k.world.Latency.ImagePull+k.world.Latency.API, func() {
+		k.mu.Lock()
+		k.apis[i].up = true
+		k.mu.Unlock()
 		ready(true)
 		k.settle()
+		k.answerEndpoints()
 	})
 	return func() {
 		cancel()
@@ -336,9 +347,34 @@ func (k *books) ServeAPI(ca, etcd string, p world.ControlPlane, ready func(bool)
 	}
 }
 
-func (k *books) AwaitEndpoint(_ string, _ netip.Addr, answers func()) func() {
-	answers()
-	return func() {}
+func (k *books) AwaitEndpoint(_ string, at netip.Addr, answers func()) func() {
+	w := &awaited{at, answers}
+	k.mu.Lock()
+	k.awaited = append(k.awaited, w)
+	k.mu.Unlock()
+	k.answerEndpoints()
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		k.awaited = slices.DeleteFunc(k.awaited, func(other *awaited) bool { return other == w })
+	}
+}
+
+// answerEndpoints notifies those whose endpoint is that of an API that runs.
+func (k *books) answerEndpoints() {
+	k.mu.Lock()
+	var answered []func()
+	k.awaited = slices.DeleteFunc(k.awaited, func(w *awaited) bool {
+		ok := slices.ContainsFunc(k.apis, func(a api) bool { return a.up && !a.stopped && (a.Address == w.at || a.VIP == w.at) })
+		if ok {
+			answered = append(answered, w.answers)
+		}
+		return ok
+	})
+	k.mu.Unlock()
+	for _, answer := range answered {
+		answer()
+	}
 }
 
 func (k *books) RunKubelet(ca string, n world.Kubelet, ready func(bool)) func() {

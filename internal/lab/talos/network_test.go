@@ -241,7 +241,7 @@ func TestLoopback(t *testing.T) {
 	for _, n := range []node{first, worker} {
 		l.eventually(func() error {
 			_, err := l.insecure(n).ApplyConfiguration(within(time.Second), &machineapi.ApplyConfigurationRequest{
-				Data: l.config(n, "v1.13.9"), Mode: machineapi.ApplyConfigurationRequest_AUTO,
+				Data: l.config(n, "v1.13.9", endpointAt(first.ip)), Mode: machineapi.ApplyConfigurationRequest_AUTO,
 			})
 			if l.view(n).Configured {
 				return nil // the answer may be lost on a busy machine

@@ -2,7 +2,6 @@ package talos
 
 import (
 	"fmt"
-	"net/netip"
 	"reflect"
 	"strings"
 
@@ -215,37 +214,7 @@ func (b *boot) reportToKubernetes() {
 		b.apiReady = false
 	}
 
-	var e *endpoint
-	if b.lacksEndpoint() {
-		e = &endpoint{b.set.kubeCA, b.set.endpoint}
-	}
-	b.endpoint.setWanted(b, e, func(e endpoint, answers func(bool)) func() {
-		return b.f.kubernetes.AwaitEndpoint(e.ca, e.addr, func() { answers(true) })
-	}, func(bool) {
-		b.reached = true
-		b.reopenAPI()
-	})
-}
-
-// endpoint is the address of the Kubernetes API in the config of a node.
-type endpoint struct {
-	ca   string
-	addr netip.Addr
-}
-
-// lacksEndpoint reports whether the endpoint of this boot's config is a virtual
-// address that has not answered yet. An address of a machine itself needs no one to
-// hold it.
-func (b *boot) lacksEndpoint() bool {
-	if b.reached || b.f.kubernetes == nil || b.set == nil || !b.set.endpoint.IsValid() {
-		return false
-	}
-	for _, m := range b.f.machines {
-		if m.boot != nil && m.boot.address.Addr() == b.set.endpoint {
-			return false
-		}
-	}
-	return true
+	b.awaitEndpoint()
 }
 
 // uncordonNode takes back the cordon of the drain before, at the end of a boot.
