@@ -40,6 +40,7 @@ type member struct {
 	learned bool // has caught up and waits to be made a voter
 	started bool // has become healthy since it runs
 	on      *boot
+	upSince time.Time // since when the others are connected with it; zero: they are not
 }
 
 const (
@@ -52,6 +53,12 @@ const (
 	// fails, however long it learns.
 	learnerAnswers = 7100 * time.Millisecond
 	learnerFails   = 7500 * time.Millisecond
+
+	// How long a member must have been connected to count in etcd's guard of changes, and when
+	// Talos asks again to be added.
+	// Source: etcd v3.6.12, etcdserver.HealthInterval; talos v1.13.9, services.buildInitialCluster.
+	healthInterval = 5 * time.Second
+	joinPause      = 3 * time.Second
 
 	leavePause    = 10 * time.Second
 	leavePatience = 5 * time.Minute
@@ -170,7 +177,7 @@ func (b *boot) runEtcd(m *member, d time.Duration) {
 // startAnswering lets a member answer and be counted, if it still is one.
 func (b *boot) startAnswering(m *member) {
 	if slices.Contains(m.of.members, m) {
-		m.on = b
+		m.on, m.unnamed = b, false
 	}
 }
 
@@ -197,13 +204,20 @@ func (b *boot) stopEtcd() {
 	}
 }
 
-// joinEtcd makes the machine a learner of an etcd that serves. A member of the
+// joinEtcd makes the machine a learner of an etcd that serves, unless that refuses. A member of the
 // same name is removed first: a node with an empty data directory can only be
 // that node re-created (as in the source of v1.13.9).
-func (b *boot) joinEtcd(e *etcd) {
+func (b *boot) joinEtcd(e *etcd) error {
 	f := b.f
-	if i := slices.IndexFunc(e.members, func(m *member) bool { return m.name == b.hostname() }); i >= 0 {
+	interval := f.world.Scale(healthInterval)
+	if i := slices.IndexFunc(e.members, func(m *member) bool { return m.name == b.hostname() && !m.unnamed }); i >= 0 {
+		if err := e.refuseRemoval(e.members[i], interval); err != nil {
+			return err
+		}
 		e.removeMember(e.members[i])
+	}
+	if err := e.refuseAdding(b.address.Addr(), interval); err != nil {
+		return err
 	}
 	m := &member{of: e, id: memberID(b.address.Addr(), time.Now()), name: b.hostname(), address: b.address.Addr(), unnamed: true, learner: true}
 	e.members = append(e.members, m)
@@ -219,24 +233,52 @@ func (b *boot) joinEtcd(e *etcd) {
 	f.world.Report(b.hostname(), "joins %s as a learner", e.id)
 	b.runAfter(f.step/2, func() { m.unnamed = false })
 	b.runEtcd(m, f.world.Latency.Learn)
+	return nil
+}
+
+// countActive counts the voters that etcd's guard of changes believes in: they have been up for
+// a while. Who is asked counts itself.
+func (e *etcd) countActive(interval time.Duration) (n int) {
+	var asked *member
+	for _, m := range e.voters() {
+		if m.isUp() && (asked == nil || m.upSince.Before(asked.upSince)) {
+			asked = m
+		}
+	}
+	for _, m := range e.voters() {
+		if m == asked || m.isUp() && time.Since(m.upSince) > interval {
+			n++
+		}
+	}
+	return n
 }
 
 // refuseRemoval is etcd's own guard: a member that runs stays while the others that run
 // would be no majority without it, and so does the last one; a dead one may go. (Talos
 // 1.13.9 with etcd 3.6.12: recorded.)
-func (e *etcd) refuseRemoval(m *member) error {
-	voters, up := e.voters(), 0
-	for _, o := range voters {
-		if o != m && o.isUp() {
-			up++
-		}
-	}
-	switch left := len(voters) - 1; {
+func (e *etcd) refuseRemoval(m *member, interval time.Duration) error {
+	switch left := len(e.voters()) - 1; {
 	case m.learner:
 	case left == 0:
 		return errTooFew
-	case m.isUp() && up < left/2+1:
+	case m.isUp() && e.countActive(interval)-1 < left/2+1:
 		return errUnhealthy
+	}
+	return nil
+}
+
+// refuseAdding is its guard of those who join: one learner at a time, an address once, and
+// the voters that are active would be a majority with one more.
+// Source: etcd v3.6.12, etcdserver.mayAddMember, isConnectedToQuorumAfterAddingNewMemberSince.
+func (e *etcd) refuseAdding(address netip.Addr, interval time.Duration) error {
+	voters := len(e.voters())
+	switch {
+	case voters > 1 && e.countActive(interval) < (voters+1)/2+1:
+		return errUnhealthy
+	case slices.ContainsFunc(e.members, func(m *member) bool { return m.address == address }):
+		return errAddressTaken
+	case e.findLearner() != nil:
+		return errLearner
 	}
 	return nil
 }
@@ -244,6 +286,9 @@ func (e *etcd) refuseRemoval(m *member) error {
 var (
 	errTooFew    = errors.New("etcdserver: re-configuration failed due to not enough started members")
 	errUnhealthy = errors.New("etcdserver: unhealthy cluster")
+
+	errAddressTaken = errors.New("etcdserver: Peer URLs already exists")
+	errLearner      = errors.New("etcdserver: too many learner members in cluster")
 )
 
 // removeMember takes a member out of the list. Its process, if it runs, ends: an
@@ -288,7 +333,7 @@ func (b *boot) leaveEtcd(wanted func() bool, done func(error)) {
 		case until.IsZero():
 			until = time.Now().Add(b.f.world.Scale(leavePatience))
 		}
-		err := m.of.refuseRemoval(m)
+		err := m.of.refuseRemoval(m, b.f.world.Scale(healthInterval))
 		if !m.of.hasQuorum() {
 			err = b.missLeader(m.of, 0)
 		}
@@ -325,6 +370,14 @@ func (b *boot) dropMember(m *member, done func(error)) {
 // settleEtcd lets elections, joins and promotions happen, and checks the rules.
 func (f *Fleet) settleEtcd(machines []*machine) {
 	for _, e := range f.etcds {
+		for _, m := range e.members {
+			switch {
+			case !m.isUp():
+				m.upSince = time.Time{}
+			case m.upSince.IsZero():
+				m.upSince = time.Now()
+			}
+		}
 		if l := e.findLearner(); l != nil && l.learned && l.isUp() && e.canServe() {
 			l.learner, l.learned = false, false
 			e.index++
@@ -347,11 +400,18 @@ func (f *Fleet) settleEtcd(machines []*machine) {
 			continue
 		}
 		for _, e := range f.etcds {
-			if e.ca == b.set.etcdCA && e.canServe() && b.findsEtcd(e) && e.findLearner() == nil {
-				b.joinEtcd(e)
-				e.electLeader()
-				break
+			if e.ca != b.set.etcdCA || !e.canServe() || !b.findsEtcd(e) {
+				continue
 			}
+			switch err := b.joinEtcd(e); {
+			case err == nil:
+				e.electLeader()
+			case errors.Is(err, errUnhealthy):
+				// It asks again. What else refuses it ends with a change.
+				b.joinable = false
+				b.runAfter(joinPause, func() { b.joinable = b.m.disk().member == nil })
+			}
+			break
 		}
 	}
 	f.checkSplit(machines)

@@ -205,7 +205,8 @@ func TestOneLearnerAtATime(t *testing.T) {
 		if _, err := l.members(cp(2), true); client.StatusCode(err) != codes.DeadlineExceeded && client.StatusCode(err) != codes.Unknown {
 			t.Errorf("the learner's own list: %v", err)
 		}
-		time.Sleep(l.world.Latency.Learn)
+		// The second one counts when it has been there for 5 s, and the third asks each 3 s.
+		time.Sleep(l.world.Latency.Learn + 4*time.Second)
 		l.wantMembers(cp(1), "cp1", "cp2", "cp3 (learner)")
 		time.Sleep(l.world.Latency.Learn)
 		l.wantMembers(cp(3), "cp1", "cp2", "cp3")
@@ -388,6 +389,100 @@ func TestReplacedControlPlane(t *testing.T) {
 			t.Errorf("%+v", v)
 		}
 		l.wantViolations()
+	})
+}
+
+// TestJoinNeedsActiveVoters: etcd adds nobody while a voter is away, nor in the first seconds
+// after it is back. A single one has nobody to wait for.
+func TestJoinNeedsActiveVoters(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		second := cp(2).guest("v1.13.9")
+		l.bring("v1.13.9", cp(1))
+		l.bootstrap(cp(1))
+		time.Sleep(time.Minute)
+		l.fleet.PowerOn(second)
+		time.Sleep(time.Minute)
+		l.apply(cp(2), l.config(cp(2), "v1.13.9"))
+		time.Sleep(l.world.Latency.Apply + l.world.Latency.Learn + 2*time.Second)
+		l.wantMembers(cp(1), "cp1", "cp2")
+		l.bring("v1.13.9", cp(3))
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3")
+
+		l.fleet.PowerOff(402)
+		l.bring("v1.13.9", cp(4))
+		time.Sleep(5 * time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3")
+		if state := l.serviceState(cp(4), "etcd"); state != "Preparing" {
+			t.Errorf("its etcd is %s, want one that waits", state)
+		}
+		l.fleet.PowerOn(second)
+		var back time.Time
+		for l.view(cp(4)).Etcd == "" {
+			time.Sleep(100 * time.Millisecond)
+			if up := l.view(cp(1)).Up; back.IsZero() && up == 3 {
+				back = time.Now()
+			}
+		}
+		if waited := time.Since(back); waited < 5*time.Second || waited > 9*time.Second {
+			t.Errorf("it joins %v after the voter is back, want 5 s and at most a retry more", waited)
+		}
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3", "cp4")
+
+		// Of five, one that is away is not needed.
+		l.bring("v1.13.9", cp(5))
+		time.Sleep(time.Minute)
+		l.fleet.PowerOff(405)
+		l.bring("v1.13.9", cp(6))
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3", "cp4", "cp5", "cp6")
+		l.wantViolations()
+	})
+}
+
+// TestRemovalNeedsActiveVoters: a voter that came back a moment ago does not count yet.
+func TestRemovalNeedsActiveVoters(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1), cp(2), cp(3))
+		ids := l.memberIDs(cp(1))
+		if err := l.fleet.Partition(403, true); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if err := l.fleet.Partition(403, false); err != nil {
+			t.Fatal(err)
+		}
+		remove := func() error {
+			return l.admin(cp(1)).EtcdRemoveMemberByID(within(time.Second), &machineapi.EtcdRemoveMemberByIDRequest{MemberId: ids["cp2"]})
+		}
+		time.Sleep(3 * time.Second)
+		if err := remove(); err == nil || !strings.Contains(err.Error(), "etcdserver: unhealthy cluster") {
+			t.Errorf("3 s after it is back: %v", err)
+		}
+		time.Sleep(3 * time.Second)
+		if err := remove(); err != nil {
+			t.Errorf("6 s after it is back: %v", err)
+		}
+		l.wantMembers(cp(1), "cp1", "cp3")
+	})
+}
+
+// TestAddressOfAMember: an address that another member has is added no second time.
+func TestAddressOfAMember(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1), cp(2), cp(3), cp(4), cp(5)) // so many that one may be away
+		l.fleet.PowerOff(405)
+		renamed := cp(5)
+		renamed.name, renamed.vmid = "cp9", 409
+		l.bring("v1.13.9", renamed)
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3", "cp4", "cp5")
+		if err := l.admin(cp(1)).EtcdRemoveMemberByID(within(time.Second), &machineapi.EtcdRemoveMemberByIDRequest{MemberId: l.memberIDs(cp(1))["cp5"]}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3", "cp4", "cp9")
 	})
 }
 

@@ -270,7 +270,7 @@ func (s *machineService) EtcdRemoveMemberByID(ctx context.Context, in *machineap
 		if i < 0 {
 			return status.Errorf(codes.NotFound, "failed to remove member %d: etcdserver: member not found", id)
 		}
-		if err := e.refuseRemoval(e.members[i]); err != nil {
+		if err := e.refuseRemoval(e.members[i], s.b.f.world.Scale(healthInterval)); err != nil {
 			return fmt.Errorf("failed to remove member: failed to remove member %d: %w", id, err)
 		}
 		e.removeMember(e.members[i])
