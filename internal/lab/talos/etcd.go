@@ -59,6 +59,7 @@ const (
 	// Source: etcd v3.6.12, etcdserver.HealthInterval; talos v1.13.9, services.buildInitialCluster.
 	healthInterval = 5 * time.Second
 	joinPause      = 3 * time.Second
+	joinPatience   = 30 * time.Minute // until Talos asks no more
 
 	leavePause    = 10 * time.Second
 	leavePatience = 5 * time.Minute
@@ -236,6 +237,23 @@ func (b *boot) joinEtcd(e *etcd) error {
 	return nil
 }
 
+// seekAgain has the machine look for an etcd to join once more, if it is to.
+func (b *boot) seekAgain() {
+	b.joinable = b.m.disk().member == nil && b.findService("etcd").state == "Preparing"
+}
+
+// limitJoin ends the service of an etcd that has found nothing to join for too long: what comes
+// later it does not notice, until the next boot or a Bootstrap.
+// Source: talos v1.13.9, constants.EtcdJoinTimeout, services.buildInitialCluster.
+func (b *boot) limitJoin(s *service) {
+	b.runAfter(joinPatience, func() {
+		if b.m.disk().member == nil && s.state == "Preparing" && b.services["etcd"] == s {
+			b.joinable = false
+			s.moveTo("Failed", "Failed to run pre stage: failed to build initial etcd cluster: failed to build cluster arguments: 1 error(s) occurred:\n\ttimeout")
+		}
+	})
+}
+
 // countActive counts the voters that etcd's guard of changes believes in: they have been up for
 // a while. Who is asked counts itself.
 func (e *etcd) countActive(interval time.Duration) (n int) {
@@ -396,7 +414,7 @@ func (f *Fleet) settleEtcd(machines []*machine) {
 		if b.seeksPlanes() {
 			// It looks again once it has found them.
 			b.joinable = false
-			b.runAfter(discovery+f.step*3/2, func() { b.joinable = b.m.disk().member == nil })
+			b.runAfter(discovery+f.step*3/2, b.seekAgain)
 			continue
 		}
 		for _, e := range f.etcds {
@@ -409,7 +427,7 @@ func (f *Fleet) settleEtcd(machines []*machine) {
 			case errors.Is(err, errUnhealthy):
 				// It asks again. What else refuses it ends with a change.
 				b.joinable = false
-				b.runAfter(joinPause, func() { b.joinable = b.m.disk().member == nil })
+				b.runAfter(joinPause, b.seekAgain)
 			}
 			break
 		}

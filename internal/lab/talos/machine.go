@@ -283,6 +283,7 @@ func (b *boot) configureMachine(cfg config.Provider) {
 	b.f.world.Spend("node", b.hostname(), 0, "boot/"+b.m.subject(), "apply/"+b.m.subject())
 	b.f.world.Report(b.hostname(), "configured, at %s", b.address.Addr())
 	b.startNodeServices()
+	b.limitBoot()
 }
 
 // learnAuthority remembers the machine CA of a control plane's config. In life

@@ -2,6 +2,7 @@ package talos
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
@@ -89,7 +90,7 @@ func (b *boot) runLeave(d *sequence) {
 	left := func(err error) {
 		b.endPhase("leave", "leaveEtcd")
 		if err != nil {
-			b.failSequence(err)
+			b.failSequence("reset", 4, err)
 			return
 		}
 		b.stopServices(d, silence/4)
@@ -101,16 +102,27 @@ func (b *boot) runLeave(d *sequence) {
 	b.leaveEtcd(func() bool { return b.sequence == d }, left)
 }
 
-// failSequence ends a reset that cannot leave etcd: the machine reboots as it is (recorded as
-// far as that; that it boots ten seconds later is from the source).
-func (b *boot) failSequence(why error) {
-	b.publishStep(&machineapi.SequenceEvent{Sequence: "reset", Action: machineapi.SequenceEvent_STOP})
-	b.publishStep(&machineapi.SequenceEvent{Sequence: "reset", Error: &common.Error{
-		Message: "sequence failed: error running phase 4 in reset sequence: task 1/1: failed, " + why.Error()}})
+// failSequence ends a sequence in which something failed: the machine reboots as it is (recorded of
+// a reset that cannot leave etcd, as far as that; that it boots ten seconds later is from the source).
+func (b *boot) failSequence(name string, phase int, why error) {
+	b.publishStep(&machineapi.SequenceEvent{Sequence: name, Action: machineapi.SequenceEvent_STOP})
+	b.publishStep(&machineapi.SequenceEvent{Sequence: name, Error: &common.Error{
+		Message: fmt.Sprintf("sequence failed: error running phase %d in %s sequence: task 1/1: failed, %v", phase, name, why)}})
 	b.f.world.Report(b.hostname(), "fatal sequencer error: %v", why)
 	b.sequence = &sequence{stage: runtime.MachineStageRebooting, off: 10 * time.Second, then: b.m.startAgain}
-	b.stage = b.sequence.stage
+	b.stopping, b.stage = true, b.sequence.stage
 	b.fallSilent(b.sequence, silence)
+}
+
+// limitBoot ends a boot whose services do not come up in time.
+// Source: talos v1.13.9, StartAllServices, which is the ninth phase of a boot from a disk; what
+// follows is in runEntrypoint and handle of machined.
+func (b *boot) limitBoot() {
+	b.runAfter(constants.BootTimeout, func() {
+		if !b.sequenced && !b.stopping {
+			b.failSequence("boot", 9, context.DeadlineExceeded)
+		}
+	})
 }
 
 // stopServices stops everything else.

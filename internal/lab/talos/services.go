@@ -205,6 +205,7 @@ func (b *boot) startEtcd() {
 	case m == nil:
 		s.moveTo("Preparing", "Running pre state")
 		b.runAfter(joinWait, func() { b.joinable = true })
+		b.limitJoin(s)
 	case !slices.Contains(m.of.members, m):
 		s.moveTo("Preparing", "Running pre state")
 		b.runAfter(b.f.step*3/2, func() {
