@@ -3,6 +3,7 @@ package kube
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/drain"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
@@ -162,28 +164,19 @@ func (s *store) evictPod(ns, name string, opts metav1.DeleteOptions) error {
 	return err
 }
 
-// What Talos' own drain waits for: a budget, and pods to end.
-// Source: talos v1.13, pkg/kubernetes.
-const (
-	drainPause    = 5 * time.Second
-	drainLook     = time.Second
-	drainPatience = 5 * time.Minute
-	drainGrace    = 60
-)
-
 // DrainNode implements world.Drainer. What no controller would replace stays, as the pods of
 // DaemonSets and static pods do, and so does what a budget keeps for too long (recorded).
 func (c *Clusters) DrainNode(ca, node string, done func()) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	over, until := false, time.Now().Add(c.world.Scale(drainPatience))
+	over, d := false, drain.New(c.world.Now())
 	var try func()
 	try = func() {
 		if over {
 			return
 		}
-		wait := c.drainOnce(ca, node)
-		if wait == 0 || !time.Now().Before(until) {
+		wait := c.drainOnce(ca, node, d)
+		if wait == 0 {
 			over = true
 			c.queueCallback(done)
 			return
@@ -198,49 +191,32 @@ func (c *Clusters) DrainNode(ca, node string, done func()) (stop func()) {
 	}
 }
 
-// drainOnce cordons a node, asks to evict its pods and returns how long to wait for what is
-// left of them.
-func (c *Clusters) drainOnce(ca, node string) (wait time.Duration) {
-	cl := c.clusterUp(ca)
-	if cl == nil {
-		return drainPause
+// drainOnce cordons a node, asks to evict the pods it had then and returns how long to wait for
+// what is left of them.
+func (c *Clusters) drainOnce(ca, node string, d *drain.Drain) (wait time.Duration) {
+	cl, pods := c.clusterUp(ca), map[string]*pod{}
+	if cl != nil {
+		for _, p := range cl.boundTo(node) {
+			if p.owner != "" && !p.daemon && !p.mirror {
+				pods[p.uid] = p
+			}
+		}
+		if !d.HasPods() {
+			cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) (cordoned bool) {
+				rules.WriteAs(rules.Talos, o, func() { cordoned = rules.Cordon(o) })
+				return cordoned
+			})
+			d.ListPods(c.world.Now(), slices.Collect(maps.Keys(pods)))
+		}
 	}
-	cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) (cordoned bool) {
-		rules.WriteAs(rules.Talos, o, func() { cordoned = rules.Cordon(o) })
-		return cordoned
-	})
-	grace := int64(drainGrace)
-	for _, p := range cl.podsOf(node) {
-		ns, name := splitKey(p.key)
-		switch {
-		case p.owner == "" || p.daemon || p.mirror:
-			continue
-		case p.deleting:
-			wait = max(wait, drainLook)
-			continue
-		}
-		switch err := cl.store.evictPod(ns, name, metav1.DeleteOptions{GracePeriodSeconds: &grace}); {
-		case err == nil:
-			wait = max(wait, drainLook)
-		case apierrors.IsTooManyRequests(err):
-			wait = drainPause
-		case !apierrors.IsNotFound(err):
-			c.world.Log.Warn("lab drain cannot evict pod", "pod", p.key, "err", err)
-		}
+	evict, wait := d.Look(c.world.Now(), cl != nil, func(uid string) bool { return pods[uid] != nil })
+	grace := int64(drain.Grace)
+	for _, uid := range evict {
+		ns, name := splitKey(pods[uid].key)
+		err := cl.store.evictPod(ns, name, metav1.DeleteOptions{GracePeriodSeconds: &grace})
+		wait = max(wait, d.NoteEviction(c.world.Now(), uid, err))
 	}
 	return wait
-}
-
-// UncordonNode implements world.Drainer. Nothing can be written before an API is up.
-func (c *Clusters) UncordonNode(ca, node string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if cl := c.clusterUp(ca); cl != nil {
-		cl.store.updateObject(resNodes, objectKey("", node), func(o map[string]any) (changed bool) {
-			rules.WriteAs(rules.Talos, o, func() { changed = rules.Uncordon(o) })
-			return changed
-		})
-	}
 }
 
 // askBudget takes the eviction of a pod off the budget that guards it, if one does.

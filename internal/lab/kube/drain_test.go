@@ -29,14 +29,19 @@ func settled(t testing.TB, set kubernetes.Interface, app string, want int) {
 }
 
 // TestDrain: Talos' own drain cordons the node at once and moves away what a controller
-// replaces, as budgets allow. Pods without one, of DaemonSets and static pods stay. Talos takes
-// back its own cordon alone.
+// replaces, as budgets allow. Pods without one, of DaemonSets and static pods stay. The next boot
+// takes back its own cordon alone.
 func TestDrain(t *testing.T) {
 	bubble(t, func(t *testing.T, l *lab) {
 		set := l.running(apiAddr)
 		ready := newReadiness()
-		l.kube.RunKubelet(l.id, kubelet("wk-1", "10.0.0.21", 501), ready.call)
+		stop := l.kube.RunKubelet(l.id, kubelet("wk-1", "10.0.0.21", 501), ready.call)
 		<-ready.ch
+		bootAgain := func() {
+			stop()
+			stop = l.kube.RunKubelet(l.id, kubelet("wk-1", "10.0.0.21", 501), ready.call)
+			<-ready.ch
+		}
 		daemons := deployment("agent", 1)
 		_, err := set.AppsV1().DaemonSets("default").Create(ctx, &appsv1.DaemonSet{
 			ObjectMeta: daemons.ObjectMeta, Spec: appsv1.DaemonSetSpec{Selector: daemons.Spec.Selector, Template: daemons.Spec.Template},
@@ -80,7 +85,7 @@ func TestDrain(t *testing.T) {
 		settled(t, set, "kept", 0)
 		getPod(t, set, "bare")
 
-		l.kube.UncordonNode(l.id, "wk-1")
+		bootAgain()
 		if unschedulable, mark := node(); unschedulable || mark != "" {
 			t.Errorf("after the boot cordoned %v by %q", unschedulable, mark)
 		}
@@ -94,7 +99,7 @@ func TestDrain(t *testing.T) {
 		must(t, err)
 		l.kube.DrainNode(l.id, "wk-1", func() { done <- 0 })
 		<-done
-		l.kube.UncordonNode(l.id, "wk-1")
+		bootAgain()
 		if unschedulable, mark := node(); !unschedulable || mark != "" {
 			t.Errorf("somebody's cordon: %v by %q", unschedulable, mark)
 		}
@@ -119,5 +124,50 @@ func TestDrainThatIsStopped(t *testing.T) {
 		must(t, set.PolicyV1().PodDisruptionBudgets("default").Delete(ctx, "kept", metav1.DeleteOptions{}))
 		time.Sleep(10 * time.Minute)
 		settled(t, set, "kept", 1)
+	})
+}
+
+// TestDrainListsPodsOnce: what comes to a node while it is drained stays.
+func TestDrainListsPodsOnce(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.running(apiAddr)
+		ready := newReadiness()
+		l.kube.RunKubelet(l.id, kubelet("wk-1", "10.0.0.21", 501), ready.call)
+		<-ready.ch
+		for _, d := range []string{"kept", "late"} {
+			_, err := set.AppsV1().Deployments("default").Create(ctx, deployment(d, 1), metav1.CreateOptions{})
+			must(t, err)
+		}
+		settled(t, set, "kept", 1)
+		settled(t, set, "late", 1)
+		l.budgets(set, budget("kept", "kept", minAvailable("1")))
+		time.Sleep(time.Second)
+		done := make(chan struct{})
+		l.kube.DrainNode(l.id, "wk-1", func() { close(done) })
+		time.Sleep(10 * time.Second)
+		settled(t, set, "late", 0)
+		// Somebody lets pods come again.
+		n, err := set.CoreV1().Nodes().Get(ctx, "wk-1", metav1.GetOptions{})
+		must(t, err)
+		n.Spec.Unschedulable = false
+		_, err = set.CoreV1().Nodes().Update(ctx, n, metav1.UpdateOptions{})
+		must(t, err)
+		settled(t, set, "late", 1)
+		<-done
+		settled(t, set, "late", 1)
+		if n, err = set.CoreV1().Nodes().Get(ctx, "wk-1", metav1.GetOptions{}); err != nil || n.Spec.Unschedulable {
+			t.Errorf("cordoned again: %v, %v", n.Spec.Unschedulable, err)
+		}
+	})
+}
+
+// TestDrainWithoutAnAPI waits for a minute.
+func TestDrainWithoutAnAPI(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		start, done := time.Now(), make(chan time.Duration, 1)
+		l.kube.DrainNode(l.id, "wk-1", func() { done <- time.Since(start) })
+		if took := <-done; took < time.Minute || took > time.Minute+6*time.Second {
+			t.Errorf("it takes %v", took)
+		}
 	})
 }

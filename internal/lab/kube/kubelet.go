@@ -126,9 +126,14 @@ func (k *kubelet) registerNode() {
 			}
 		})
 		// Talos compares with its config, and looks at the Node when that changes or the
-		// machine boots. What somebody edits meanwhile stays (recorded).
+		// machine boots: then it takes its own cordon back. What somebody edits meanwhile stays (recorded).
 		if !again || !maps.Equal(before.k.NodeLabels(), k.k.NodeLabels()) || !slices.Equal(before.k.NodeTaints(), k.k.NodeTaints()) {
-			rules.WriteAs(rules.Talos, o, func() { system.ApplyConfig(o, k.k) })
+			rules.WriteAs(rules.Talos, o, func() {
+				system.ApplyConfig(o, k.k)
+				if !again {
+					rules.Uncordon(o)
+				}
+			})
 		}
 		return true
 	})

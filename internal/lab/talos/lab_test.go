@@ -309,7 +309,7 @@ type books struct {
 	kubelets map[string]world.Kubelet
 	ready    map[string]func(bool) // of kubelets
 	cas      map[string]bool
-	drained  []string // nodes that were drained, or uncordoned
+	drained  []string // nodes that were drained, or are no more
 	drains   []func() // what ends those that wait
 	awaited  []*awaited
 }

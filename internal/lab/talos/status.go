@@ -30,7 +30,6 @@ func (b *boot) evaluateState() {
 		if kubelet && b.extensionsUp() && (b.founded || (!b.set.control || b.findService("etcd").healthy) && !b.lacksEndpoint()) {
 			if !b.sequenced {
 				b.publishSequence("boot", machineapi.SequenceEvent_STOP)
-				b.uncordonNode()
 			}
 			b.sequenced = true
 		}
@@ -215,14 +214,6 @@ func (b *boot) reportToKubernetes() {
 	}
 
 	b.awaitEndpoint()
-}
-
-// uncordonNode takes back the cordon of the drain before, at the end of a boot.
-func (b *boot) uncordonNode() {
-	if k, ok := b.f.kubernetes.(world.Drainer); ok {
-		ca, node := b.set.kubeCA, b.set.kubelet.Node
-		b.f.queueEffect(func() { k.UncordonNode(ca, node) })
-	}
 }
 
 // takeReadiness learns how the machine's Kubernetes node does. On the node that

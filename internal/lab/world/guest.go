@@ -185,10 +185,9 @@ type Containers interface {
 // once.
 type Drainer interface {
 	// DrainNode cordons a node of the cluster with that CA and evicts its pods as Talos does, and
-	// calls done when it is through or has given up.
+	// calls done when it is through or has given up. The cordon is taken back when the kubelet of
+	// the node's next boot registers.
 	DrainNode(ca, node string, done func()) (stop func())
-	// UncordonNode takes the cordon back that DrainNode made.
-	UncordonNode(ca, node string)
 }
 
 // DiskCopier is what Guests may implement to copy what a guest keeps on a disk, as

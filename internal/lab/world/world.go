@@ -272,6 +272,9 @@ func (w *World) Events() []Event {
 	return append([]Event(nil), w.events...)
 }
 
+// Now is the host's time, which goes as fast as the world does.
+func (w *World) Now() time.Time { return w.start.Add(w.sinceStart()) }
+
 // sinceStart is the host's time since the world began.
 func (w *World) sinceStart() time.Duration {
 	return time.Duration(float64(time.Since(w.start)) * w.speed)

@@ -134,14 +134,12 @@ func Cordon(node map[string]any) bool {
 	return true
 }
 
-// Uncordon takes that back, and reports whether there was anything to take back.
-func Uncordon(node map[string]any) bool {
-	if TextAt(node, "metadata", "annotations", cordonedBy) == "" {
-		return false
+// Uncordon takes that back.
+func Uncordon(node map[string]any) {
+	if TextAt(node, "metadata", "annotations", cordonedBy) != "" {
+		delete(EnsureMap(node, "spec"), "unschedulable")
+		delete(EnsureMap(node, "metadata", "annotations"), cordonedBy)
 	}
-	delete(EnsureMap(node, "spec"), "unschedulable")
-	delete(EnsureMap(node, "metadata", "annotations"), cordonedBy)
-	return true
 }
 
 // parseTaint reads key=value:Effect or key:Effect.
