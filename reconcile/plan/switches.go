@@ -40,10 +40,11 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	}
 	_, restarted := m.o.Facts.Restarts[n.Name]
 	_, known := m.o.Facts.Settled[n.Name]
+	_, joined := m.o.Nodes.Value[n.Name]
 	switch {
 	case m.o.Nodes.Value[n.Name].Turn != "", restarted:
 		return false
-	case !known && !m.o.Facts.WasReady(), !known && m.o.VMs[n.Name].Presence == cluster.Absent:
+	case !known && (!m.o.Facts.WasReady() || m.o.VMs[n.Name].Presence == cluster.Absent || m.o.Nodes.Known && !joined):
 		return false // it is made
 	case i.Kind == cluster.LabelNode && i.Change == "":
 		return false // it only notes what is there
@@ -53,7 +54,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	case edited && observe, !known && observe:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.HealingOff, About: string(i.Kind), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + i.Text,
 			Hint: "correct it by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
-	case i.Kind == cluster.StartVM, i.Kind == cluster.ResumeVM, i.Kind == cluster.CreateVM:
+	case i.Kind == cluster.StartVM, i.Kind == cluster.ResumeVM, i.Kind == cluster.CreateVM, i.Kind == cluster.ApplyConfig:
 		return false // whatever the inventory has changed, it should run
 	case !edited && off:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,

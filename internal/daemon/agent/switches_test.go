@@ -57,3 +57,25 @@ func TestSwitchesOfTheNewestPush(t *testing.T) {
 		s.Halt()
 	})
 }
+
+// TestNewNodesUnderTheSwitches: a new node is made, and gets its first machine config, under any
+// of the switches by which nodes that are there are left alone.
+func TestNewNodesUnderTheSwitches(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		sz := size{ControlPlanes: 1, Workers: 1}
+		for _, of := range []string{"apply: off\n", "apply: approve\n", "heal: observe\n"} {
+			sz.Workers++
+			files := sz.Files()
+			changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", of+"cni: cilium\n")
+			s.Push(files, "a worker more, under "+of)
+			s.UntilReady(30 * time.Minute)
+		}
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
