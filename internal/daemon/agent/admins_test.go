@@ -31,24 +31,30 @@ func (l *life) approve(target) {
 	if err != nil {
 		return // nothing was read yet
 	}
-	digest := shown.Digest
-	if old := l.shown; old != "" && l.rnd.IntN(3) == 0 {
-		digest = old
+	meant := shown
+	if l.shown.Digest != "" && l.rnd.IntN(3) == 0 {
+		meant = l.shown
 	}
-	if l.shown = shown.Digest; l.rnd.IntN(4) == 0 {
+	if l.shown = shown; l.rnd.IntN(4) == 0 {
 		return // they think about it
 	}
-	l.plan("root approves a plan, shown now: %v, which waits: %v", digest == shown.Digest, shown.Unapproved)
-	before := l.guard.approvals()
-	l.guard.approve(shown)
-	err = l.Cluster().Approve(digest)
+	l.plan("root approves a plan, shown now: %v, which waits: %v", meant.Digest == shown.Digest, shown.Unapproved)
+	err = l.sendApproval(meant)
 	after, failed := l.Cluster().Forecast()
-	switch reason := cluster.ReasonOf(err); {
-	case reason == cluster.NotConfirmed, reason == cluster.NothingToAccept:
-		l.guard.takeBack(before)
-	case err == nil && failed == nil && digest != shown.Digest && digest != after.Digest:
+	if err == nil && failed == nil && meant.Digest != shown.Digest && meant.Digest != after.Digest {
 		l.Lab.World.Violate("approval", "a plan that is not shown any more was approved")
 	}
+}
+
+// sendApproval has root approve a plan, and the guard know of that one, and of no other that may be
+// shown by now.
+func (l *life) sendApproval(meant cluster.Forecast) error {
+	takeBack := l.guard.approve(meant)
+	err := l.Cluster().Approve(meant.Digest)
+	if reason := cluster.ReasonOf(err); reason == cluster.NotConfirmed || reason == cluster.NothingToAccept {
+		takeBack()
+	}
+	return err
 }
 
 // forget has root take the machine of a node for lost, which is refused where it works.
@@ -63,9 +69,10 @@ func (l *life) forget(t target) {
 	l.plan("root takes the machine of %s for lost", t.name)
 	_, works := l.guard.machineOf(t.name)
 	recently := l.guard.isTouched(t.name)
-	l.guard.loses(t.vm.Config["vmgenid"])
+	l.guard.loses(t.vm.Config["vmgenid"], true)
 	l.permitNew(t.name)
 	if l.Cluster().Forget(t.name, shown.Unfenced) != nil {
+		l.guard.loses(t.vm.Config["vmgenid"], false)
 		return
 	}
 	if l.planesLeave = l.planesLeave || t.n < l.size.ControlPlanes; works && !recently {
@@ -80,7 +87,6 @@ func (l *life) lose(t target) {
 	if !t.isOurs() || t.vm.Power != pve.Running || t.n < l.size.ControlPlanes && !l.canLosePlane() {
 		return
 	}
-	l.guard.silence(t.name)
 	l.guard.touch(t.name)
 	l.permitNew(t.name)
 	if l.rnd.IntN(2) == 0 {
@@ -159,8 +165,7 @@ func (s *sim) talosctl(address string, mode machineapi.ApplyConfigurationRequest
 func (l *life) helpOut() {
 	st := l.Status()
 	if shown, err := l.Cluster().Forecast(); err == nil && shown.Unapproved && st.Revision.Commit() == l.Head() {
-		l.guard.approve(shown)
-		_ = l.Cluster().Approve(shown.Digest) // it may be another one by now
+		_ = l.sendApproval(shown) // it may be another one by now
 	}
 	for _, w := range st.Waiting { // a trial on top of the agent's own leaves what was never saved
 		if w.Overdue && strings.Contains(w.Hint, "restart the node") {
@@ -178,14 +183,5 @@ func (l *life) helpOut() {
 		l.permitAll(true, true)
 		l.wishes.again++
 		l.ask("once more")
-	}
-}
-
-// wantKubelets checks that no kubelet that worked was stopped for an image that is nowhere.
-func (l *life) wantKubelets() {
-	for _, e := range l.Lab.World.Events() {
-		if strings.Contains(e.Text, "its kubelet is stopped for another image, which no registry has") {
-			l.T.Errorf("%s: %s", e.Subject, e.Text)
-		}
 	}
 }

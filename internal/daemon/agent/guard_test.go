@@ -27,33 +27,42 @@ type guard struct {
 
 	mu      sync.Mutex
 	size    size                       // that the inventory has
-	workers int                        // how many of them may be out of service at once
 	touched map[string]time.Time       // by node, when people had a hand in it last
 	reasons map[string]int             // by node, how many there were to take it down
 	boots   map[string]map[string]bool // by node, in which boots it was taken down
 	down    map[string]string          // by node that was taken down and does not work again yet, the boot
-	misled  bool                       // the list of pods is not what is there
+	out     map[string]bool            // the nodes that the agent was seen to have out of service last
+	misled  time.Time                  // when a list of pods was not what is there last
 
 	orders    []order
-	made      bool                 // the cluster was Ready: its nodes are there, and no longer being made
-	removals  int                  // how many machines may be deleted at once without approval
-	approved  map[string]bool      // commits, and machines that may be deleted
-	corrected map[string]bool      // nodes that were edited by hand
-	begins    map[string]beginning // by node, until it is seen to be taken out of service
-	deletable map[string]time.Time // machines, when one could be deleted last
-	lost      map[string]bool      // machines that root takes for lost
-	silent    map[string]time.Time // by node whose machine does not answer, since when
-	wentDown  map[string]string    // by node with the agent's mark, the boot in which it went down
+	asked     map[string]order           // every order, by commit
+	made      bool                       // the cluster was Ready: its nodes are there, and no longer being made
+	removals  int                        // how many machines may be deleted at once without approval
+	approvals []approval                 // the last one is in force
+	corrected map[string]time.Time       // by node, when it was edited by hand last
+	had       map[string]map[string]bool // by node, what of it the inventory may have had when it last was so
+	begins    map[string]beginning       // by node, until it is seen to be taken out of service
+	deletable map[string]time.Time       // machines, when one could be deleted last
+	lost      map[string]bool            // machines that root takes for lost
+	silent    map[string]time.Time       // machines that worked and do not, since when
+	wentDown  map[string]string          // by node with the agent's mark, the boot in which it went down
+	works     map[string]time.Time       // machines that work, since when
+	turned    map[string]time.Time       // by node, when it was in a turn last
+	looked    time.Time                  // when the world was looked at last
 }
 
 // justTouched is how long it may take until what people do is seen: a kubelet that is
 // silent is noticed after 40 s.
 const justTouched = time.Minute
 
+// misledFor is how long after a list of pods that was not true a node may go down that was
+// drained by it.
+const misledFor = 10 * time.Minute
+
 func newGuard(s *sim, sz size) *guard {
-	return &guard{s: s, size: sz, workers: 1, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{},
-		removals: max(s.Removals, 1), approved: map[string]bool{}, corrected: map[string]bool{}, begins: map[string]beginning{}, deletable: map[string]time.Time{},
-		lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]string{}}
+	return &guard{s: s, size: sz, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{}, out: map[string]bool{},
+		removals: max(s.Removals, 1), asked: map[string]order{}, corrected: map[string]time.Time{}, had: map[string]map[string]bool{}, begins: map[string]beginning{},
+		deletable: map[string]time.Time{}, lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]string{}, works: map[string]time.Time{}, turned: map[string]time.Time{}}
 }
 
 // touch notes that people have a hand in a node.
@@ -72,14 +81,6 @@ func (g *guard) permit(nodes ...string) {
 	}
 }
 
-// allow notes how many workers may be out of service at once; what has begun with more
-// may end.
-func (g *guard) allow(workers int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.workers = max(g.workers, workers)
-}
-
 // resize notes what the inventory has.
 func (g *guard) resize(sz size) {
 	g.mu.Lock()
@@ -87,22 +88,21 @@ func (g *guard) resize(sz size) {
 	g.size = sz
 }
 
-// mislead notes that a list of pods may not be what is there.
-func (g *guard) mislead() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.misled = true
-}
-
 // watch looks at every call.
 func (g *guard) watch(c world.CallRecord) {
 	_, op, _ := strings.Cut(c.Op, "/")
 	op = op[strings.LastIndex(op, "/")+1:]
+	if isLie(c) {
+		g.mu.Lock()
+		g.misled = time.Now()
+		g.mu.Unlock()
+	}
 	switch {
 	case c.System == "kube" && c.Op == "PATCH /api/v1/nodes/{name}":
 		g.judgeBudget("")
 		g.watchBeginnings(c.Subject)
 	case c.System == "kube" && g.awaitsBeginnings():
+		g.judgeBudget("")
 		g.watchBeginnings("")
 	case c.System == "pve" && c.Mutating && strings.Contains(c.Op, "/qemu/{vmid}"):
 		for _, vm := range g.s.Lab.PVE.VMs() {
@@ -131,17 +131,18 @@ func (g *guard) machineOf(name string) (found talos.MachineView, ok bool) {
 // judge looks at the world when a node is about to go down, for good or not.
 func (g *guard) judge(name string, forGood bool) {
 	m, works := g.machineOf(name)
-	if !works {
-		return
+	if works {
+		g.judgeBudget(name)
 	}
-	g.judgeBudget(name)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.judgeEtcd(name, forGood); !works {
+		return
+	}
 	recently := time.Since(g.touched[name]) < justTouched
 	if !recently {
 		g.judgeDrain(name)
 	}
-	g.judgeEtcd(name, forGood)
 	if !recently {
 		g.judgeSwitches(name, m)
 		g.judgeStaged(name, m.VMID)
@@ -168,7 +169,7 @@ func (g *guard) judgeDrain(name string) {
 	}
 	for _, p := range g.s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "") {
 		stays := toleratesCordons(p) || slices.ContainsFunc(p.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" || o.Kind == "Node" })
-		if on, _, _ := unstructured.NestedString(p.Object, "spec", "nodeName"); on == name && !stays && !g.misled {
+		if on, _, _ := unstructured.NestedString(p.Object, "spec", "nodeName"); on == name && !stays && time.Since(g.misled) > misledFor {
 			g.s.Lab.World.Violate("drain", "%s goes down, and pod %s is on it", name, p.GetName())
 		}
 	}
@@ -204,25 +205,38 @@ func (g *guard) judgeStaged(name string, vmid int) {
 	}
 }
 
-// judgeEtcd: without a control plane that goes down etcd has its quorum, unless it is the
-// only one; and one that goes for good is no member.
+// judgeEtcd: without a control plane that goes down, whether it works or not, those voters of
+// its etcd that answer are a majority, unless it is the only one; and one that goes for good is no
+// member. Voters that people have just had a hand in count as they may have been before. The
+// lock is held.
 func (g *guard) judgeEtcd(name string, forGood bool) {
-	for node, at := range g.touched {
-		if strings.HasPrefix(node, "dev-cp-") && time.Since(at) < justTouched {
-			return
-		}
-	}
 	m, _ := g.machineOf(name)
-	if forGood && m.Etcd != "" {
+	if m.Etcd != "" && forGood {
 		g.s.Lab.World.Violate("quorum", "%s is deleted, and is a member of etcd", name)
 	}
-	if m.Etcd != "" && !m.Learner && m.Voters > 1 && m.Up-1 < m.Voters/2+1 {
-		g.s.Lab.World.Violate("quorum", "%s goes down, and %d other voters of %d are up", name, m.Up-1, m.Voters)
+	if m.Etcd == "" || m.Learner || m.Voters == 1 {
+		return
+	}
+	others, on := 0, map[string]bool{}
+	for _, o := range g.s.Lab.Talos.Machines() {
+		on[o.Node] = true
+		if o.Node != name && o.Etcd == m.Etcd && !o.Learner && (o.Healthy || time.Since(g.touched[o.Node]) < justTouched) {
+			others++
+		}
+	}
+	for node, at := range g.touched { // those that are off, or deleted
+		if strings.HasPrefix(node, "dev-cp-") && !on[node] && time.Since(at) < justTouched {
+			others++
+		}
+	}
+	if others < m.Voters/2+1 {
+		g.s.Lab.World.Violate("quorum", "%s goes down, and %d other voters of %d answer", name, others, m.Voters)
 	}
 }
 
 // judgeBudget counts the nodes that the agent has out of service, with one that goes down
-// now.
+// now. Where fewer may be than were, those that are out of service by then go down one after the
+// other.
 func (g *guard) judgeBudget(going string) {
 	out := g.outOfService()
 	g.mu.Lock()
@@ -230,12 +244,32 @@ func (g *guard) judgeBudget(going string) {
 	if going != "" {
 		out[going] = true
 	}
-	for prefix, most := range map[string]int{"dev-cp-": 1, "dev-wk-": g.workers} {
-		names := slices.DeleteFunc(slices.Sorted(maps.Keys(out)), func(n string) bool { return !strings.HasPrefix(n, prefix) })
-		if len(names) > most && (going == "" || strings.HasPrefix(going, prefix)) {
+	for prefix, most := range map[string]int{"dev-cp-": 1, "dev-wk-": g.mostWorkers()} {
+		isOther := func(n string) bool { return !strings.HasPrefix(n, prefix) }
+		names := slices.DeleteFunc(slices.Sorted(maps.Keys(out)), isOther)
+		isNew := slices.ContainsFunc(names, func(n string) bool { return !g.out[n] })
+		if len(names) > most && isNew && (going == "" || strings.HasPrefix(going, prefix)) {
 			g.s.Lab.World.Violate("budget", "%v are out of service by the agent, and %d may be (%q goes down)", names, most, going)
 		}
+		down := slices.DeleteFunc(slices.Sorted(maps.Keys(g.down)), func(n string) bool {
+			m, _ := g.machineOf(n)
+			return isOther(n) || n == going || m.BootID == g.down[n] // it may be up still, when the request was lost
+		})
+		if len(down) >= most && strings.HasPrefix(going, prefix) {
+			g.s.Lab.World.Violate("budget", "%s goes down, %v are down by the agent, and %d may be", going, down, most)
+		}
 	}
+	g.out = out
+}
+
+// mostWorkers is how many workers may be out of service at once, by the orders that may be in
+// force. The lock is held.
+func (g *guard) mostWorkers() int {
+	most := 1
+	for _, o := range g.orders {
+		most = max(most, o.unavailable)
+	}
+	return most
 }
 
 // outOfService are the nodes that the agent has taken out of service: those that carry its
@@ -255,6 +289,7 @@ func (g *guard) outOfService() map[string]bool {
 		switch {
 		case works && m.BootID != boot:
 			delete(g.down, name)
+			g.turned[name] = time.Now()
 		case g.hasLeft(name):
 			delete(g.down, name)
 		case m.BootID != boot: // it may be up still, when the request was lost

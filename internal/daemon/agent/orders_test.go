@@ -2,7 +2,6 @@ package agent_test
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -18,9 +17,12 @@ type order struct {
 	window cluster.Window
 	apply  string
 	tokens map[string]string // by node that is to be replaced
-	// replaceDead: nodes that are dead get new machines.
-	replaceDead bool
-	over        time.Time // when a later one was read; zero: not yet
+	// observe: what somebody else has changed stays. replaceDead: nodes that are dead get new
+	// machines.
+	observe, replaceDead bool
+	unavailable          int               // how many workers may be out of service at once
+	of                   map[string]string // by node, what it asks for of its VM and its machine config
+	over                 time.Time         // when a later one was read; zero: not yet
 }
 
 // underWay is how long what was decided may be on its way: what it is decided on is looked
@@ -35,6 +37,13 @@ func (g *guard) orderNext(o order) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.orders = append(g.orders, o)
+	for node := range g.had {
+		if of, ok := o.of[node]; !ok {
+			delete(g.had, node) // it is made again when it is asked for again
+		} else if o.apply == "auto" {
+			g.had[node][of] = true
+		}
+	}
 }
 
 // named gives the newest order its commit.
@@ -42,6 +51,7 @@ func (g *guard) named(commit string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.orders[len(g.orders)-1].commit = commit
+	g.asked[commit] = g.orders[len(g.orders)-1]
 }
 
 // read notes the newest commit that the agent has read. One whose inventory is invalid ends
@@ -57,52 +67,20 @@ func (g *guard) read(commit string) {
 	g.orders = slices.DeleteFunc(g.orders, func(o order) bool { return !o.over.IsZero() && time.Since(o.over) > underWay })
 }
 
-// noteMade notes that the cluster was Ready.
-func (g *guard) noteMade() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.made = true
-}
-
-// approve notes that root has approved a plan.
-func (g *guard) approve(f cluster.Forecast) {
-	machines := g.machines()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.approved[f.Revision.Commit()] = true
-	for _, id := range f.VMs {
-		if machine := machines[id]; machine != "" {
-			g.approved[machine] = true
-		}
-	}
-}
-
-// takeBack takes back what was noted of an approval that was refused.
-func (g *guard) takeBack(before map[string]bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.approved = before
-}
-
-// approvals is what was approved so far.
-func (g *guard) approvals() map[string]bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return maps.Clone(g.approved)
-}
-
 // correct notes that somebody edits a node by hand, so that it may be corrected.
 func (g *guard) correct(node string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.corrected[node] = true
+	g.corrected[node] = time.Now()
 }
 
-// loses notes that root takes the machine of a node for lost.
-func (g *guard) loses(machine string) {
+// loses notes that root takes the machine of a node for lost, or that this was refused.
+func (g *guard) loses(machine string, accepted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.lost[machine] = true
+	if g.lost[machine] = true; !accepted {
+		delete(g.lost, machine)
+	}
 }
 
 // isTouched reports whether people have just had a hand in a node.
@@ -110,16 +88,6 @@ func (g *guard) isTouched(node string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return time.Since(g.touched[node]) < justTouched
-}
-
-// silence notes that a machine that worked does not answer from now on.
-func (g *guard) silence(node string) {
-	_, works := g.machineOf(node)
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if works {
-		g.silent[node] = time.Now()
-	}
 }
 
 // machines identifies the VMs that are there, by VMID: another one has another id.
@@ -140,10 +108,10 @@ func (g *guard) forbids(node string, machine string) (why string) {
 			why = fmt.Sprintf("the window is %s", o.window)
 		case !g.made: // nothing but the window holds back what is being made
 			return ""
-		case o.apply != "auto" && !g.corrected[node] && !g.approved[machine] && (o.apply == "off" || !g.approved[o.commit]):
-			why = "apply is " + o.apply + ", and it is not approved"
 		default:
-			return ""
+			if why = g.forbidsChange(o, node, machine); why == "" {
+				return ""
+			}
 		}
 	}
 	return why
@@ -245,11 +213,14 @@ func (g *guard) forbidsDeletion(name, machine string, works bool) (why string) {
 	}
 	for _, o := range g.orders {
 		pending, may := o.pending(vms, name)
-		dead := o.replaceDead && !works && time.Since(g.silent[name]) > deadFor
+		since, silent := g.silent[machine]
+		dead := o.replaceDead && !o.observe && !works && silent && time.Since(since) > deadFor-justTouched
 		switch {
 		case !may && !dead:
 			why = "the inventory has it"
-		case len(pending) > g.removals && !g.approved[machine]:
+		case !dead && (o.apply == "off" || o.apply == "approve" && !g.isApproved("", machine)):
+			why = "apply is " + o.apply + ", and it is not approved"
+		case len(pending) > g.removals && !g.isApproved("", machine):
 			why = fmt.Sprintf("%v are to be deleted, %d may be, and that is not approved", pending, g.removals)
 		default:
 			return ""

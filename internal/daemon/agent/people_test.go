@@ -63,6 +63,7 @@ func (l *life) drawTheme() func(target) {
 		pick(push("what becomes of the dead", "a replacement", "one worker less"), l.lose, l.forget, l.approve),
 		pick(push("a firewall", "an image of the kubelet"), push("a sysctl", "the environment", "memory of the workers"), l.editConfig, l.editConfig),
 		pick(push("one worker less", "a replacement", "one worker more", "who approves"), l.approve, l.approve),
+		pick(push("who approves", "who heals", "a sysctl", "a label"), l.editConfig, l.approve),
 	}
 	n := l.rnd.IntN(len(themes))
 	l.plan("theme %d", n)
@@ -233,7 +234,6 @@ func (l *life) editDeployment(target) {
 // kill has a machine hang until somebody switches it off and on.
 func (l *life) kill(t target) {
 	l.plan("the machine of %s hangs", t.name)
-	l.guard.silence(t.name)
 	if t.exists && l.Lab.Talos.Kill(t.id) == nil {
 		l.guard.touch(t.name)
 		l.later(func() bool {
@@ -252,7 +252,6 @@ func (l *life) kill(t target) {
 
 func (l *life) partition(t target) {
 	l.plan("%s is cut off from the network", t.name)
-	l.guard.silence(t.name)
 	if l.Lab.Talos.Partition(t.id, true) == nil {
 		l.guard.touch(t.name)
 		l.later(func() bool { _ = l.Lab.Talos.Partition(t.id, false); return true })
@@ -365,7 +364,7 @@ func (l *life) cleanUpAgain(every time.Duration) (done func() bool) {
 	}
 }
 
-// isLie reports whether a fault has a drain believe that a node is empty.
-func isLie(f world.Fault) bool {
-	return f.System == "kube" && f.Kind == world.EmptyList && strings.Contains(f.Op, "pods")
+// isLie reports whether a call has a drain believe that a node is empty.
+func isLie(c world.CallRecord) bool {
+	return c.System == "kube" && c.Fault == world.EmptyList && strings.Contains(c.Op, "pods")
 }

@@ -32,13 +32,14 @@ func (l *life) pushOne(t target, name string) {
 		"the environment":              l.setEnvironment,
 		"pods of a kubelet":            func() { w.pods = other(w.pods, 150, 200) },
 		"values of an addon":           func() { w.replicas = other(w.replicas, 1, 2) },
-		"how many at once":             func() { w.unavailable = other(w.unavailable, 1, 2); l.guard.allow(w.unavailable) },
+		"how many at once":             func() { w.unavailable = other(w.unavailable, 1, 2) },
 		"one worker more":              l.addWorker,
 		"one worker less":              l.dropWorker,
 		"other control planes":         l.scalePlanes,
 		"a replacement":                func() { l.replace(t) },
 		"a window":                     l.setWindow,
 		"who approves":                 l.setApply,
+		"who heals":                    l.setHeal,
 		"what becomes of the dead":     func() { w.replaceDead = !w.replaceDead },
 		"a firewall":                   l.setFirewall,
 		"an image of the kubelet":      l.setKubelet,
@@ -132,6 +133,18 @@ func (l *life) setApply() {
 			return true
 		})
 	}
+}
+
+// setHeal has what somebody changes be left as it is, until it is to be corrected again.
+func (l *life) setHeal() {
+	l.wishes.observe = true
+	l.later(func() bool {
+		if l.wishes.observe {
+			l.wishes.observe = false
+			l.ask("heal again")
+		}
+		return true
+	})
 }
 
 // setEnvironment changes what takes a reboot. A mistake is not pushed beside it: what takes a

@@ -100,12 +100,12 @@ type life struct {
 	chaotic     atomic.Bool
 	lock        sync.Mutex // calls reach the world side by side
 	interfered  int
-	theme       func(target)  // what happens more often than else; nil: nothing
-	grown       bool          // the chaos begins when the cluster is there
-	pushes      int           // that change nothing, in the end
-	shown       string        // the digest of a plan that was shown
-	planesLeave bool          // a control plane is to leave, or was lost
-	undo        []func() bool // what people do to clean up after themselves
+	theme       func(target)     // what happens more often than else; nil: nothing
+	grown       bool             // the chaos begins when the cluster is there
+	pushes      int              // that change nothing, in the end
+	shown       cluster.Forecast // a plan that was shown
+	planesLeave bool             // a control plane is to leave, or was lost
+	undo        []func() bool    // what people do to clean up after themselves
 	founders    map[string]bool
 }
 
@@ -132,6 +132,7 @@ func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
 		}
 		ambush(c)
 	})
+	l.Lab.World.OnConfig(l.guard.judgeConfig)
 	return l
 }
 
@@ -199,7 +200,6 @@ func (l *life) live() {
 	l.Quiet(10 * time.Minute)
 	l.CheckRules(l.size)
 	l.guard.wantInService()
-	l.wantKubelets()
 	l.wishes.check(l.sim, l.size)
 	l.tidy()
 	l.Halt()
@@ -254,9 +254,6 @@ func (l *life) addFault() {
 	case world.CrashBefore, world.CrashAfter:
 		f.Times = 1
 	}
-	if isLie(f) {
-		l.guard.mislead()
-	}
 	l.plan("%s %s %s %s, no. %d, %d times, delay %v, status %d", f.Kind, f.System, f.Op, f.Subject, f.Nth, f.Times, f.Delay, f.Status)
 	l.Lab.World.Inject(f)
 }
@@ -298,14 +295,15 @@ func (l *life) ask(message string) {
 // cluster was made.
 func (l *life) see(st cluster.Status) {
 	l.guard.read(st.Revision.Commit())
-	if st.Condition == cluster.Ready {
-		l.guard.noteMade()
+	if st.Condition == cluster.Ready && st.Revision == st.Applied {
+		l.guard.noteReady(st.Revision.Commit())
 	}
+	l.guard.lookAgain()
 }
 
 // order is what the guard judges by of what the cluster should be now.
 func (l *life) order() order {
-	return order{size: l.size, window: l.wishes.window.resolve(), apply: l.wishes.apply, tokens: maps.Clone(l.wishes.tokens), replaceDead: l.wishes.replaceDead}
+	return l.wishes.order(l.size)
 }
 
 // pass lets time pass, starting the agent again when it dies.

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -23,6 +24,7 @@ type wishes struct {
 	tokens            map[string]string // by node, of those that are to be replaced
 	window            span              // when nodes may be taken out of service
 	apply             string            // the switch: auto, approve or off
+	observe           bool              // the other switch: what somebody has changed stays
 	replaceDead       bool              // after the shortest time that there is
 	firewall          string            // a patch; "": none
 	kubelet           string            // the image, without its version; "": what Talos has
@@ -45,6 +47,21 @@ func (s span) resolve() cluster.Window {
 func newWishes(sz size) wishes {
 	return wishes{vip: sz.ControlPlanes > 1, cpRAM: 8192, wkRAM: 8192, cpCores: 4, wkCores: 4, wkDisk: 60, replicas: 1, unavailable: 1, apply: "auto",
 		zones: map[string]string{}, dedicated: map[string]bool{}, tokens: map[string]string{}}
+}
+
+// order is what bounds what may be done to a cluster of that size with these wishes.
+func (w wishes) order(sz size) order {
+	o := order{size: sz, window: w.window.resolve(), apply: w.apply, observe: w.observe, tokens: maps.Clone(w.tokens), replaceDead: w.replaceDead, unavailable: w.unavailable, of: map[string]string{}}
+	for n := range sz.ControlPlanes + sz.Workers {
+		name := sz.Name(n)
+		hardware := []int{w.wkCores, w.wkRAM, w.wkDisk}
+		if n < sz.ControlPlanes {
+			hardware = []int{w.cpCores, w.cpRAM}
+		}
+		// The configs of all nodes may have something of how many control planes there are.
+		o.of[name] = fmt.Sprint(sz.ControlPlanes, hardware, w.patch(), w.firewall, w.kubeletPatch(), w.zones[name], w.dedicated[name], w.tokens[name])
+	}
+	return o
 }
 
 // files is the repository of a cluster of that size with these wishes.
@@ -88,6 +105,9 @@ func (w wishes) files(sz size) map[string][]byte {
 	}
 	if w.apply != "auto" {
 		spec += "apply: " + w.apply + "\n"
+	}
+	if w.observe {
+		spec += "heal: observe\n"
 	}
 	if w.replaceDead {
 		spec += "replace_dead: {worker: 10m, controlplane: 10m}\n"

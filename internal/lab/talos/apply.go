@@ -15,6 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 type applyMode = machineapi.ApplyConfigurationRequest_Mode
@@ -53,6 +54,9 @@ func (s *machineService) ApplyConfiguration(ctx context.Context, in *machineapi.
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
+	if !in.GetDryRun() {
+		b.showConfig(in, cfg)
+	}
 	var answer *machineapi.ApplyConfiguration
 	err = b.alterFleet(func() (err error) {
 		answer, err = b.carryOutApply(in, cfg)
@@ -65,6 +69,18 @@ func (s *machineService) ApplyConfiguration(ctx context.Context, in *machineapi.
 		answer.Warnings = warnings
 	}
 	return &machineapi.ApplyConfigurationResponse{Messages: []*machineapi.ApplyConfiguration{answer}}, nil
+}
+
+// showConfig has whoever watches the world see a config that the machine is about to take.
+func (b *boot) showConfig(in *machineapi.ApplyConfigurationRequest, cfg config.Provider) {
+	c := world.GivenConfig{VMID: b.m.guest.VMID, Node: b.m.guest.Name, Config: in.GetData()}
+	if b.readFleet(func() error {
+		mode, _, err := b.applyAs(in.GetMode(), cfg)
+		c.First, c.Reboots = b.set == nil, err == nil && mode == modeReboot
+		return nil
+	}) == nil {
+		b.f.world.ShowConfig(c)
+	}
 }
 
 func (b *boot) inMaintenance() bool {

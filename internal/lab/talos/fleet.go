@@ -258,6 +258,7 @@ type MachineView struct {
 	BootID     string
 	Etcd       string // name of the etcd it is a member of, as reported to Kubernetes; "" : none
 	Learner    bool
+	Healthy    bool // that member answers
 	Voters, Up int  // of that etcd, and how many of them run and can be reached
 	NodeReady  bool // its Kubernetes node reports Ready
 	Partition  bool
@@ -279,7 +280,7 @@ func (f *Fleet) Machines() []MachineView {
 			}
 		}
 		if d := m.disk(); d != nil && d.member != nil && slices.Contains(d.member.of.members, d.member) {
-			v.Etcd, v.Learner = d.member.of.id, d.member.learner
+			v.Etcd, v.Learner, v.Healthy = d.member.of.id, d.member.learner, d.member.isHealthy()
 			v.Voters, v.Up = len(d.member.of.voters()), d.member.of.countUp()
 		}
 		views = append(views, v)

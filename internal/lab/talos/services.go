@@ -284,9 +284,6 @@ func (b *boot) judgeKubelet() {
 		return
 	}
 	if s.state == "Running" {
-		if b.nodeReady && b.lacksKubelet() {
-			b.f.world.Report(b.hostname(), "its kubelet is stopped for another image, which no registry has")
-		}
 		s.moveTo("Stopping", fmt.Sprintf("Sending SIGTERM to task kubelet (PID %d, container kubelet)", s.pid()))
 	}
 	b.runKubelet()

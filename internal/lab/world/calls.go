@@ -27,6 +27,8 @@ type CallRecord struct {
 	N        int // the how-manieth of this Call, from 1
 	Mutating bool
 	At       time.Duration
+	// Fault is what strikes it; "": nothing does.
+	Fault FaultKind
 	// Lost: whoever asked had hung up before the call was carried out.
 	Lost bool
 }
@@ -119,6 +121,33 @@ func (w *World) OnCall(f func(CallRecord)) {
 	w.onCall = f
 }
 
+// GivenConfig is a machine config that a machine is about to take; one that it was only asked
+// about is none.
+type GivenConfig struct {
+	VMID    int
+	Node    string // name of its VM
+	Config  []byte
+	First   bool // the machine has none yet
+	Reboots bool // and reboots now, to take it
+}
+
+// OnConfig sets a watcher of every machine config that is given.
+func (w *World) OnConfig(f func(GivenConfig)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.onConfig = f
+}
+
+// ShowConfig has the watcher see a config before it is taken.
+func (w *World) ShowConfig(c GivenConfig) {
+	w.mu.Lock()
+	watch := w.onConfig
+	w.mu.Unlock()
+	if watch != nil {
+		watch(c)
+	}
+}
+
 // Verdict is what the world decided about one call.
 type Verdict struct {
 	N     int
@@ -129,9 +158,7 @@ type Verdict struct {
 func (w *World) Begin(c Call, mutating bool) Verdict {
 	w.mu.Lock()
 	w.calls[c]++
-	rec := CallRecord{Call: c, N: w.calls[c], Mutating: mutating, At: w.sinceStart()}
-	w.history = append(w.history, rec)
-	v := Verdict{N: rec.N}
+	v := Verdict{N: w.calls[c]}
 	for _, f := range w.faults {
 		if !f.matchesCall(c) {
 			continue
@@ -149,6 +176,8 @@ func (w *World) Begin(c Call, mutating bool) Verdict {
 		v.Fault = *f
 		break
 	}
+	rec := CallRecord{Call: c, N: v.N, Mutating: mutating, At: w.sinceStart(), Fault: v.Fault.Kind}
+	w.history = append(w.history, rec)
 	crash, watch := w.onCrash, w.onCall
 	w.mu.Unlock()
 	if watch != nil {

@@ -80,6 +80,7 @@ type World struct {
 	history    []CallRecord
 	onCrash    func(Call)
 	onCall     func(CallRecord)
+	onConfig   func(GivenConfig)
 	spans      []Span
 	events     []Event
 	onEvent    func(Event)
