@@ -59,7 +59,7 @@ func takeDisks(o *cluster.Observed, host string, disks map[string]int64) {
 	h := o.Hosts[host]
 	storages := maps.Clone(h.Storages.Value)
 	for name, bytes := range disks {
-		if st := storages[name]; !st.Thin {
+		if st, seen := storages[name]; seen && !st.Thin {
 			st.FreeBytes -= bytes
 			storages[name] = st
 		}

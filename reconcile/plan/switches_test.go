@@ -104,3 +104,18 @@ func TestForecastNamesWhatIsApproved(t *testing.T) {
 		t.Errorf("wk-2 may not be removed without approval: %v", f.VMs)
 	}
 }
+
+// TestForecastWithoutAHost: a VM that is being created on a host whose storages are not seen, or
+// that is not seen at all, takes nothing from them.
+func TestForecastWithoutAHost(t *testing.T) {
+	for _, hosts := range []map[string]cluster.Host{{}, {"pve1": {Name: "pve1", Known: true}}} {
+		w := newWorld(1, 0)
+		w.run(t, "running create-vm cp-1")
+		w.o.Hosts = hosts
+		for _, step := range Forecast(w.d, w.o, w.p).Steps {
+			if step.Action == cluster.CreateVM {
+				t.Errorf("%v: it is created again", hosts)
+			}
+		}
+	}
+}
