@@ -154,3 +154,71 @@ func TestPausedBySomebodyGoesOn(t *testing.T) {
 		s.Halt()
 	})
 }
+
+// deadReplacedWith has a worker hang, and then a control plane, in a cluster that replaces what is
+// dead, with one crash on the way if there is a point for it, and returns how often the agent died.
+func deadReplacedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []crashPoint, deaths int) {
+	s := newSim(t, sz, c)
+	defer s.Close()
+	files := sz.Files()
+	changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\nreplace_dead: {worker: 10m, controlplane: 10m}\n")
+	s.Push(files, "replace what is dead")
+	s.Boot()
+	s.UntilReady(20 * time.Minute)
+	s.watchRemovals()
+	first, vmids := s.generations(), map[string]int{"dev-wk-1": s.vmidOf("dev-wk-1"), "dev-cp-1": s.vmidOf("dev-cp-1")}
+	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
+	if p != nil {
+		s.arm(*p)
+	}
+	for _, name := range []string{"dev-wk-1", "dev-cp-1"} {
+		must(s.Lab.Talos.Kill(vmids[name]))
+		s.untilReplaced(name, first[name], func() {})
+		s.UntilReady(time.Hour)
+	}
+	if p == nil {
+		points = s.pointsSince(before, steps)
+	}
+	return points, s.endReplaced(sz, first, "dev-wk-1", "dev-cp-1")
+}
+
+// untilReplaced waits, for hours, until a node has another machine than that, and does something
+// every ten seconds, starting the agent again when it died.
+func (s *sim) untilReplaced(node, machine string, do func()) {
+	s.T.Helper()
+	for began := time.Now(); time.Since(began) < 3*time.Hour; time.Sleep(10 * time.Second) {
+		s.Until(time.Second, "alive", func(cluster.Status) bool { return !s.IsDead() })
+		if now := s.generations()[node]; now != "" && now != machine {
+			return
+		}
+		do()
+	}
+	s.T.Errorf("%s has no other machine after hours\n%s", node, s.Story(30))
+}
+
+// endReplaced ends a life in which some nodes, and no others, got new machines, and returns how
+// often the agent died.
+func (s *sim) endReplaced(sz size, first map[string]string, nodes ...string) (deaths int) {
+	s.T.Helper()
+	if s.T.Failed() {
+		return s.Deaths
+	}
+	for name, now := range s.generations() {
+		if replaced := now != first[name]; replaced != slices.Contains(nodes, name) {
+			s.T.Errorf("%s is replaced: %v", name, replaced)
+		}
+	}
+	if got := s.members(); len(got) != sz.ControlPlanes || len(s.nodeObjects()) != sz.ControlPlanes+sz.Workers || len(s.cordoned()) > 0 {
+		s.T.Errorf("members of etcd %s, nodes %s, cordoned %s", got, s.nodeObjects(), s.cordoned())
+	}
+	s.Quiet(10 * time.Minute)
+	s.CheckRules(sz)
+	s.Halt()
+	return s.Deaths
+}
+
+// TestCrashDuringADeadReplacement kills the agent at one instant in thirty, with -all-crashes at
+// every one, while a worker and a control plane that are dead get new machines: another one ends it.
+func TestCrashDuringADeadReplacement(t *testing.T) {
+	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 30, deadReplacedWith)
+}
