@@ -167,7 +167,8 @@ func (l *life) destroyVM(t target) {
 }
 
 // canLosePlane reports whether etcd survives the loss of a control plane: all three of it
-// are up, and nobody has asked for one of them to leave.
+// are up, and no one has asked for one of them to leave. The one whose address is the endpoint of
+// the cluster keeps its machine.
 func (l *life) canLosePlane() bool {
 	up := 0
 	for _, m := range l.Lab.Talos.Machines() {
@@ -175,7 +176,7 @@ func (l *life) canLosePlane() bool {
 			up++
 		}
 	}
-	if l.planesLeave || l.size.ControlPlanes < 3 || up != 3 {
+	if l.planesLeave || l.size.ControlPlanes < 3 || up != 3 || !l.wishes.vip {
 		return false
 	}
 	l.planesLeave = true // until a machine is made again, which may take as long as the life
