@@ -198,7 +198,14 @@ func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 	}
 	r.memo.lost = keepSince(r.memo.lost, plan.LostMembers(*d, *o), o.Now)
 	r.memo.dead = keepSince(r.memo.dead, plan.DeadNodes(*d, *o), o.Now)
-	o.LostSince, o.DeadSince = r.memo.lost, r.memo.dead
+	differs := drift.List(*d, *o)
+	for key := range r.memo.drifts {
+		if drift.IsUnseen(*d, *o, key) {
+			differs = append(differs, key)
+		}
+	}
+	r.memo.drifts = keepSince(r.memo.drifts, differs, o.Now)
+	o.LostSince, o.DeadSince, o.DriftSince = r.memo.lost, r.memo.dead, r.memo.drifts
 }
 
 // keepSince returns since when what is seen now was seen without a break.
@@ -284,6 +291,10 @@ func (r *Reconciler) finishDestroy() error {
 // suspended, and its status reports what is left until an administrator decides. A
 // command that was given since it was planned is for the next pass.
 func (r *Reconciler) endDestroy(planned cluster.Intent, left []cluster.Block) error {
+	left = slices.Clone(left)
+	for i := range left {
+		left[i].Drift = nil // it is looked at again
+	}
 	ended := false
 	err := r.c.Journal.Update(func(f *cluster.Facts) {
 		if ended = isIntended(*f, planned); ended {

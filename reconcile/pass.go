@@ -346,6 +346,11 @@ func (r *Reconciler) Forecast() (cluster.Forecast, error) {
 	if v.stop != nil {
 		f.Blocked = append([]cluster.Block{v.stop.block}, f.Blocked...)
 	}
+	since := map[cluster.Key]time.Time{}
+	for _, b := range r.status.Load().Blocked {
+		since[b.Key()] = b.Since
+	}
+	f.Blocked = withSince(f.Blocked, since)
 	return f, nil
 }
 

@@ -341,12 +341,14 @@ type memo struct {
 	subject   string           // of its commit
 	fetched   time.Time        // when the source looked for it
 
-	removing []cluster.Node       // plan.RemovedNodes
-	silent   []string             // nodes whose machines did not answer
-	lost     map[uint64]time.Time // plan.LostMembers, since when
-	dead     map[string]time.Time // plan.DeadNodes, since when
+	removing []cluster.Node                 // plan.RemovedNodes
+	silent   []string                       // nodes whose machines did not answer
+	lost     map[uint64]time.Time           // plan.LostMembers, since when
+	dead     map[string]time.Time           // plan.DeadNodes, since when
+	drifts   map[cluster.DriftKey]time.Time // drift.List, since when
 
 	waits      map[cluster.Key]time.Time // since when each wait lasts
+	blocks     map[cluster.Key]time.Time // and each block
 	phases     map[string]stamp          // as reported
 	passing    map[string]stamp          // seen, and not reported yet
 	addons     map[string]stamp

@@ -31,7 +31,7 @@ func (r *Reconciler) reportUnknown(now time.Time) {
 		// In the words of a cluster that was valid before: to whoever was notified, a
 		// restart is no news.
 		b := r.findRefusal().block
-		s.Condition, s.Reason, s.Concerns, s.About, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.About, b.Subject+": "+b.Message, b.Hint, []cluster.Block{b}
+		s.Condition, s.Reason, s.Concerns, s.About, s.Message, s.Hint, s.Blocked = cluster.Stalled, b.Reason, b.Subject, b.About, b.Subject+": "+b.Message, b.Hint, r.stampBlocks(now, []cluster.Block{b})
 	case m.fetchErr != nil:
 		s.Condition, s.Reason, s.Message, s.Hint = cluster.Unknown, cmp.Or(cluster.ReasonOf(m.fetchErr), cluster.RepositoryUnavailable), "cannot fetch the repository: "+text.OneLine(m.fetchErr.Error()), fault.HintOf(m.fetchErr)
 	default:
@@ -44,6 +44,7 @@ func (r *Reconciler) reportUnknown(now time.Time) {
 func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Observed, p plan.Plan, started []string) {
 	m := &r.memo
 	now := time.Now()
+	p.Blocked = r.stampBlocks(now, p.Blocked)
 	s := cluster.Status{Cluster: r.c.Cluster, Revision: m.seen, Applied: o.Facts.Applied, Subject: m.subject, Suspended: o.Facts.Suspended(),
 		Blocked: p.Blocked, Problems: d.Warnings}
 	if m.problems.HasErrors() {
@@ -312,6 +313,27 @@ func (r *Reconciler) addons(now time.Time, d cluster.Desired, o cluster.Observed
 			}
 		})
 		out = append(out, as)
+	}
+	return out
+}
+
+// stampBlocks returns blocks with since when each of them is there.
+func (r *Reconciler) stampBlocks(now time.Time, all []cluster.Block) []cluster.Block {
+	var keys []cluster.Key
+	for _, b := range all {
+		keys = append(keys, b.Key())
+	}
+	r.memo.blocks = keepSince(r.memo.blocks, keys, now)
+	return withSince(all, r.memo.blocks)
+}
+
+// withSince returns blocks with since when each of them is there, where that is known.
+func withSince(all []cluster.Block, since map[cluster.Key]time.Time) []cluster.Block {
+	out := slices.Clone(all)
+	for i, b := range out {
+		if at := since[b.Key()]; !at.IsZero() {
+			out[i].Since = at.UTC()
+		}
 	}
 	return out
 }

@@ -448,3 +448,28 @@ func TestWhatStaysInForce(t *testing.T) {
 		}
 	}
 }
+
+// TestSinceWhenBlocked: a block has since when it is there, as long as it is in every pass,
+// whatever its message.
+func TestSinceWhenBlocked(t *testing.T) {
+	r := &Reconciler{memo: newMemo()}
+	began := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
+	stamp := func(after time.Duration, blocks ...cluster.Block) time.Time {
+		return r.stampBlocks(began.Add(after), blocks)[0].Since
+	}
+	orphan := cluster.Block{Subject: "cp-4", Reason: cluster.OrphanEtcdMember, About: "07", Message: "3 voters"}
+	other := cluster.Block{Subject: "cp-5", Reason: cluster.OrphanEtcdMember, About: "08"}
+	if got := stamp(0, orphan); !got.Equal(began) {
+		t.Errorf("first: %v", got)
+	}
+	orphan.Message = "4 voters"
+	if got := stamp(time.Minute, orphan, other); !got.Equal(began) {
+		t.Errorf("with another message: %v", got)
+	}
+	if got := stamp(2*time.Minute, other); !got.Equal(began.Add(time.Minute)) {
+		t.Errorf("the other: %v", got)
+	}
+	if got := stamp(3*time.Minute, orphan); !got.Equal(began.Add(3 * time.Minute)) {
+		t.Errorf("after a pass without it: %v", got)
+	}
+}

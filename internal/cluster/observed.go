@@ -45,6 +45,9 @@ type Observed struct {
 	// DeadSince is since when nodes, by name, were seen to be dead while all else worked,
 	// in every look of this agent.
 	DeadSince map[string]time.Time
+	// DriftSince is since when something was seen to be not what it should be, in every look
+	// that could see it. What was seen so for the first time has the time of this look.
+	DriftSince map[DriftKey]time.Time
 	// APIs is for each control plane whether its own kube-apiserver answers ready.
 	APIs map[string]Seen[bool]
 	// VIP is what answers at the address that the control planes share; unknown
@@ -73,6 +76,13 @@ type Observed struct {
 	// Usual is how long an action of a kind took at most, of those that are
 	// remembered and were done; a kind of which there is none is missing.
 	Usual map[ActionKind]time.Duration
+}
+
+// IsOurs reports whether the release of an addon is there, and for this cluster to keep as
+// the inventory has it: one that is bootstrap-only belongs to others once it is deployed.
+func (o Observed) IsOurs(a Addon) bool {
+	rel, there := o.Releases.Value[a.Name]
+	return o.Releases.Known && there && rel.Namespace == a.Namespace && rel.Digest != "" && (a.Ownership == Managed || rel.Status != "deployed")
 }
 
 // Host is one Proxmox VE machine.
@@ -421,6 +431,13 @@ type Release struct {
 	Changed               time.Time // when its record was written last
 	// Edited means that somebody else upgraded or rolled back a release of ours.
 	Edited bool
+	// EditedBy is who that was, as far as its record and the API note it, for people.
+	EditedBy string
+	// Version is that of the chart which it was made of, and OtherValues the paths of its
+	// values that are not the inventory's, with commas between, where it was made of
+	// something else than the inventory has; "": it was not, or that is not known. No value is
+	// in them.
+	Version, OtherValues string
 	// Good means that this revision is marked as one that was ready.
 	Good bool
 	// Tried is when the first of the newest revisions with its digest was made.

@@ -2,8 +2,12 @@ package cluster
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Rendering is what a cluster would be given: the VM and the machine config of each
@@ -106,9 +110,15 @@ type NodeDifference struct {
 	VM      []FieldDifference `json:"vm,omitempty"`
 	Machine []FieldDifference `json:"machine,omitempty"`
 	Object  []FieldDifference `json:"object,omitempty"`
+	// Etcd is what etcd has of it that it should not.
+	Etcd []FieldDifference `json:"etcd,omitempty"`
 	// MachineConfig leads from the config that runs to the one that should, as a unified
 	// diff; every document begins with a comment that names it.
 	MachineConfig string `json:"machineConfig,omitempty"`
+	// MachineConfigBy is who made the one that runs what it is, where that is known, and
+	// MachineConfigSince since when it differs.
+	MachineConfigBy    string    `json:"machineConfigBy,omitempty"`
+	MachineConfigSince time.Time `json:"machineConfigSince,omitzero"`
 }
 
 // FieldDifference is something that is not what it should be.
@@ -120,6 +130,28 @@ type FieldDifference struct {
 	How string `json:"how,omitempty"`
 	// By is who has set it as it is, and when, where that is known.
 	By string `json:"by,omitempty"`
+	// Since is when it became so, where the world shows that, and else since when it was
+	// seen in every look.
+	Since time.Time `json:"since,omitzero"`
+}
+
+// Part is what of a node, an addon or a cluster differs.
+type Part string
+
+// The parts that are seen apart from each other.
+const (
+	PartVM      Part = "vm"
+	PartMachine Part = "machine"
+	PartObject  Part = "node object"
+	PartMember  Part = "etcd member"
+	PartRelease Part = "release"
+)
+
+// DriftKey identifies something that is not what it should be, whatever it is instead.
+type DriftKey struct {
+	Subject string // node, member of etcd, addon
+	Part    Part
+	Field   string
 }
 
 // AddonDifference is how an addon differs.
@@ -161,4 +193,50 @@ func (s Spec) needs(addon, other string, seen map[string]bool) bool {
 	}
 	seen[addon] = true
 	return slices.ContainsFunc(s.Addons[i].DependsOn, func(d string) bool { return d == other || s.needs(d, other, seen) })
+}
+
+// OtherPaths are the paths at which the values of a release are not those that are wanted, with
+// commas between: "replicas, image.tag". No value is in them. "" where there are none, or one
+// of the two cannot be read.
+func (i Installed) OtherPaths(wants Secret) string {
+	var a, b any
+	if json.Unmarshal(i.Values.Reveal(), &a) != nil && len(i.Values.Reveal()) > 0 || json.Unmarshal(wants.Reveal(), &b) != nil && len(wants.Reveal()) > 0 {
+		return ""
+	}
+	paths := otherPaths("", a, b)
+	if n := len(paths); n > shownPaths {
+		paths = append(paths[:shownPaths:shownPaths], fmt.Sprintf("and %d more", n-shownPaths))
+	}
+	return strings.Join(paths, ", ")
+}
+
+// shownPaths is how many paths are shown, for values that are written again have hundreds.
+const shownPaths = 8
+
+// otherPaths are the paths below a place at which two values differ. Helm writes no values
+// as null, so that an empty map is like none at the top.
+func otherPaths(at string, a, b any) (out []string) {
+	x, isMap := a.(map[string]any)
+	y, also := b.(map[string]any)
+	if at == "" && (isMap || a == nil) && (also || b == nil) || isMap && also {
+		keys := maps.Clone(x)
+		if keys == nil {
+			keys = map[string]any{}
+		}
+		maps.Copy(keys, y)
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			_, had := x[key]
+			_, has := y[key]
+			if path := strings.TrimPrefix(at+"."+key, "."); had != has {
+				out = append(out, path)
+			} else {
+				out = append(out, otherPaths(path, x[key], y[key])...)
+			}
+		}
+		return out
+	}
+	if !reflect.DeepEqual(a, b) {
+		out = append(out, at)
+	}
+	return out
 }

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"encoding/json"
+	"reflect"
 	"time"
 )
 
@@ -81,7 +82,14 @@ type Block struct {
 	About   string `json:"about,omitempty"`
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"`
+	// Drift is what is not as the inventory has it and is left so.
+	Drift []FieldDifference `json:"drift,omitempty"`
+	// Since is since when it was blocked in every pass of this agent; zero in a plan.
+	Since time.Time `json:"since,omitzero"`
 }
+
+// Equal reports whether two blocks are the same in all that they have.
+func (b Block) Equal(c Block) bool { return reflect.DeepEqual(b, c) }
 
 // Key identifies the block.
 func (b Block) Key() Key { return Key{b.Subject, b.Reason, b.About} }

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // PrintRendering prints what a cluster would be given as a stream of YAML documents, with
@@ -98,7 +100,8 @@ func (p Printer) PrintDifference(d cluster.Difference) {
 		p.printFields(n.VM)
 		p.printFields(n.Machine)
 		p.printFields(n.Object)
-		p.printDiff("machine config", n.MachineConfig)
+		p.printFields(n.Etcd)
+		p.printDiff("machine config"+formatOrigin(n.MachineConfigBy, n.MachineConfigSince), n.MachineConfig)
 	}
 	for _, a := range d.Addons {
 		p.Printf("addon %s\n", a.Addon)
@@ -126,12 +129,20 @@ func (p Printer) printFields(fields []cluster.FieldDifference) {
 		if f.How != "" {
 			how = " (" + f.How + ")"
 		}
-		by := ""
-		if f.By != "" {
-			by = ", " + f.By
-		}
-		p.Printf("  %s: %s -> %s%s%s\n", f.Field, f.Has, f.Wants, how, by)
+		p.Printf("  %s: %s -> %s%s%s\n", f.Field, f.Has, f.Wants, how, formatOrigin(f.By, f.Since))
 	}
+}
+
+// formatOrigin is who made a difference, and since when it is there, where that is known.
+func formatOrigin(by string, since time.Time) string {
+	out := ""
+	if by != "" {
+		out = ", " + by
+	}
+	if !since.IsZero() {
+		out += ", since " + text.Moment(since)
+	}
+	return out
 }
 
 // printDiff prints a unified diff, indented.

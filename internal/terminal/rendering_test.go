@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -100,14 +101,14 @@ func TestPrintDifference(t *testing.T) {
 	NewPlain(&b).PrintDifference(cluster.Difference{Cluster: "dev"})
 	NewPlain(&b).PrintDifference(cluster.Difference{Cluster: "dev", Differs: true,
 		Nodes: []cluster.NodeDifference{{Node: "wk-1", VM: []cluster.FieldDifference{{Field: "cores", Has: "4", Wants: "2", How: "reboot"}},
-			Machine: []cluster.FieldDifference{{Field: "talos version", Has: "v1", Wants: "v2"}}, Object: []cluster.FieldDifference{{Field: "label a", Has: `"c"`, Wants: `"b"`, How: "in place", By: "set by kubectl-label, 2026-11-22 10:31 UTC"}},
+			Machine: []cluster.FieldDifference{{Field: "talos version", Has: "v1", Wants: "v2", Since: time.Date(2026, 11, 22, 10, 31, 0, 0, time.UTC)}}, Object: []cluster.FieldDifference{{Field: "label a", Has: `"c"`, Wants: `"b"`, How: "in place", By: "set by kubectl-label, 2026-11-22 10:31 UTC"}},
 			MachineConfig: "--- has\n+++ wants\n@@ -1 +1 @@\n-a\x1b[2J\n+b\n"}},
 		Addons:  []cluster.AddonDifference{{Addon: "app", Missing: []string{"service app/web"}, Altered: []string{"deployment app/web: spec.replicas 2 -> 0, changed by kubectl"}, Values: "-a\n"}},
 		Unknown: []cluster.UnknownPart{{Subject: "cp-1", Part: "machine config", Why: "no answer"}}})
 	const want = `dev: no difference
 node wk-1
   cores: 4 -> 2 (reboot)
-  talos version: v1 -> v2
+  talos version: v1 -> v2, since 2026-11-22 10:31 UTC
   label a: "c" -> "b" (in place), set by kubectl-label, 2026-11-22 10:31 UTC
   machine config:
     --- has

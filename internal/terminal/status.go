@@ -115,7 +115,11 @@ func (p Printer) printLogs(running []cluster.RunningStatus) {
 
 func (p Printer) printBlocks(all []cluster.Block) {
 	for _, b := range all {
-		p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Message)
+		since := ""
+		if !b.Since.IsZero() {
+			since = " (for " + p.formatAge(b.Since) + ")"
+		}
+		p.Printf("  %s %s: %s%s\n", p.Paint("blocked", Red), b.Subject, b.Message, since)
 		if b.Hint != "" {
 			p.Printf("    -> %s\n", b.Hint)
 		}

@@ -89,19 +89,19 @@ type (
 		Finish bool
 		Kept   Kept
 		// Changed is who deleted the one before.
-		Changed Changed
+		Changed drift.Changed
 	}
 
 	// StartVM switches a node's VM on.
 	StartVM struct {
 		Node    cluster.Node
-		Changed Changed // who stopped it
+		Changed drift.Changed // who stopped it
 	}
 
 	// ResumeVM lets a node's VM go on that somebody paused.
 	ResumeVM struct {
 		Node    cluster.Node
-		Changed Changed // who paused it
+		Changed drift.Changed // who paused it
 	}
 
 	// ApplyConfig gives a machine in maintenance mode its first config.
@@ -123,6 +123,8 @@ type (
 		Addon  cluster.Addon
 		Digest string // of chart and values
 		Status string // of the release before, "" when there is none
+		// Drift is what the release before was not made of as the inventory has it.
+		Drift []cluster.FieldDifference
 		// PutBack is what of the release's objects it puts back, "" when it is for
 		// another reason.
 		PutBack string
@@ -165,7 +167,7 @@ type (
 		Node    cluster.Node
 		Host    string
 		Drifts  []drift.Drift
-		Changed Changed // who changed it last
+		Changed drift.Changed // who changed it last
 		// Moves: its machine answers, and is on another network afterwards.
 		Moves bool
 	}
@@ -407,7 +409,7 @@ func (a PullImages) Info() Info {
 func (a ChangeConfig) Info() Info {
 	i := infoOfNode(cluster.ChangeConfig, a.Node, fmt.Sprintf("change the machine config of %s", a.Node.Name))
 	if a.Edited {
-		i.Text = fmt.Sprintf("change the machine config of %s back%s", a.Node.Name, DescribeConfigEdit(a.Since))
+		i.Text = fmt.Sprintf("change the machine config of %s back%s", a.Node.Name, drift.DescribeConfigEdit(a.Since))
 	}
 	if a.Asks {
 		i.Text += ", or reboot it for that: it is asked then"

@@ -42,7 +42,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 	more := 0
 	add := func(b cluster.Block) {
 		switch {
-		case slices.Contains(out, b):
+		case slices.ContainsFunc(out, b.Equal):
 		case len(out) >= maxViolations:
 			more++
 		default:

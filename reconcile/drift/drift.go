@@ -30,7 +30,8 @@ type Drift struct {
 	Field      string
 	Want, Have string
 	How        How
-	By         string // who has set what it has, for people; "" : it is not known
+	By         string    // who has set what it has, for people; "" : it is not known
+	Since      time.Time // when that was set; zero: it is not known
 }
 
 // Has is what the node has, for people.
@@ -106,16 +107,16 @@ func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Mach
 func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
 	want := d.Spec.Versions
 	if mach.Talos != "" && mach.Talos != want.Talos {
-		return []Drift{{cluster.TalosVersionDrift, "talos version", want.Talos, mach.Talos, Reboot, ""}}
+		return []Drift{{Reason: cluster.TalosVersionDrift, Field: "talos version", Want: want.Talos, Have: mach.Talos, How: Reboot}}
 	}
 	if mach.Schematic != "" && d.Schematic != "" && mach.Schematic != d.Schematic {
-		return []Drift{{cluster.SchematicDrift, "image schematic", d.Schematic, mach.Schematic, Reboot, ""}}
+		return []Drift{{Reason: cluster.SchematicDrift, Field: "image schematic", Want: d.Schematic, Have: mach.Schematic, How: Reboot}}
 	}
 	if kn := o.Nodes.Value[n.Name]; o.Nodes.Known && kn.Kubelet != "" && kn.Kubelet != want.Kubernetes {
-		return []Drift{{cluster.KubernetesDrift, "kubernetes version", want.Kubernetes, kn.Kubelet, InPlace, ""}}
+		return []Drift{{Reason: cluster.KubernetesDrift, Field: "kubernetes version", Want: want.Kubernetes, Have: kn.Kubelet, How: InPlace}}
 	}
 	if want := d.Configs[n.Name].Digest; want != "" && mach.ConfigDigest != "" && mach.ConfigDigest != want {
-		return []Drift{{cluster.ConfigDrift, "machine config", want, mach.ConfigDigest, Reboot, ""}}
+		return []Drift{{Reason: cluster.ConfigDrift, Field: FieldConfig, Want: want, Have: mach.ConfigDigest, How: Reboot}}
 	}
 	return nil
 }
@@ -125,7 +126,7 @@ func OfStaged(d cluster.Desired, n cluster.Node, mach cluster.Machine) []Drift {
 	if want := d.Configs[n.Name].Digest; want == "" || mach.ConfigDigest != want || mach.Staged == "" {
 		return nil
 	}
-	return []Drift{{cluster.ConfigDrift, "staged machine config", "", "another one", InPlace, DescribeStaged(mach.StagedSince)}}
+	return []Drift{{Reason: cluster.ConfigDrift, Field: "staged machine config", Have: "another one", How: InPlace, By: DescribeStaged(mach.StagedSince), Since: mach.StagedSince}}
 }
 
 // hardwareField is one field of a VM that is compared.
@@ -210,7 +211,7 @@ func OfVM(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
 	}
 	out = append(out, compareTags(n, vm)...)
 	if vm.Unmarked {
-		out = append(out, Drift{cluster.HardwareDrift, string(cluster.FieldMark), "the mark of the agent on its first line", "another", InPlace, ""})
+		out = append(out, Drift{Reason: cluster.HardwareDrift, Field: string(cluster.FieldMark), Want: "the mark of the agent on its first line", Have: "another", How: InPlace})
 	}
 	if vm.Power == cluster.Stopped {
 		for i, dr := range out {
@@ -229,7 +230,7 @@ func compareHardware(want, next, active cluster.Hardware) []Drift {
 	var out []Drift
 	for _, f := range hardwareFields {
 		w, later, now := f.of(&want), f.of(&next), f.of(&active)
-		dr := Drift{cluster.HardwareDrift, string(f.name), fmt.Sprint(w), fmt.Sprint(now), f.how, ""}
+		dr := Drift{Reason: cluster.HardwareDrift, Field: string(f.name), Want: fmt.Sprint(w), Have: fmt.Sprint(now), How: f.how}
 		switch {
 		case w == later && (w == now || f.how == NextStart):
 			continue
@@ -249,14 +250,14 @@ func compareDisks(want, have cluster.Hardware, vm cluster.VM) []Drift {
 	var out []Drift
 	disk := func(name string, w, h cluster.DiskSeen) {
 		if w.Datastore != h.Datastore {
-			out = append(out, Drift{cluster.HardwareDrift, name + " datastore", w.Datastore, h.Datastore, Refuse, ""})
+			out = append(out, Drift{Reason: cluster.HardwareDrift, Field: name + " datastore", Want: w.Datastore, Have: h.Datastore, How: Refuse})
 		}
 		if w.Bytes != h.Bytes {
 			how := Reboot // Talos grows its partition when it boots
 			if w.Bytes < h.Bytes {
 				how = Refuse
 			}
-			out = append(out, Drift{cluster.HardwareDrift, name + " size", text.GiB(w.Bytes), text.GiB(h.Bytes), how, ""})
+			out = append(out, Drift{Reason: cluster.HardwareDrift, Field: name + " size", Want: text.GiB(w.Bytes), Have: text.GiB(h.Bytes), How: how})
 		}
 	}
 	disk("system disk", want.System, have.System)
@@ -286,7 +287,7 @@ func compareTags(n cluster.Node, vm cluster.VM) []Drift {
 	if vm.Untaggable || !slices.ContainsFunc(n.VMTags(), func(t string) bool { return !hasTag(vm, t) }) {
 		return nil
 	}
-	return []Drift{{cluster.HardwareDrift, string(cluster.FieldTags), strings.Join(n.VMTags(), ", "), strings.Join(vm.Tags, ", "), InPlace, ""}}
+	return []Drift{{Reason: cluster.HardwareDrift, Field: string(cluster.FieldTags), Want: strings.Join(n.VMTags(), ", "), Have: strings.Join(vm.Tags, ", "), How: InPlace}}
 }
 
 // hasTag reports whether a VM carries a tag, which Proxmox VE writes in lower case.

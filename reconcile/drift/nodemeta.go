@@ -25,7 +25,7 @@ func RepositoryNode(d cluster.Desired, n cluster.Node) cluster.Node {
 func OfMeta(edits []cluster.MetaEdit) []Drift {
 	var out []Drift
 	for _, e := range edits {
-		out = append(out, Drift{Field: e.Field(), Want: quoteValue(e.Want), Have: quoteValue(e.Have), How: InPlace, By: describeSetter(e)})
+		out = append(out, Drift{Field: e.Field(), Want: quoteValue(e.Want), Have: quoteValue(e.Have), How: InPlace, By: describeSetter(e), Since: e.By.At})
 	}
 	return out
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -101,14 +102,14 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 			m.waitForAddon(a, rel)
 		}
 	case rel.Digest == "" && a.Ownership == cluster.Managed:
-		m.block(cluster.Block{Subject: a.Name, Reason: cluster.ReleaseForeign, Message: fmt.Sprintf("a release %s that is not ours is installed in %s", a.Name, rel.Namespace),
-			Hint: "say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it"})
+		m.blockDrift(cluster.Block{Subject: a.Name, Reason: cluster.ReleaseForeign, Message: fmt.Sprintf("a release %s that is not ours is installed in %s", a.Name, rel.Namespace),
+			Hint: "say `ownership: bootstrap-only` to leave it to whoever installed it, or uninstall it"}, drift.OfAddon(m.o, a))
 	case a.Ownership == cluster.BootstrapOnly && rel.Digest == "":
 		// Whoever installed it manages it, broken or not.
 	case rel.Status == "uninstalling" && m.o.Now.Sub(rel.Changed) < abandonedAfter:
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.ReleaseUninstalling, Message: "its release is being uninstalled", Within: taskWithin})
 	default:
-		m.upgrade(action.InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status}, rel)
+		m.upgrade(action.InstallAddon{Addon: a, Digest: chart.Value.Release, Status: rel.Status, Drift: drift.OfAddon(m.o, a)}, rel)
 	}
 }
 
@@ -120,7 +121,7 @@ func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
 	switch {
 	case rel.Digest == do.Digest, m.o.Facts.Destroying(), strings.HasPrefix(rel.Status, "pending-"): // it is left half done
 	case !m.o.Facts.WasReady() && !rel.Edited && !rel.Ready: // the cluster is being made, and may need it
-	case rel.Edited && m.holdEdit(i, "somebody else has changed its release, and it"), !rel.Edited && m.holdAddon(i, "the inventory has changed", "undo the change"):
+	case rel.Edited && m.holdEdit(i, "somebody else has changed its release, and it", do.Drift), !rel.Edited && m.holdAddon(i, "the inventory has changed", "undo the change", do.Drift):
 		return
 	}
 	m.do(do)
@@ -128,25 +129,25 @@ func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
 
 // holdEdit holds what puts something of an addon back as the inventory has it, where that is
 // only observed, and reports whether it does.
-func (m *planner) holdEdit(i action.Info, what string) bool {
+func (m *planner) holdEdit(i action.Info, what string, drifts []cluster.FieldDifference) bool {
 	observe := m.d.Spec.ObserveOnly || m.p.ObserveOnly
 	if observe {
-		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.HealingOff, About: string(i.Kind), Message: what + " is left so: heal is observe; else: " + i.Text,
-			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
+		m.blockDrift(cluster.Block{Subject: i.Subject, Reason: cluster.HealingOff, About: string(i.Kind), Message: what + " is left so: heal is observe; else: " + i.Text,
+			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)}, drifts)
 	}
 	return observe
 }
 
 // holdAddon holds what the inventory changes of a release that is there, or of its namespace,
 // where changes are off or wait for approval, and reports whether it does.
-func (m *planner) holdAddon(i action.Info, why, undo string) bool {
+func (m *planner) holdAddon(i action.Info, why, undo string, drifts []cluster.FieldDifference) bool {
 	switch {
 	case m.d.Spec.ApplyOff || m.p.ApplyOff:
-		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: why + ", and apply is off; else: " + i.Text,
-			Hint: undo + ", or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)})
+		m.blockDrift(cluster.Block{Subject: i.Subject, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: why + ", and apply is off; else: " + i.Text,
+			Hint: undo + ", or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)}, drifts)
 	case m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision):
-		m.block(cluster.Block{Subject: i.Subject, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: why + ", and that waits for approval: apply is approve; then: " + i.Text,
-			Hint: undo + "; or " + m.approveHint()})
+		m.blockDrift(cluster.Block{Subject: i.Subject, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: why + ", and that waits for approval: apply is approve; then: " + i.Text,
+			Hint: undo + "; or " + m.approveHint()}, drifts)
 	default:
 		return false
 	}
@@ -210,7 +211,7 @@ func (m *planner) planLeft() {
 		a := action.UninstallAddon{Release: r.ReleaseName, Status: r.Status}
 		begun := r.Status == "uninstalling" || m.isRunning(a.Info().Kind, a.Info().Subject)
 		switch {
-		case r.Kept != "", !begun && m.holdAddon(a.Info(), "the inventory has changed", "put the addon back"):
+		case r.Kept != "", !begun && m.holdAddon(a.Info(), "the inventory has changed", "put the addon back", []cluster.FieldDifference{drift.OfLeft(m.o, r)}):
 		default:
 			m.do(a)
 		}
@@ -243,7 +244,7 @@ func (m *planner) mayHaveFlannel(a cluster.Addon) bool {
 func (m *planner) putBack(a cluster.Addon, rel cluster.Release, digest string) {
 	do := action.InstallAddon{Addon: a, Digest: digest, Status: rel.Status, PutBack: rel.ToPutBack()}
 	switch since := m.o.Now.Sub(rel.Changed); {
-	case m.holdEdit(do.Info(), "it is not as the inventory has it, and"):
+	case m.holdEdit(do.Info(), "it is not as the inventory has it, and", drift.OfObjects(m.o, a)):
 	case since < putBackAfter:
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: rel.ToPutBack() + "; it is put back at " + text.Moment(rel.Changed.Add(putBackAfter)), Within: a.ReadyAfter,
 			Hint: "the release was changed a moment ago: if this happens again, find out what in the cluster does it"})
@@ -266,7 +267,8 @@ func (m *planner) planNamespace(a cluster.Addon) {
 		return a.Namespace == do.Namespace && (!installed || rel.Namespace != a.Namespace)
 	}
 	settled := m.o.Facts.WasReady() && !slices.ContainsFunc(m.d.Spec.Addons, isNew)
-	if i := do.Info(); !settled || !m.holdEdit(i, "it is not as its addons ask for, and") && !m.holdAddon(i, "the inventory or somebody else has changed it", "undo the change") {
+	drifts := drift.OfNamespace(m.d, m.o, a)
+	if i := do.Info(); !settled || !m.holdEdit(i, "it is not as its addons ask for, and", drifts) && !m.holdAddon(i, "the inventory or somebody else has changed it", "undo the change", drifts) {
 		m.do(do)
 	}
 }

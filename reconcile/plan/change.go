@@ -16,7 +16,7 @@ import (
 func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 	vm := m.o.VMs[n.Name]
 	if drift.LacksSystemDisk(vm) {
-		m.block(drift.MissingSystemDisk(n, vm, vm.Carrier(n)))
+		m.blockDrift(drift.MissingSystemDisk(n, vm, vm.Carrier(n)), m.vmDrift(n, drift.FieldSystemDisk))
 	}
 	m.planVM(n, vm)
 	m.planConfig(n, mach)
@@ -60,9 +60,9 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		case drift.Replace, drift.Refuse:
 			b := dr.Refusal(m.d.Spec, n)
 			if m.isEdited(n) {
-				b.Message += action.ChangedOf(vm).String()
+				b.Message += drift.ChangedOf(vm).String()
 			}
-			m.block(b)
+			m.blockDrift(b, m.describe(n, dr))
 		case drift.Reboot: // in the turn of the node
 		}
 	}
@@ -78,7 +78,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		if tokens := m.o.Facts.Replaced[n.Name]; vm.Unmarked && len(tokens) > 0 {
 			n.Replace = m.o.Facts.LastToken(n.Name) // for its mark; a later one is for another machine
 		}
-		a := action.ChangeVM{Node: n, Host: host, Drifts: now, Changed: action.ChangedOf(vm), Moves: m.movesNetwork(n, vm, now)}
+		a := action.ChangeVM{Node: n, Host: host, Drifts: now, Changed: drift.ChangedOf(vm), Moves: m.movesNetwork(n, vm, now)}
 		if m.holdBySwitch(a.Info()) {
 			return false
 		}
@@ -98,8 +98,41 @@ func (m *planner) movesNetwork(n cluster.Node, vm cluster.VM, drifts []drift.Dri
 
 // blockLocked reports a node that differs and may not be touched.
 func (m *planner) blockLocked(n cluster.Node, drifts []drift.Drift) {
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "drift", Message: fmt.Sprintf("it has %s, and is locked in the inventory, so it is left alone", m.describeOrigin(n, drifts, drift.DescribeHave)),
-		Hint: "remove `locked: true` from nodes.yaml"})
+	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "drift", Message: fmt.Sprintf("it has %s, and is locked in the inventory, so it is left alone", m.describeOrigin(n, drifts, drift.DescribeHave)),
+		Hint: "remove `locked: true` from nodes.yaml"}, m.describe(n, drifts...))
+}
+
+// blockDrift blocks with what differs and is left so.
+func (m *planner) blockDrift(b cluster.Block, drifts []cluster.FieldDifference) {
+	b.Drift = drifts
+	m.block(b)
+}
+
+// describe is some drifts of a node, for a block.
+func (m *planner) describe(n cluster.Node, drifts ...drift.Drift) []cluster.FieldDifference {
+	return drift.Describe(m.d, m.o, n, drifts)
+}
+
+// vmDrift is what differs of the VM of a node, or the one field of that which is named.
+func (m *planner) vmDrift(n cluster.Node, fields ...string) []cluster.FieldDifference {
+	return slices.DeleteFunc(drift.OfNode(m.d, m.o, n, cluster.PartVM), func(f cluster.FieldDifference) bool {
+		return len(fields) > 0 && !slices.Contains(fields, f.Field)
+	})
+}
+
+// driftOf is what an action on a node would correct.
+func (m *planner) driftOf(n cluster.Node, kind cluster.ActionKind) []cluster.FieldDifference {
+	switch kind {
+	case cluster.ChangeVM, cluster.CreateVM, cluster.DeleteVM:
+		return m.vmDrift(n)
+	case cluster.StartVM, cluster.ResumeVM:
+		return m.vmDrift(n, drift.FieldPower)
+	case cluster.LabelNode:
+		return drift.OfNode(m.d, m.o, n, cluster.PartObject)
+	case cluster.PullImages, cluster.ChangeConfig, cluster.DropConfig:
+		return drift.OfNode(m.d, m.o, n, cluster.PartMachine)
+	}
+	return m.describe(n, m.turnOf(n)...)
 }
 
 // planConfig gives a node that runs the config that the inventory has, where that takes
@@ -110,22 +143,22 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 	}
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
 		if dr.Reason != cluster.ConfigDrift {
-			m.block(dr.Refusal(m.d.Spec, n))
+			m.blockDrift(dr.Refusal(m.d.Spec, n), m.describe(n, dr))
 			continue
 		}
 		fixed := mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)
 		switch c := mach.Change; {
 		case slices.Contains(m.rotated, n.Name), slices.Contains(m.reassigned, n.Name): // reported
 		case len(fixed) > 0:
-			m.block(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, Message: "a cluster that lives keeps what it was made with: " + strings.Join(fixed, ", "),
-				Hint: "undo the change in cluster.yaml or in the patch; another network, or another cni, needs another cluster"})
+			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, Message: "a cluster that lives keeps what it was made with: " + strings.Join(fixed, ", "),
+				Hint: "undo the change in cluster.yaml or in the patch; another network, or another cni, needs another cluster"}, m.describe(n, dr))
 		case n.Locked:
 			m.blockLocked(n, []drift.Drift{dr})
 		case c == nil || c.For != dr.Want:
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; it is asked what the change takes", Within: seeWithin})
 		case c.Refused != "":
-			m.block(cluster.Block{Subject: n.Name, Reason: cluster.ConfigRefused, Message: "it does not take the machine config of the repository: " + c.Refused,
-				Hint: "correct the setting in the inventory or in a patch; `talos-agent validate` in a clone of the repository checks what is not about this node"})
+			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ConfigRefused, Message: "it does not take the machine config of the repository: " + c.Refused,
+				Hint: "correct the setting in the inventory or in a patch; `talos-agent validate` in a clone of the repository checks what is not about this node"}, m.describe(n, dr))
 		case m.lacksImages(n):
 			m.do(action.PullImages{Node: n, Images: c.Lacks})
 		case !c.Reboots:

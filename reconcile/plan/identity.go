@@ -50,7 +50,7 @@ func (m *planner) planRenamed(n cluster.Node, vm cluster.VM) {
 	default:
 		b.Hint += fmt.Sprintf("; or give it a `replace` that neither has had: the machine of %s is removed, with what is on its disks, and %s gets a new one in its place", vm.Node, n.Name)
 	}
-	m.block(b)
+	m.blockDrift(b, m.vmDrift(n))
 }
 
 // isOnlyPlane reports whether a node is the only control plane of the inventory: what its
@@ -67,8 +67,8 @@ func (m *planner) blockMovedAway(n cluster.Node, vm cluster.VM) {
 	if _, taken := m.carries(n); !taken && !isOnlyPlane(m.d, n) {
 		hint += fmt.Sprintf("; for a machine of another vmid, give the node another name, too: the new one is made, and that of %s is removed, with what is on its disks; for another ip only, write `vmid: %d`, and another `replace: TOKEN`", n.Name, vm.VMID)
 	}
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged,
-		Message: fmt.Sprintf("it is vm %d, and the inventory now has vm %d: a node keeps its vmid", vm.VMID, n.VMID), Hint: hint})
+	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged,
+		Message: fmt.Sprintf("it is vm %d, and the inventory now has vm %d: a node keeps its vmid", vm.VMID, n.VMID), Hint: hint}, []cluster.FieldDifference{drift.OfOrphanVM(m.o, vm)})
 }
 
 // blockRestored reports a machine that has another token of `replace` than the node, which
@@ -81,9 +81,9 @@ func (m *planner) blockRestored(n cluster.Node, vm cluster.VM) {
 	if vm.Replace != "" {
 		has, keep = vm.Replace, fmt.Sprintf("write `replace: %q`", vm.Replace)
 	}
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged, About: "replace",
+	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged, About: "replace",
 		Message: fmt.Sprintf("vm %d was made for another `replace` (%s), and the node has had a new machine for %s before: it was restored, or the inventory was reverted; it is kept", vm.VMID, has, n.Replace),
-		Hint:    keep + " at the node in nodes.yaml, and the machine stays; or give it a `replace` that it never had, and it gets a new one: what is on its disks is lost"})
+		Hint:    keep + " at the node in nodes.yaml, and the machine stays; or give it a `replace` that it never had, and it gets a new one: what is on its disks is lost"}, m.vmDrift(n, drift.FieldReplace))
 }
 
 // isKeptByName reports whether the VM of another name at the VMID of a node of the

@@ -55,8 +55,8 @@ func (m *planner) planRemovals() {
 func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 	switch b, own := m.forbidRemoval(n, vm), readiness.OwnEndpoint(m.d, n); {
 	case n.Locked:
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "replace", Message: "it is to be replaced, and is locked in the inventory, so it is left alone",
-			Hint: "remove `locked: true` or `replace` from the node"})
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "replace", Message: "it is to be replaced, and is locked in the inventory, so it is left alone",
+			Hint: "remove `locked: true` or `replace` from the node"}, m.removalDrift(n, vm))
 	case n.Protect:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeProtected, About: "replace", Message: fmt.Sprintf("it is to be replaced, and vm %d is kept: nodes.yaml has `protect: true`", vm.VMID),
 			Hint: "remove `protect: true` or `replace` from the node"})
@@ -93,11 +93,23 @@ func Deletions(d cluster.Desired, o cluster.Observed) []int {
 // blockDuplicates reports two VMs for one node that the inventory does not have.
 func (m *planner) blockDuplicates(n cluster.Node, vms []cluster.VM) {
 	var ids []string
+	var drifts []cluster.FieldDifference
 	for _, vm := range vms {
-		ids = append(ids, fmt.Sprint(vm.VMID))
+		ids, drifts = append(ids, fmt.Sprint(vm.VMID)), append(drifts, drift.OfOrphanVM(m.o, vm))
 	}
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.DuplicateVM, Message: fmt.Sprintf("it is no longer in the inventory, and several VMs are it: %s; none is removed", strings.Join(ids, ", ")),
-		Hint: fmt.Sprintf("remove the copies by hand, when nothing on them is needed: `qm stop VMID && qm destroy VMID --purge` on %s", vms[0].Host)})
+	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.DuplicateVM, Message: fmt.Sprintf("it is no longer in the inventory, and several VMs are it: %s; none is removed", strings.Join(ids, ", ")),
+		Hint: fmt.Sprintf("remove the copies by hand, when nothing on them is needed: `qm stop VMID && qm destroy VMID --purge` on %s", vms[0].Host)}, drifts)
+}
+
+// removalDrift is why the machine of a node is to be removed.
+func (m *planner) removalDrift(n cluster.Node, vm cluster.VM) []cluster.FieldDifference {
+	switch _, stays := m.d.Spec.Node(n.Name); {
+	case !stays:
+		return []cluster.FieldDifference{drift.OfOrphanVM(m.o, vm)}
+	case m.isDead(n.Name) && !drift.IsReplaced(n, vm, m.o.Facts):
+		return []cluster.FieldDifference{{Field: "machine", Has: "one that does not answer", Wants: "one that works", Since: m.o.DeadSince[n.Name].UTC()}}
+	}
+	return m.vmDrift(n, drift.FieldReplace)
 }
 
 // forbidRemoval returns why the machine of a node that is to lose it is kept; no Reason:
@@ -113,7 +125,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 		what, undo = "dead and to be replaced", ""
 	}
 	keep := func(reason cluster.Reason, message, hint string) cluster.Block {
-		return cluster.Block{Subject: n.Name, Reason: reason, About: fmt.Sprint(vm.VMID), Message: message, Hint: undo + hint}
+		return cluster.Block{Subject: n.Name, Reason: reason, About: fmt.Sprint(vm.VMID), Message: message, Hint: undo + hint, Drift: m.removalDrift(n, vm)}
 	}
 	approved, forgotten := m.isApproved(vm), m.forgets(n.Name)
 	deletions, limit, planes := len(Deletions(m.d, m.o)), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())

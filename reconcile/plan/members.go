@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
@@ -59,9 +60,9 @@ func (m *planner) planOrphanMembers() {
 		case owner != "" && sure, m.isOrphanVM(mem.Name), slices.Contains(m.reassigned, mem.Name): // reported
 			continue
 		case owner != "":
-			m.block(cluster.Block{Subject: owner, Reason: cluster.OrphanEtcdMember, About: mem.HexID(),
+			m.blockDrift(cluster.Block{Subject: owner, Reason: cluster.OrphanEtcdMember, About: mem.HexID(),
 				Message: fmt.Sprintf("etcd has more than one member for it: %s at %s may be the one too many", mem.HexID(), cmp.Or(mem.Address, "no address")),
-				Hint:    fmt.Sprintf("`talosctl%s etcd status` shows the id of its own member; remove the other: `talosctl%s etcd remove-member ID`", m.onNode(owner), m.onNode(owner))})
+				Hint:    fmt.Sprintf("`talosctl%s etcd status` shows the id of its own member; remove the other: `talosctl%s etcd remove-member ID`", m.onNode(owner), m.onNode(owner))}, []cluster.FieldDifference{drift.OfMember(m.o, mem)})
 			continue
 		}
 		if !m.d.Spec.ApplyOff && !m.p.ApplyOff && m.removeLost(cluster.Node{Name: mem.Name, Role: cluster.ControlPlane}, mem) {
@@ -75,7 +76,7 @@ func (m *planner) planOrphanMembers() {
 			m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.OrphanEtcdMember, About: mem.HexID(), Message: message, Hint: hint, Within: etcdWithin})
 			continue
 		}
-		m.block(cluster.Block{Subject: mem.Name, Reason: cluster.OrphanEtcdMember, About: mem.HexID(), Message: message, Hint: hint})
+		m.blockDrift(cluster.Block{Subject: mem.Name, Reason: cluster.OrphanEtcdMember, About: mem.HexID(), Message: message, Hint: hint}, []cluster.FieldDifference{drift.OfMember(m.o, mem)})
 	}
 }
 

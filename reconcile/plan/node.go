@@ -18,8 +18,8 @@ func (m *planner) planNode(n cluster.Node) {
 	vm, mach := m.o.VMs[n.Name], m.o.Machines[n.Name]
 	phase := m.plan.Phases[n.Name]
 	if n.Locked && phase != cluster.PhaseReady {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, Message: fmt.Sprintf("it is %s and locked in the inventory, so it is left alone", phase),
-			Hint: "remove `locked: true` from nodes.yaml"})
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, Message: fmt.Sprintf("it is %s and locked in the inventory, so it is left alone", phase),
+			Hint: "remove `locked: true` from nodes.yaml"}, m.vmDrift(n))
 		return
 	}
 	if (drift.IsReplaced(n, vm, m.o.Facts) || m.isDead(n.Name)) && phase != cluster.PhaseCreating {
@@ -147,7 +147,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 			Hint: fmt.Sprintf("delete %s:import/%s; it is downloaded and verified again", n.ImageDatastore, m.d.Image.Name)})
 		return
 	}
-	m.do(action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n), Changed: action.ChangedOf(m.o.VMs[n.Name])})
+	m.do(action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n), Changed: drift.ChangedOf(m.o.VMs[n.Name])})
 }
 
 // mayJoin reports whether a control plane without a VM may be made: once etcd
@@ -231,8 +231,8 @@ func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machi
 		return
 	}
 	if vm.Owner == cluster.Foreign {
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ForeignVM, Message: fmt.Sprintf("vmid %d carries a vm that is not ours%s", n.VMID, text.Colon(vm.Why)),
-			Hint: "give the node another vmid in nodes.yaml, or move the other vm away; if somebody took the node's own vm out of the pool, put it back; where another host's agent made it, `clusters` in config.yaml leaves the cluster to that one"})
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ForeignVM, Message: fmt.Sprintf("vmid %d carries a vm that is not ours%s", n.VMID, text.Colon(vm.Why)),
+			Hint: "give the node another vmid in nodes.yaml, or move the other vm away; if somebody took the node's own vm out of the pool, put it back; where another host's agent made it, `clusters` in config.yaml leaves the cluster to that one"}, m.vmDrift(n))
 		return
 	}
 	m.block(cluster.Block{Subject: n.Name, Reason: cluster.UnexpectedMachine, Message: fmt.Sprintf("another machine than the one of this node's vm answers at %s%s", n.IP, text.Colon(mach.Why)),
@@ -250,8 +250,8 @@ func (m *planner) blockMoved(n cluster.Node, vm cluster.VM) {
 	if n.Pool == "" {
 		hint = fmt.Sprintf("undo the change of the pool, or take it out: `pvesh set /pools/%s --vms %d --delete 1` as root on %s", vm.Pool, vm.VMID, vm.Carrier(n))
 	}
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.PoolDrift, About: "pool",
-		Message: fmt.Sprintf("vm %d is %s, and the inventory has %s; until it is there the agent may not touch it", vm.VMID, where, cmp.Or(n.Pool, "none")), Hint: hint})
+	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.PoolDrift, About: "pool",
+		Message: fmt.Sprintf("vm %d is %s, and the inventory has %s; until it is there the agent may not touch it", vm.VMID, where, cmp.Or(n.Pool, "none")) + drift.ChangedOf(vm).String(), Hint: hint}, m.vmDrift(n))
 }
 
 func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
@@ -272,10 +272,10 @@ func (m *planner) planPaused(n cluster.Node, vm cluster.VM) {
 	case vm.Lock != "" || vm.Task != nil: // as a backup that pauses it meanwhile
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is paused, and %s", n.VMID, cmp.Or(strings.TrimPrefix(readiness.LockedBy(vm), "; "), "a task runs on it")), Within: lockWithin})
 	case vm.Halted != "" || vm.Managed:
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, text.Colon(cmp.Or(vm.Halted, "managed by Proxmox VE's HA"))),
-			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, host)})
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, text.Colon(cmp.Or(vm.Halted, "managed by Proxmox VE's HA"))),
+			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, host)}, m.vmDrift(n, drift.FieldPower))
 	case m.hostUsable(n.Name, m.o.Hosts[host], host):
-		m.do(action.ResumeVM{Node: n, Changed: action.ChangedOf(vm)})
+		m.do(action.ResumeVM{Node: n, Changed: drift.ChangedOf(vm)})
 	}
 }
 
@@ -289,7 +289,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if drift.LacksSystemDisk(vm) {
-		m.block(drift.MissingSystemDisk(n, vm, vm.Carrier(n)))
+		m.blockDrift(drift.MissingSystemDisk(n, vm, vm.Carrier(n)), m.vmDrift(n, drift.FieldSystemDisk))
 		m.planVM(n, vm)
 		return
 	}
@@ -305,7 +305,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 			Hint: fmt.Sprintf("`ha-manager status` on %s shows what keeps it; `ha-manager set vm:%d --state started` has it started; or take it out of HA: `ha-manager remove vm:%[2]d`", vm.Carrier(n), n.VMID)})
 		return
 	}
-	m.do(action.StartVM{Node: n, Changed: action.ChangedOf(vm)})
+	m.do(action.StartVM{Node: n, Changed: drift.ChangedOf(vm)})
 }
 
 // Unfinished reports whether the creation of a VM of ours was interrupted before it could be
@@ -370,7 +370,7 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if drift.LacksSystemDisk(vm) {
-		m.block(drift.MissingSystemDisk(n, vm, vm.Carrier(n)))
+		m.blockDrift(drift.MissingSystemDisk(n, vm, vm.Carrier(n)), m.vmDrift(n, drift.FieldSystemDisk))
 	}
 	m.planVM(n, vm)
 	var later []drift.Drift

@@ -8,6 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // planTwins reports VMs of this cluster that are a second machine for a node of the
@@ -19,10 +20,10 @@ func (m *planner) planTwins() {
 		if !ok || moved || isKeptByName(m.d, m.o, vm) || m.plan.Phases[vm.Node] == cluster.PhaseAbsent { // reported at the node
 			continue
 		}
-		m.block(cluster.Block{Subject: vm.Node,
+		m.blockDrift(cluster.Block{Subject: vm.Node,
 			Reason: cluster.DuplicateVM, Message: fmt.Sprintf("vm %d is a second machine for it: the inventory's is vm %d", vm.VMID, n.VMID),
 			Hint: fmt.Sprintf("if vm %d is the right one, write `vmid: %d` at %s in nodes.yaml; else, when nothing on it is needed, remove it by hand: `qm stop %d && qm destroy %d --purge` on %s",
-				vm.VMID, vm.VMID, vm.Node, vm.VMID, vm.VMID, vm.Host)})
+				vm.VMID, vm.VMID, vm.Node, vm.VMID, vm.VMID, vm.Host)}, []cluster.FieldDifference{drift.OfOrphanVM(m.o, vm)})
 	}
 }
 
@@ -58,7 +59,8 @@ func (m *planner) planOrphanNodes() {
 		if !kn.Ready {
 			how = "is NotReady" + text.Colon(kn.Why)
 		}
-		m.block(cluster.Block{Subject: name, Reason: cluster.OrphanNodeObject, Message: "Kubernetes has a Node that the inventory does not; it " + how,
-			Hint: fmt.Sprintf("put the node back into nodes.yaml; or, when its machine is switched off for good: `kubectl delete node %s`", name)})
+		kn.Name = name
+		m.blockDrift(cluster.Block{Subject: name, Reason: cluster.OrphanNodeObject, Message: "Kubernetes has a Node that the inventory does not; it " + how,
+			Hint: fmt.Sprintf("put the node back into nodes.yaml; or, when its machine is switched off for good: `kubectl delete node %s`", name)}, []cluster.FieldDifference{drift.OfOrphanObject(m.o, kn)})
 	}
 }

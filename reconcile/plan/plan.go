@@ -249,7 +249,7 @@ func (m *planner) wait(w cluster.Wait) {
 }
 
 func (m *planner) block(b cluster.Block) {
-	if !slices.Contains(m.plan.Blocked, b) {
+	if !slices.ContainsFunc(m.plan.Blocked, b.Equal) {
 		m.plan.Blocked = append(m.plan.Blocked, b)
 	}
 }

@@ -110,9 +110,8 @@ var changes = []change{
 	{"`locked: true`, with any of them", func(_ *world, n *cluster.Node) { n.Locked, n.Cores = true, 8 }},
 }
 
-// outcome plans a change to its end, and returns what it leads to, in the words of `talos-agent plan`.
-func outcome(t *testing.T, c change, answer string) string {
-	t.Helper()
+// converged is a world that is as its inventory has it.
+func converged() *world {
 	w := newWorld(3, 2)
 	for range 100 {
 		if w.step().Converged() {
@@ -120,6 +119,13 @@ func outcome(t *testing.T, c change, answer string) string {
 		}
 	}
 	w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), 3
+	return w
+}
+
+// outcome plans a change to its end, and returns what it leads to, in the words of `talos-agent plan`.
+func outcome(t *testing.T, c change, answer string) string {
+	t.Helper()
+	w := converged()
 	i := slices.IndexFunc(w.d.Spec.Nodes, func(n cluster.Node) bool { return n.Name == "wk-1" })
 	n := w.d.Spec.Nodes[i]
 	c.edit(w, &w.d.Spec.Nodes[i])

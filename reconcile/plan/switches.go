@@ -52,16 +52,16 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	edited := m.isEdited(n)
 	switch {
 	case edited && observe, !known && observe:
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.HealingOff, About: string(i.Kind), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + i.Text,
-			Hint: "correct it by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)})
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.HealingOff, About: string(i.Kind), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + i.Text,
+			Hint: "correct it by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)}, m.driftOf(n, i.Kind))
 	case i.Kind == cluster.StartVM, i.Kind == cluster.ResumeVM, i.Kind == cluster.CreateVM, i.Kind == cluster.ApplyConfig:
 		return false // whatever the inventory has changed, it should run
 	case !edited && off:
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
-			Hint: "undo the change, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)})
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
+			Hint: "undo the change, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)}, m.driftOf(n, i.Kind))
 	case !edited && asks:
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: "the inventory has changed, and that waits for approval: apply is approve; then: " + i.Text,
-			Hint: "undo the change; or " + m.approveHint()})
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: "the inventory has changed, and that waits for approval: apply is approve; then: " + i.Text,
+			Hint: "undo the change; or " + m.approveHint()}, m.driftOf(n, i.Kind))
 	default:
 		return false
 	}
@@ -121,8 +121,8 @@ func (m *planner) judgeMachines() {
 		}
 		if _, stays := m.d.Spec.Node(n.Name); stays && m.roleOf(n) != n.Role {
 			m.reassigned = append(m.reassigned, n.Name)
-			m.block(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, About: "role", Message: fmt.Sprintf("it runs as a %s, and the inventory has it as a %s: a node keeps its role; until they are the same no node is taken out of service, removed or given a config", m.roleOf(n), n.Role),
-				Hint: "put it back into the list of nodes.yaml in which it was; for a node of the other role, give it another name, vmid and ip: the old one is removed, and a new one is made"})
+			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, About: "role", Message: fmt.Sprintf("it runs as a %s, and the inventory has it as a %s: a node keeps its role; until they are the same no node is taken out of service, removed or given a config", m.roleOf(n), n.Role),
+				Hint: "put it back into the list of nodes.yaml in which it was; for a node of the other role, give it another name, vmid and ip: the old one is removed, and a new one is made"}, []cluster.FieldDifference{drift.OfRole(m.o, n, m.roleOf(n))})
 		}
 	}
 }

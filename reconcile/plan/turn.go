@@ -61,10 +61,10 @@ func (m *planner) describeOrigin(n cluster.Node, drifts []drift.Drift, describe 
 		origin := ""
 		switch of {
 		case cluster.HardwareDrift:
-			origin = action.ChangedOf(m.o.VMs[n.Name]).String()
+			origin = drift.ChangedOf(m.o.VMs[n.Name]).String()
 		case cluster.ConfigDrift:
 			if !rest[0].IsStaged() {
-				origin = action.DescribeConfigEdit(m.o.Machines[n.Name].ConfigSince)
+				origin = drift.DescribeConfigEdit(m.o.Machines[n.Name].ConfigSince)
 			}
 		}
 		words, rest = append(words, describe(rest[:end])+origin), rest[end:]
@@ -107,9 +107,9 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		m.blockLocked(n, drifts)
 		return
 	case m.wasTaken(n, drifts):
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ChangeNotTaken, About: targetOf(drifts),
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ChangeNotTaken, About: targetOf(drifts),
 			Message: fmt.Sprintf("it was taken down to change %s, and has %s all the same", drift.DescribeChange(drifts), drift.DescribeHave(drifts)),
-			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, m.o.VMs[n.Name].Carrier(n), n.IP)})
+			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, m.o.VMs[n.Name].Carrier(n), n.IP)}, m.describe(n, drifts...))
 		return
 	}
 	if m.holdTurn(n, kn, ready, drifts) {

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // Asked is what was asked for a comparison, besides what is observed for every plan.
@@ -59,13 +60,14 @@ func Compare(d cluster.Desired, o cluster.Observed, asked Asked, node string) (c
 func (c *comparison) cleanWords() {
 	fields := func(of []cluster.FieldDifference) {
 		for i := range of {
-			of[i].Field, of[i].Has, of[i].Wants = c.mask.Clean(of[i].Field), c.mask.Clean(of[i].Has), c.mask.Clean(of[i].Wants)
+			of[i].Field, of[i].Has, of[i].Wants, of[i].By = c.mask.Clean(of[i].Field), c.mask.Clean(of[i].Has), c.mask.Clean(of[i].Wants), c.mask.Clean(of[i].By)
 		}
 	}
 	for _, n := range c.out.Nodes {
 		fields(n.VM)
 		fields(n.Machine)
 		fields(n.Object)
+		fields(n.Etcd)
 	}
 	for _, a := range c.out.Addons {
 		fields(a.Fields)
@@ -107,13 +109,8 @@ func (c *comparison) compareNode(n cluster.Node) {
 	if HasMachine(vm) {
 		c.compareMachine(n, &diff)
 	}
-	switch kn, there := c.o.Nodes.Value[n.Name]; {
-	case !c.o.Nodes.Known:
+	if diff.Object = drift.OfObject(c.d, c.o, n); !c.o.Nodes.Known {
 		c.noteUnknown(n.Name, "labels, taints and annotations", c.o.Nodes.Why)
-	case !there:
-		diff.Object = []cluster.FieldDifference{{Field: "node object", Has: "none", Wants: "one"}}
-	default:
-		diff.Object = describeDrifts(drift.OfMeta(kn.EditsFor(drift.RepositoryNode(c.d, n).Meta())))
 	}
 	if len(diff.VM)+len(diff.Machine)+len(diff.Object)+len(diff.MachineConfig) > 0 {
 		c.out.Nodes = append(c.out.Nodes, diff)
@@ -132,60 +129,33 @@ func HasMachine(vm cluster.VM) bool {
 }
 
 func (c *comparison) compareVM(n cluster.Node, vm cluster.VM) []cluster.FieldDifference {
-	own := fmt.Sprintf("vm %d", n.VMID)
+	place := drift.OfPlace(c.o, n)
 	switch {
-	case vm.Presence == cluster.Absent:
-		return []cluster.FieldDifference{{Field: "vm", Has: "none", Wants: own}}
+	case len(place) > 0:
+		return place
 	case vm.Presence == cluster.PresenceUnknown, vm.Owner == cluster.OwnerUnknown:
 		c.noteUnknown(n.Name, "vm", vm.Why)
 		return nil
-	case vm.Owner == cluster.Foreign:
-		return []cluster.FieldDifference{{Field: "vm", Has: "one that is not the agent's: " + vm.Why, Wants: own}}
-	case vm.Deleting:
-		return []cluster.FieldDifference{{Field: "vm", Has: "one that is being deleted", Wants: own}}
 	case !vm.Hardware.Known:
 		c.noteUnknown(n.Name, "vm", vm.Hardware.Why)
 	}
-	out := describeDrifts(drift.OfNodeVM(c.d, c.o, n, vm))
-	if drift.LacksSystemDisk(vm) {
-		out = append(out, cluster.FieldDifference{Field: "system disk", Has: "none", Wants: "one with the serial " + cluster.SystemDiskSerial})
-	}
-	if drift.IsReplaced(n, vm, c.o.Facts) {
-		out = append(out, cluster.FieldDifference{Field: "replace", Has: cmp.Or(vm.Replace, "none"), Wants: n.Replace, How: string(drift.Replace)})
-	} else if drift.IsRestored(n, vm, c.o.Facts) {
-		out = append(out, cluster.FieldDifference{Field: "replace", Has: cmp.Or(vm.Replace, "none"), Wants: n.Replace, How: string(drift.Refuse)})
-	}
-	switch vm.Power {
-	case cluster.Stopped:
-		out = append(out, cluster.FieldDifference{Field: "power", Has: "stopped", Wants: "running"})
-	case cluster.Paused:
-		out = append(out, cluster.FieldDifference{Field: "power", Has: "paused", Wants: "running"})
-	case cluster.PowerUnknown:
+	if vm.Power == cluster.PowerUnknown {
 		c.noteUnknown(n.Name, "power", vm.Why)
 	}
-	return out
-}
-
-func describeDrifts(drifts []drift.Drift) []cluster.FieldDifference {
-	var out []cluster.FieldDifference
-	for _, dr := range drifts {
-		out = append(out, cluster.FieldDifference{Field: dr.Field, Has: cmp.Or(dr.Have, "none"), Wants: dr.Wants(), How: string(dr.How), By: dr.By})
-	}
-	return out
+	return drift.OfOwnVM(c.d, c.o, n)
 }
 
 // compareMachine compares the versions that a machine runs, and its config.
 func (c *comparison) compareMachine(n cluster.Node, diff *cluster.NodeDifference) {
+	const part = drift.FieldConfig
 	mach := c.o.Machines[n.Name]
-	switch mach.Reach {
-	case cluster.Configured:
-		drifts := slices.DeleteFunc(drift.OfMachine(c.repository, c.o, n, mach), func(dr drift.Drift) bool { return dr.Reason == cluster.ConfigDrift })
-		diff.Machine = describeDrifts(append(drifts, drift.OfStaged(c.repository, n, mach)...))
-	case cluster.Maintenance:
-		diff.Machine = []cluster.FieldDifference{{Field: "machine config", Has: "none: it is in maintenance mode", Wants: "one"}}
+	diff.Machine = drift.OfRunning(c.d, c.o, n)
+	if mach.Reach == cluster.Maintenance {
 		return
 	}
-	const part = "machine config"
+	isConfig := func(f cluster.FieldDifference) bool { return f.Field == part }
+	config := slices.DeleteFunc(slices.Clone(diff.Machine), func(f cluster.FieldDifference) bool { return !isConfig(f) })
+	diff.Machine = slices.DeleteFunc(diff.Machine, isConfig) // its texts show more
 	running, asked := c.asked.Configs[n.Name]
 	wanted, rendered := c.repository.Configs[n.Name]
 	switch {
@@ -211,6 +181,9 @@ func (c *comparison) compareMachine(n cluster.Node, diff *cluster.NodeDifference
 		diff.Machine = append(diff.Machine, cluster.FieldDifference{Field: part, Has: "the same documents in another order", Wants: "the order of the inventory"})
 	default:
 		diff.MachineConfig = text
+		for _, f := range config {
+			diff.MachineConfigBy, diff.MachineConfigSince = f.By, f.Since
+		}
 	}
 }
 
@@ -238,75 +211,77 @@ func listDocuments(docs []machineconfig.Document) string {
 	return b.String()
 }
 
-// compareOrphans reports the VMs of nodes that the inventory no longer has.
+// compareOrphans reports what is there of nodes that the inventory does not have: VMs, Node
+// objects, and members of etcd.
 func (c *comparison) compareOrphans() {
 	if !c.o.Orphans.Known {
 		c.noteUnknown(c.d.Spec.Name, "vms of removed nodes", c.o.Orphans.Why)
 	}
+	if !c.o.Members.Known && c.o.Facts.BootstrapSent() {
+		c.noteUnknown(c.d.Spec.Name, "members of etcd", c.o.Members.Why)
+	}
 	for _, vm := range c.o.Orphans.Value {
-		c.out.Nodes = append(c.out.Nodes, cluster.NodeDifference{Node: cmp.Or(vm.Node, vm.Name), VM: []cluster.FieldDifference{{Field: "vm", Has: fmt.Sprintf("vm %d", vm.VMID), Wants: "none"}}})
+		diff := c.nodeDifference(cmp.Or(vm.Node, vm.Name))
+		diff.VM = append(diff.VM, drift.OfOrphanVM(c.o, vm))
+	}
+	for _, kn := range drift.OrphanObjects(c.d, c.o) {
+		diff := c.nodeDifference(kn.Name)
+		diff.Object = append(diff.Object, drift.OfOrphanObject(c.o, kn))
+	}
+	for _, mem := range drift.OrphanMembers(c.d, c.o) {
+		owner, _ := quorum.OwnerOf(c.o.Members.Value, mem, c.d.Spec.ControlPlanes())
+		diff := c.nodeDifference(cmp.Or(owner, mem.Name, c.d.Spec.Name))
+		diff.Etcd = append(diff.Etcd, drift.OfMember(c.o, mem))
 	}
 }
 
-// IsOurs reports whether the release of an addon is there, and for this cluster to keep as
-// the inventory has it: one that is bootstrap-only belongs to others once it is deployed.
-func IsOurs(o cluster.Observed, a cluster.Addon) bool {
-	rel, there := o.Releases.Value[a.Name]
-	return o.Releases.Known && there && rel.Namespace == a.Namespace && rel.Digest != "" && (a.Ownership == cluster.Managed || rel.Status != "deployed")
+// nodeDifference is the entry of a node, to add to.
+func (c *comparison) nodeDifference(node string) *cluster.NodeDifference {
+	i := slices.IndexFunc(c.out.Nodes, func(n cluster.NodeDifference) bool { return n.Node == node })
+	if i < 0 {
+		i = len(c.out.Nodes)
+		c.out.Nodes = append(c.out.Nodes, cluster.NodeDifference{Node: node})
+	}
+	return &c.out.Nodes[i]
 }
 
 func (c *comparison) compareAddon(a cluster.Addon) {
-	rel, there := c.o.Releases.Value[a.Name]
 	diff := cluster.AddonDifference{Addon: a.Name}
-	note := func(field, has, wants string) {
-		if has != wants {
-			diff.Fields = append(diff.Fields, cluster.FieldDifference{Field: field, Has: cmp.Or(has, "none"), Wants: cmp.Or(wants, "none")})
-		}
-	}
+	o := c.o
 	switch {
-	case !c.o.Releases.Known:
-		c.noteUnknown(a.Name, "release", c.o.Releases.Why)
+	case !o.Releases.Known:
+		c.noteUnknown(a.Name, "release", o.Releases.Why)
 		return
-	case !there || rel.Namespace != a.Namespace:
-		note("release", "", a.Chart.Ref())
-	case rel.Digest == "" && a.Ownership == cluster.Managed:
-		note("release", "one that is not the agent's", "its own")
-	case IsOurs(c.o, a):
-		note("status", rel.Status, "deployed")
-		c.compareRelease(a, rel, &diff)
+	case o.IsOurs(a):
+		o = c.compareRelease(a, &diff)
 	}
-	if have, there := c.o.Namespaces[a.Namespace]; there && a.Ownership == cluster.Managed {
-		want := c.d.Spec.Namespace(a.Namespace)
-		note("labels of namespace "+a.Namespace, formatPairs(have.Labels), formatPairs(want.Labels))
-		note("annotations of namespace "+a.Namespace, formatPairs(have.Annotations), formatPairs(want.Annotations))
-	}
+	diff.Fields = append(drift.OfAddon(o, a), drift.OfNamespace(c.d, o, a)...)
 	if len(diff.Fields)+len(diff.Values)+len(diff.Missing)+len(diff.Altered) > 0 {
 		c.out.Addons = append(c.out.Addons, diff)
 	}
 }
 
-// compareRelease compares the chart and the values that a release was made of.
-func (c *comparison) compareRelease(a cluster.Addon, rel cluster.Release, diff *cluster.AddonDifference) {
-	chart, made := c.o.Charts[a.Name], c.asked.Releases[a.Name]
+// compareRelease compares what a release was made of with the inventory. It returns what is
+// observed, with what was read of the release just now.
+func (c *comparison) compareRelease(a cluster.Addon, diff *cluster.AddonDifference) cluster.Observed {
+	o, rel, made := c.o, c.o.Releases.Value[a.Name], c.asked.Releases[a.Name]
 	diff.Missing, diff.Altered = listed(rel.Missing), append(listed(rel.Altered), listed(rel.AlteredAgain)...)
-	if !made.Known {
-		c.noteUnknown(a.Name, "release", made.Why)
-	} else {
-		if has, wants := made.Value.Version, a.Chart.Version; wants != "" && strings.TrimPrefix(has, "v") != strings.TrimPrefix(wants, "v") {
-			diff.Fields = append(diff.Fields, cluster.FieldDifference{Field: "chart version", Has: has, Wants: wants})
-		}
+	if made.Known {
 		text, err := diffValues(c.mask, made.Value.Values.Reveal(), a.Values.Reveal())
 		if err != nil {
 			c.noteUnknown(a.Name, "values", err.Error())
 		}
 		diff.Values, diff.Missing, diff.Altered = text, made.Value.Missing, made.Value.Altered
+		rel.Version, rel.OtherValues = made.Value.Version, made.Value.OtherPaths(a.Values)
+		o.Releases.Value = maps.Clone(o.Releases.Value)
+		o.Releases.Value[a.Name] = rel
+	} else {
+		c.noteUnknown(a.Name, "release", made.Why)
 	}
-	switch {
-	case !chart.Known:
+	if chart := o.Charts[a.Name]; !chart.Known {
 		c.noteUnknown(a.Name, "chart", cmp.Or(chart.Why, "it has not been fetched"))
-	case rel.Digest != chart.Value.Release && len(diff.Fields) == 0 && diff.Values == "":
-		diff.Fields = append(diff.Fields, cluster.FieldDifference{Field: "digest of chart and values", Has: rel.Digest, Wants: chart.Value.Release})
 	}
+	return o
 }
 
 // listed is a list of what there is.
@@ -339,15 +314,7 @@ func diffValues(mask *Mask, has, wants []byte) (string, error) {
 func (c *comparison) compareLeft() {
 	for _, l := range c.o.Left {
 		if c.d.Spec.Prune && l.Kept == "" {
-			c.out.Addons = append(c.out.Addons, cluster.AddonDifference{Addon: l.Name, Fields: []cluster.FieldDifference{{Field: "release", Has: l.String(), Wants: "none"}}})
+			c.out.Addons = append(c.out.Addons, cluster.AddonDifference{Addon: l.Name, Fields: []cluster.FieldDifference{drift.OfLeft(c.o, l)}})
 		}
 	}
-}
-
-func formatPairs(pairs map[string]string) string {
-	var words []string
-	for _, key := range slices.Sorted(maps.Keys(pairs)) {
-		words = append(words, key+"="+pairs[key])
-	}
-	return strings.Join(words, ", ")
 }

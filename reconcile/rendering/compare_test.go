@@ -222,7 +222,7 @@ func TestAddonDiffers(t *testing.T) {
 		t.Fatalf("the difference is %+v", out)
 	}
 	a := out.Addons[0]
-	if len(a.Fields) != 1 || a.Fields[0].Has != "1.2.2" || len(a.Missing) != 1 || len(a.Altered) != 1 {
+	if len(a.Fields) != 2 || a.Fields[0].Has != "1.2.2" || len(a.Missing) != 1 || len(a.Altered) != 1 {
 		t.Errorf("it is %+v", a)
 	}
 	for _, want := range []string{"-  \"plain\": \"other\",\n", "+  \"plain\": \"abc\"\n", "-  \"size\": 2\n", "-    \"password\": \"<secret hmac:", "+    \"password\": \"<secret hmac:", "+    true\n"} {

@@ -49,10 +49,10 @@ func TestIsOurs(t *testing.T) {
 	} {
 		o := cluster.Observed{Releases: cluster.Seen[map[string]cluster.Release]{Known: !c.unseen, Value: map[string]cluster.Release{"app": {Namespace: c.namespace, Digest: c.digest, Status: c.status}}}}
 		a := cluster.Addon{Name: "app", Namespace: "app", Ownership: c.ownership}
-		if IsOurs(o, a) != c.want {
+		if o.IsOurs(a) != c.want {
 			t.Errorf("%s: %v", name, !c.want)
 		}
-		if none := (cluster.Addon{Name: "none", Namespace: "app", Ownership: c.ownership}); IsOurs(o, none) {
+		if none := (cluster.Addon{Name: "none", Namespace: "app", Ownership: c.ownership}); o.IsOurs(none) {
 			t.Errorf("one that is not there is: %s", name)
 		}
 	}
@@ -107,7 +107,18 @@ func TestPartsOfADifference(t *testing.T) {
 		"the same version":     {change: onRelease(func(_ *cluster.Release, made *cluster.Installed) { made.Version = "v1.2.3" })},
 		"other values": {change: onRelease(func(r *cluster.Release, made *cluster.Installed) {
 			r.Digest, made.Values = "older", cluster.SecretString(`{"plain":"x"}`)
-		}), want: "values"},
+		}), want: "values: others at auth, db, list, plain -> those of the inventory", fields: 1},
+		"a node that is none": {change: func(_ *cluster.Desired, o *cluster.Observed, _ Asked) {
+			o.Nodes.Value["ghost"] = cluster.KubeNode{Name: "ghost", Ready: true}
+		}, want: "node object: one that is Ready -> none", fields: 1},
+		"a member that is none": {change: func(_ *cluster.Desired, o *cluster.Observed, _ Asked) {
+			o.Members = cluster.Saw([]cluster.Member{{ID: 7, Name: "ghost", Address: "192.0.2.7"}})
+		}, want: "etcd member 0000000000000007: ghost at 192.0.2.7 -> none", fields: 1},
+		"in another pool": {change: func(_ *cluster.Desired, o *cluster.Observed, _ Asked) {
+			vm := o.VMs["dev-wk-1"]
+			vm.Owner, vm.Moved, vm.Pool = cluster.Foreign, true, "theirs"
+			o.VMs["dev-wk-1"] = vm
+		}, want: "pool: theirs -> none", fields: 1},
 		"a version that is not known": {change: func(d *cluster.Desired, _ *cluster.Observed, _ Asked) { d.Spec.Addons[2].Chart.Version = "" }},
 
 		"another label":                 {change: namespace("app"), want: "labels of namespace app: a=b -> none", fields: 1},
@@ -131,7 +142,7 @@ func TestPartsOfADifference(t *testing.T) {
 		var all fields
 		values := false
 		for _, n := range out.Nodes {
-			all = append(append(append(all, n.VM...), n.Machine...), n.Object...)
+			all = append(append(append(append(all, n.VM...), n.Machine...), n.Object...), n.Etcd...)
 		}
 		for _, a := range out.Addons {
 			all = append(all, a.Fields...)

@@ -103,7 +103,7 @@ func (m *managedCluster) compare(ctx context.Context, node string) (cluster.Diff
 		}
 	}
 	for _, a := range d.Repository().Spec.Addons {
-		if node == "" && rendering.IsOurs(o, a) {
+		if node == "" && o.IsOurs(a) {
 			ask(&all, asked.Releases, a.Name, func() (cluster.Installed, error) { return m.helm.Installed(ctx, d, a) })
 		}
 	}

@@ -263,7 +263,7 @@ func (v *validator) checkPolicy(snap cluster.Snapshot) cluster.Problems {
 	anyway := plan.Make(desired, cluster.Observed{}, cluster.Policy{}).Blocked
 	var problems cluster.Problems
 	for _, b := range plan.Make(desired, cluster.Observed{}, *v.Policy).Blocked {
-		if slices.Contains(anyway, b) {
+		if slices.ContainsFunc(anyway, b.Equal) {
 			continue
 		}
 		field, text := "nodes."+b.Subject, b.Message

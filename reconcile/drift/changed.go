@@ -1,4 +1,4 @@
-package action
+package drift
 
 import (
 	"fmt"
@@ -9,10 +9,13 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
+// byConfigEdit is who edited a machine config on its node.
+const byConfigEdit = "edited on the node; Talos does not note by whom"
+
 // DescribeConfigEdit is a machine config that somebody edited on the node, for people.
 func DescribeConfigEdit(since time.Time) string {
 	if since.IsZero() {
-		return " (edited on the node; Talos does not note by whom)"
+		return " (" + byConfigEdit + ")"
 	}
 	return fmt.Sprintf(" (edited on the node; it runs that since %s, and Talos does not note by whom)", text.Moment(since))
 }
@@ -31,14 +34,34 @@ func ChangedOf(vm cluster.VM) Changed {
 
 // String is it for people, "" where it is not known.
 func (c Changed) String() string {
+	if c == (Changed{}) {
+		return ""
+	}
+	return " (" + c.describe() + ")"
+}
+
+// describe is it in words.
+func (c Changed) describe() string {
 	switch {
 	case c.By != nil:
-		return fmt.Sprintf(" (%s by %s at %s, %s)", c.By.Type, c.By.User, text.Moment(c.By.Started), c.By.UPID)
+		return fmt.Sprintf("%s by %s at %s, %s", c.By.Type, c.By.User, text.Moment(c.By.Started), c.By.UPID)
 	case c.With != nil:
 		what := strings.TrimSpace(c.With.Method + " " + c.With.Call)
-		return fmt.Sprintf(" (%s by %s at %s, in the host's access log)", what, c.With.User, text.Moment(c.With.At))
+		return fmt.Sprintf("%s by %s at %s, in the host's access log", what, c.With.User, text.Moment(c.With.At))
 	case !c.After.IsZero():
-		return fmt.Sprintf(" (changed after %s; no task shows who it was)", text.Moment(c.After))
+		return fmt.Sprintf("changed after %s; no task shows who it was", text.Moment(c.After))
 	}
 	return ""
+}
+
+// setBy is a difference with who made it, and since when it is there.
+func setBy(f cluster.FieldDifference, c Changed) cluster.FieldDifference {
+	f.By, f.Since = c.describe(), c.After
+	switch {
+	case c.By != nil:
+		f.Since = c.By.Started
+	case c.With != nil:
+		f.Since = c.With.At
+	}
+	return f
 }

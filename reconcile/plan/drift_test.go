@@ -1,0 +1,95 @@
+package plan
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
+)
+
+// differs are the reasons of blocks that are about something which is not as the inventory has
+// it and is left so; otherwise are all others. A new reason belongs to one of them. While a
+// cluster is destroyed, nothing of it should be as the inventory has it; and a node that is
+// locked before it is Ready may have all that it should.
+var differs = []cluster.Reason{
+	cluster.NodeLocked, cluster.HardwareDrift, cluster.TalosVersionDrift, cluster.SchematicDrift, cluster.KubernetesDrift, cluster.PoolDrift,
+	cluster.ConfigRefused, cluster.FixedConfigChanged, cluster.ChangeNotTaken, cluster.SystemDiskMissing, cluster.ForeignVM, cluster.VMPaused,
+	cluster.HealingOff, cluster.ApplyingOff, cluster.ChangeUnapproved, cluster.OrphanEtcdMember, cluster.OrphanNodeObject, cluster.DuplicateVM,
+	cluster.NodeIdentityChanged, cluster.ReleaseForeign,
+}
+
+var otherwise = []cluster.Reason{
+	cluster.ActionFailed, cluster.AddressInUse, cluster.BootstrapUncertain, cluster.ContractChanged, cluster.ControlPlaneUnproven, cluster.DeletionUnfinished,
+	cluster.DestroyExpired, cluster.EndpointIsNode, cluster.EtcdLost, cluster.EtcdMemberLost, cluster.EvenControlPlanes, cluster.ForeignVolumes,
+	cluster.HostMemoryShort, cluster.HostNoQuorum, cluster.HostTooSmall, cluster.ImageMismatch, cluster.JournalLost, cluster.NodeDead,
+	cluster.NodeProtected, cluster.OnlyControlPlane, cluster.PolicyUnknown, cluster.PolicyViolation, cluster.ReleaseRolledBack,
+	cluster.RemovalUnapproved, cluster.RunningConfigUnknown, cluster.SecretsChanged, cluster.SecretsMissing, cluster.StorageContent,
+	cluster.StorageInactive, cluster.StorageMissing, cluster.StorageShort, cluster.UnexpectedMachine, cluster.VMLockOrphaned, cluster.VMManaged,
+	cluster.VMNotShown, cluster.VMProtected, cluster.VMsUnknown, cluster.WaitingForCapacity,
+}
+
+// TestDriftIsReportedWhole: whatever is blocked because it is not as the inventory has it has
+// what that is, from what to what, and since when, in every plan of every scenario.
+func TestDriftIsReportedWhole(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[cluster.Reason]bool{}
+	for _, file := range files {
+		src, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := newWorld(1, 0)
+		for line := range strings.Lines(string(src)) {
+			if line = strings.TrimSpace(line); line == "" || strings.ContainsAny(line[:1], ">#") {
+				continue
+			}
+			w.run(t, line)
+			checkDrift(t, file+": "+line, w, seen)
+		}
+	}
+	for _, c := range changes { // what no scenario has
+		if !strings.Contains(c.field, "schematic") && !strings.Contains(c.field, "kubernetes_version") && !strings.Contains(c.field, "its role") {
+			continue
+		}
+		w := converged()
+		c.edit(w, &w.d.Spec.Nodes[slices.IndexFunc(w.d.Spec.Nodes, func(n cluster.Node) bool { return n.Name == "wk-1" })])
+		checkDrift(t, c.field, w, seen)
+	}
+	for _, reason := range differs {
+		if !seen[reason] {
+			t.Errorf("no scenario shows %s", reason)
+		}
+	}
+}
+
+// checkDrift plans a world that has been like this for an hour.
+func checkDrift(t *testing.T, where string, w *world, seen map[cluster.Reason]bool) {
+	t.Helper()
+	o, began := w.o, w.o.Now.Add(-time.Hour)
+	o.DriftSince = map[cluster.DriftKey]time.Time{}
+	for _, key := range drift.List(w.d, o) {
+		o.DriftSince[key] = began
+	}
+	for _, b := range Make(w.d, o, w.p).Blocked {
+		switch {
+		case slices.Contains(differs, b.Reason) && len(b.Drift) == 0 && !o.Facts.Destroying() && !(b.Reason == cluster.NodeLocked && b.About == ""):
+			t.Errorf("%s: %s %s has nothing that differs: %s", where, b.Subject, b.Reason, b.Message)
+		case !slices.Contains(differs, b.Reason) && !slices.Contains(otherwise, b.Reason):
+			t.Errorf("%s: whether %s is about something that differs is not listed", where, b.Reason)
+		}
+		seen[b.Reason] = true
+		for _, f := range b.Drift {
+			if f.Field == "" || f.Has == "" || f.Wants == "" || f.Has == f.Wants || f.Since.IsZero() || f.By == "" && f.Since.Equal(w.o.Now) {
+				t.Errorf("%s: %s %s: %+v", where, b.Subject, b.Reason, f)
+			}
+		}
+	}
+}
