@@ -21,6 +21,8 @@ const (
 	fieldPool       = "pool"
 	fieldObject     = "node object"
 	fieldRelease    = "release"
+	FieldChart      = "chart version"
+	FieldValues     = "values"
 	FieldConfig     = "machine config"
 	FieldPower      = "power"
 	FieldReplace    = "replace"
@@ -244,10 +246,10 @@ func OfRelease(o cluster.Observed, a cluster.Addon) []cluster.FieldDifference {
 		out = append(out, ofRelease(o, a, cluster.FieldDifference{Field: field, Has: has, Wants: wants}))
 	}
 	if has, wants := rel.Version, a.Chart.Version; has != "" && wants != "" && strings.TrimPrefix(has, "v") != strings.TrimPrefix(wants, "v") {
-		note("chart version", has, wants)
+		note(FieldChart, has, wants)
 	}
 	if rel.OtherValues != "" {
-		note("values", "others at "+rel.OtherValues, "those of the inventory")
+		note(FieldValues, "others at "+rel.OtherValues, "those of the inventory")
 	}
 	if len(out) == 0 && (rel.Edited || chart.Known && rel.Digest != chart.Value.Release) {
 		note("digest of chart and values", rel.Digest, cmp.Or(chart.Value.Release, "that of the inventory"))

@@ -50,3 +50,14 @@ func (w Writers) Of(names ...string) (manager string, at time.Time) {
 	}
 	return manager, at
 }
+
+// LastWriter is who has written an object last, "" where that is not noted.
+func LastWriter(entries []metav1.ManagedFieldsEntry) string {
+	writer, at := "", time.Time{}
+	for _, e := range entries {
+		if e.Time != nil && !e.Time.Time.Before(at) {
+			writer, at = e.Manager, e.Time.Time
+		}
+	}
+	return writer
+}

@@ -30,6 +30,7 @@ import (
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/helm/record"
 )
 
 // maxHistory is how many revisions of a release are kept.
@@ -339,17 +340,17 @@ func readManifest(ctx context.Context, c *connection, rev revision) (string, err
 }
 
 // readRecord reads the record of a revision.
-func readRecord(ctx context.Context, c *connection, rev revision) (record, error) {
+func readRecord(ctx context.Context, c *connection, rev revision) (record.Record, error) {
 	set, err := kubernetes.NewForConfigAndClient(c.config(c), &http.Client{Transport: c})
 	if err != nil {
-		return record{}, err
+		return record.Record{}, err
 	}
 	secret, err := set.CoreV1().Secrets(rev.name.namespace).Get(ctx, rev.secret, metav1.GetOptions{})
 	switch {
 	case err != nil:
-		return record{}, err
+		return record.Record{}, err
 	case secret.UID != rev.uid:
-		return record{}, errors.New("it was replaced meanwhile")
+		return record.Record{}, errors.New("it was replaced meanwhile")
 	}
-	return decodeRecord(secret.Data["release"])
+	return record.Decode(secret.Data["release"])
 }

@@ -74,6 +74,7 @@ type Releaser struct {
 	conn   *connection // nil: none yet
 	view   *view       // nil: none
 	parsed map[types.UID]content
+	others map[types.UID]other // by revision, what it was made of otherwise than the inventory has
 	// searches are for the objects of a revision.
 	searches searches
 	pins     map[string]string      // Chart.Ref -> digest
@@ -111,7 +112,7 @@ func New(c Config) (*Releaser, error) {
 	return &Releaser{
 		api: c.API, dial: c.Dial, wrap: c.WrapAPI, log: c.Log, change: c.OnChange, worker: c.Worker, mirrors: c.Mirrors, client: client, cache: cache,
 		ctx: ctx, cancel: cancel, observing: make(chan struct{}, 1),
-		parsed: map[types.UID]content{}, searches: searches{found: map[types.UID]search{}}, pins: map[string]string{}, busy: map[name]chan struct{}{},
+		parsed: map[types.UID]content{}, others: map[types.UID]other{}, searches: searches{found: map[types.UID]search{}}, pins: map[string]string{}, busy: map[name]chan struct{}{},
 	}, nil
 }
 
@@ -190,7 +191,7 @@ func (r *Releaser) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 		o.Releases = cluster.Unseen[map[string]cluster.Release]("another look is under way")
 		return
 	}
-	seen, err := r.releases(ctx, d, o.Facts)
+	seen, err := r.releases(ctx, d, *o)
 	if err != nil {
 		o.Releases = cluster.Unseen[map[string]cluster.Release](kubeapi.Reason(err))
 		return
@@ -269,9 +270,9 @@ type observation struct {
 
 // releases reports the state of the releases of the addons, and which of ours no addon
 // has. A cluster that has no addons and never had one is not asked.
-func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluster.Facts) (observation, error) {
+func (r *Releaser) releases(ctx context.Context, d cluster.Desired, o cluster.Observed) (observation, error) {
 	seen := observation{releases: map[string]cluster.Release{}, namespaces: map[string]cluster.NamespaceMeta{}}
-	if len(d.Spec.Addons) == 0 && len(facts.Charts) == 0 && !r.watches() {
+	if len(d.Spec.Addons) == 0 && len(o.Facts.Charts) == 0 && !r.watches() {
 		return seen, nil
 	}
 	server, ok := r.api()
@@ -325,6 +326,7 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluste
 		if rev.mine {
 			rel.RolledBack = rev.rolledBack
 		}
+		r.describeOther(ctx, conn, rev, a, o.Charts[a.Name].Value, &rel)
 		rel.Ready, rel.Refused = rel.Why == "", isSecurity(rel.Why)
 		seen.releases[a.Name] = rel
 	}
@@ -393,6 +395,7 @@ func (r *Releaser) forgetManifests(newest []revision) {
 	defer r.mu.Unlock()
 	r.searches.forget(keep)
 	maps.DeleteFunc(r.parsed, func(uid types.UID, _ content) bool { return !keep[uid] })
+	maps.DeleteFunc(r.others, func(uid types.UID, _ other) bool { return !keep[uid] })
 }
 
 // FetchChart brings a chart into the cache and returns its digest, in the

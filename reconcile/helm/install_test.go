@@ -150,6 +150,8 @@ func TestUpgradeByHand(t *testing.T) {
 		synctest.Wait()
 		if rel := b.look().Releases.Value["web"]; rel.Digest != changed || rel.Revision != 2 {
 			b.Errorf("managed, the release is %+v", rel)
+		} else if rel.OtherValues != "message" || !strings.HasPrefix(rel.EditedBy, "revision 2 ") || !strings.HasSuffix(rel.EditedBy, ": Upgrade complete") {
+			b.Errorf("what somebody changed of it is %q, by %q", rel.OtherValues, rel.EditedBy)
 		}
 		theirs := a
 		theirs.Ownership = cluster.BootstrapOnly
@@ -170,6 +172,8 @@ func TestUpgradeByHand(t *testing.T) {
 		synctest.Wait()
 		if rel := b.look().Releases.Value["web"]; rel.Digest != changed || rel.Revision != 4 || b.message("web") != "mine" {
 			b.Errorf("rolled back, the release is %+v", rel)
+		} else if rel.OtherValues != "message" || !strings.HasSuffix(rel.EditedBy, ": Rollback to 2") {
+			b.Errorf("what somebody changed of it is %q, by %q", rel.OtherValues, rel.EditedBy)
 		}
 		if rel := b.settle(a, time.Minute); rel.Digest != first.Digest || b.message("web") != "ours" {
 			b.Errorf("healed, the release is %+v", rel)

@@ -1,14 +1,7 @@
 package helm
 
 import (
-	"bytes"
 	"cmp"
-	"compress/gzip"
-	"encoding/base64"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
 	"maps"
 	"regexp"
 	"slices"
@@ -35,48 +28,6 @@ func (o object) String() string {
 		return o.kind + " " + o.name
 	}
 	return o.kind + " " + o.namespace + "/" + o.name
-}
-
-// maxRelease is how large a release may be, unpacked. Kubernetes keeps at most
-// 1 MiB of it, packed.
-const maxRelease = 64 << 20
-
-// record is what is read of the record Helm keeps of a release.
-type record struct {
-	Manifest string          `json:"manifest"`
-	Config   json.RawMessage `json:"config"` // the values that it was made with
-	Chart    struct {
-		Metadata struct {
-			Name    string `json:"name"`
-			Version string `json:"version"`
-		} `json:"metadata"`
-	} `json:"chart"`
-}
-
-// decodeRecord reads a record: JSON, packed with gzip and written in base64. Source: Helm
-// 3.22, pkg/storage/driver/util.go.
-func decodeRecord(packed []byte) (record, error) {
-	b, err := base64.StdEncoding.DecodeString(string(packed))
-	if err != nil {
-		return record{}, errors.New("it is not written in base64")
-	}
-	if bytes.HasPrefix(b, []byte{0x1f, 0x8b, 0x08}) {
-		zip, err := gzip.NewReader(bytes.NewReader(b))
-		if err != nil {
-			return record{}, errors.New("it cannot be unpacked")
-		}
-		if b, err = io.ReadAll(io.LimitReader(zip, maxRelease+1)); err != nil {
-			return record{}, errors.New("it cannot be unpacked")
-		}
-		if len(b) > maxRelease {
-			return record{}, fmt.Errorf("it unpacks to more than %d MiB", maxRelease>>20)
-		}
-	}
-	var made record
-	if err := json.Unmarshal(b, &made); err != nil {
-		return record{}, errors.New("it is no release of Helm's")
-	}
-	return made, nil
 }
 
 // aWorkload finds documents that are worth parsing: most are not.

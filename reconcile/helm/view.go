@@ -27,6 +27,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
+	"github.com/talos-agent/talos-agent/reconcile/edits"
 )
 
 // The labels of what Helm makes. Source: Helm 3.22, pkg/storage/driver/secrets.go
@@ -61,6 +62,7 @@ type revision struct {
 	good       bool
 	rolledBack string
 	putBack    string // labelPutBack
+	writer     string // who wrote it last, as it calls itself, "" when that is not noted
 	made       int64  // in seconds since 1970
 	tried      int64  // when the first of those that repeat each other was made, 0: this is it
 	changed    int64  // when it was written last, in seconds since 1970
@@ -150,6 +152,7 @@ func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision
 		uid: o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
 		digest: o.Labels[labelDigest], manager: o.Labels[labelManager], mine: o.Labels[labelRevision] == strconv.Itoa(number),
 		good: o.Labels[labelReady] == strconv.Itoa(number), rolledBack: o.Labels[labelRolledBack], putBack: o.Labels[labelPutBack],
+		writer: edits.LastWriter(o.ManagedFields),
 	}, err == nil
 }
 
