@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"time"
 )
 
 // Policy is what the host allows. It comes from a file that only root of the
@@ -28,6 +29,9 @@ type Policy struct {
 	MaxUnavailable int
 	// DrainStops: a drain never deletes pods that may not leave, whatever a cluster asks for.
 	DrainStops bool
+	// DrainWithin is how long the pods of a node may take to leave at most, whatever a cluster
+	// asks for; 0: as long as it asks for.
+	DrainWithin time.Duration
 	// Removals is how many nodes of a cluster may be removed at once without approval; 0:
 	// one, negative: none.
 	Removals  int

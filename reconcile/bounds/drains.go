@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // MaxUnavailable is how many workers of a cluster may be out of service at once, and by
@@ -23,6 +24,13 @@ func Drain(s cluster.Spec, p cluster.Policy) (how cluster.Drain, rule string) {
 	if how.Delete && p.DrainStops {
 		how.Delete = false
 		rule = fmt.Sprintf("pods that may not leave are not deleted (host policy, %s: drain.on_timeout)", p.Line("drain.on_timeout"))
+	}
+	if p.DrainWithin > 0 && how.Patience() > p.DrainWithin {
+		how.Timeout = p.DrainWithin
+		if rule != "" {
+			rule += "; "
+		}
+		rule += fmt.Sprintf("for %s at most (host policy, %s: drain.timeout)", text.Duration(p.DrainWithin), p.Line("drain.timeout"))
 	}
 	return how, rule
 }

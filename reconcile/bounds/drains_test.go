@@ -1,6 +1,7 @@
 package bounds
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -35,5 +36,29 @@ func TestDrain(t *testing.T) {
 		if how.Delete != c.deletes || how.Timeout != time.Hour || rule != want {
 			t.Errorf("%+v: %+v, %q", c, how, rule)
 		}
+	}
+}
+
+// TestDrainTimeout: of how long pods may take, the shorter applies, that which is used where the
+// cluster has none included.
+func TestDrainTimeout(t *testing.T) {
+	const rule = "for 10m00s at most (host policy, policy.yaml:8: drain.timeout)"
+	for _, c := range []struct {
+		asks, allows, want time.Duration
+		rule               string
+	}{
+		{0, 0, 5 * time.Minute, ""}, {time.Hour, 0, time.Hour, ""}, {time.Hour, 10 * time.Minute, 10 * time.Minute, rule},
+		{10 * time.Minute, 10 * time.Minute, 10 * time.Minute, ""}, {time.Minute, 10 * time.Minute, time.Minute, ""}, {0, 10 * time.Minute, 5 * time.Minute, ""},
+		{0, time.Minute, time.Minute, "for 1m00s at most (host policy, policy.yaml:8: drain.timeout)"},
+	} {
+		p := cluster.Policy{File: "policy.yaml", DrainWithin: c.allows, Lines: map[string]int{"drain.timeout": 8}}
+		how, got := Drain(cluster.Spec{Drain: cluster.Drain{Timeout: c.asks}}, p)
+		if how.Patience() != c.want || got != c.rule {
+			t.Errorf("%v of %v: %v, %q", c.asks, c.allows, how.Patience(), got)
+		}
+	}
+	p := cluster.Policy{File: "policy.yaml", DrainWithin: time.Minute, DrainStops: true}
+	if _, got := Drain(cluster.Spec{Drain: cluster.Drain{Delete: true}}, p); !strings.Contains(got, "drain.on_timeout); for 1m00s at most") {
+		t.Errorf("both: %q", got)
 	}
 }

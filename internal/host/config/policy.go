@@ -2,6 +2,7 @@ package config
 
 import (
 	"net/netip"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -75,6 +76,10 @@ type policyDrain struct {
 	// stop: whatever the repository has, pods that are left when a drain ends because of
 	// disruption budgets are never deleted; the node returns to service.
 	OnTimeout string `yaml:"on_timeout" enum:"stop,delete" default:"what the repository has" example:"stop"`
+	// How long a node is drained at most, however long the `drain.timeout` of the repository
+	// is, or its default of 5 minutes. With `on_timeout: delete` pods that are left are deleted
+	// then.
+	Timeout time.Duration `yaml:"timeout" default:"what the repository has" example:"10m"`
 }
 
 type capacityFile struct {
