@@ -4,13 +4,17 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/edits"
 )
 
 // workload is what is known of one object that runs pods.
@@ -226,3 +230,56 @@ func findDamage(ctx context.Context, conn *connection, rev revision) (damage, er
 	}
 	return damageIn(w.kube, manifest)
 }
+
+// other is what a revision was made of, otherwise than the inventory has it. No value is in
+// it.
+type other struct {
+	than                         string // the digest of chart and values that it was compared with
+	version, values, description string
+}
+
+// describeOther adds to a release what it was made of, where that is something else than the
+// inventory has, and who made it, where somebody else did. A revision never changes, so it is
+// read once for what the inventory has.
+func (r *Releaser) describeOther(ctx context.Context, conn *connection, rev revision, a cluster.Addon, chart cluster.Fetched, rel *cluster.Release) {
+	than := digestOfRelease(a, chart.Digest)
+	if rel.Digest == "" || !rel.Edited && (chart.Digest == "" || rel.Digest == than) {
+		return
+	}
+	r.mu.Lock()
+	o, known := r.others[rev.uid]
+	r.mu.Unlock()
+	if !known || o.than != than {
+		made, err := readRecord(ctx, conn, rev)
+		if err != nil {
+			r.log.Debug("cannot read what a release was made of", logging.Detail, rev.name.String(), logging.Err, kubeapi.Reason(err))
+		} else {
+			installed := cluster.Installed{Values: cluster.NewSecret(made.Config)}
+			o = other{than, sanitize(made.Chart.Metadata.Version), installed.OtherPaths(a.Values), made.Info.Description}
+			r.mu.Lock()
+			r.others[rev.uid] = o
+			r.mu.Unlock()
+		}
+	}
+	if rel.Version, rel.OtherValues = o.version, sanitize(o.values); rel.Edited {
+		rel.EditedBy = describeEdit(rev, o.description)
+	}
+}
+
+// describeEdit is who made a revision that is not ours, as far as it is noted: the name that its
+// client calls itself by, and what Helm or a person wrote about it. A failure is described with
+// what the API refused, which may be a value.
+func describeEdit(rev revision, description string) string {
+	out := fmt.Sprintf("revision %d", rev.number)
+	if rev.writer != "" {
+		out += " by " + edits.Shown(rev.writer)
+	}
+	out += " at " + text.Moment(time.Unix(rev.changed, 0))
+	if description != "" && rev.status == "deployed" {
+		out += ": " + text.Cut(sanitize(description), maxDescription)
+	}
+	return out
+}
+
+// maxDescription bounds what is shown of the description of a release.
+const maxDescription = 80
