@@ -92,7 +92,7 @@ func (r *rig) findDifferences() {
 	running := r.machineConfig("dev-wk-1")
 	edited := "machine:\n    sysctls:\n        vm.overcommit_memory: \"1\"\n" + strings.TrimPrefix(running[strings.Index(running, "machine:\n"):], "machine:\n")
 	r.applyConfig("dev-wk-1", edited, machineapi.ApplyConfigurationRequest_NO_REBOOT)
-	a := r.run(exitChanges, do("diff", "dev"), "node dev-wk-1\n  memory (MiB): 12288 -> 8192 (", "  machine config:\n    --- has\n    +++ wants\n",
+	a := r.run(exitChanges, do("diff", "dev"), "node dev-wk-1\n  memory (MiB): 12288 -> 8192 (", "  machine config", ":\n    --- has\n    +++ wants\n",
 		"    -    sysctls:\n    -        vm.overcommit_memory: \"1\"\n")
 	if a.has("dev-cp-1") || a.has("unknown") || strings.Contains(a.out, "\n    +  ") {
 		t.Errorf("more differs than was edited: %v", a)
@@ -122,7 +122,7 @@ func (r *rig) findDifferences() {
 	commit := r.push(withAddon(r.inventory(1), "4"))
 	r.run(exitOK, do("reconcile"))
 	r.until("the new value is seen", func() bool { return r.status().Revision.Commit() == commit })
-	r.run(exitChanges, do("diff", "dev"), "addon app\n  values:\n    --- has\n    +++ wants\n", "    -  \"size\": 3\n    +  \"size\": 4\n")
+	r.run(exitChanges, do("diff", "dev"), "addon app\n  values: others at size -> those of the inventory, since 20", "  values:\n    --- has\n    +++ wants\n", "    -  \"size\": 3\n    +  \"size\": 4\n")
 
 	r.run(exitOK, do("resume", "dev"))
 	r.until("the edits are undone", func() bool { return r.try(do("diff", "dev")...).out == "dev: no difference\n" })
