@@ -288,7 +288,9 @@ type Machine struct {
 	Reach Reach
 	Why   string
 	Hint  string // what to do about it, where that is known
-	// ReadyAt is when a machine that is not ready was last seen ready; zero: not since
+	// Since is since when the agent has seen it reached as it is, and ready or not as it is.
+	Since time.Time
+	// ReadyAt is when a machine that is silent was last seen ready; zero: not since
 	// the agent looks at it.
 	ReadyAt  time.Time
 	UUID     string   // SMBIOS UUID, as read in maintenance mode

@@ -218,6 +218,8 @@ type (
 		Restart cluster.Restart
 		Config  cluster.Config
 		Pulls   bool // the images of the config, before
+		// Undrained: it does not work, and cannot be drained, or has nothing to drain.
+		Undrained bool
 	}
 
 	// RebootNode has the machine of a drained node boot again with another config.
@@ -226,6 +228,8 @@ type (
 		Restart cluster.Restart
 		Config  cluster.Config
 		Pulls   bool // the images of the config, before
+		// Undrained: it does not work, and cannot be drained, or has nothing to drain.
+		Undrained bool
 	}
 
 	// UncordonNode puts a node back into service.
@@ -371,14 +375,22 @@ func (a DrainNode) Info() Info {
 
 // Info implements Action.
 func (a ShutDownVM) Info() Info {
-	i := infoOfNode(cluster.ShutDownVM, a.Node, fmt.Sprintf("shut down vm %d (%s), to start it again changed", a.Node.VMID, a.Node.Name))
+	i := infoOfNode(cluster.ShutDownVM, a.Node, fmt.Sprintf("shut down vm %d (%s), to start it again changed", a.Node.VMID, a.Node.Name)+describeUndrained(a.Undrained))
 	i.Disrupts, i.Reboots, i.Change = true, true, "for="+a.Restart.Target
 	return i
 }
 
+// describeUndrained is what a step adds that takes a machine down whose node was not drained.
+func describeUndrained(undrained bool) string {
+	if !undrained {
+		return ""
+	}
+	return ", without draining it: it does not work"
+}
+
 // Info implements Action.
 func (a RebootNode) Info() Info {
-	i := infoOfNode(cluster.RebootNode, a.Node, fmt.Sprintf("reboot %s with its new machine config", a.Node.Name))
+	i := infoOfNode(cluster.RebootNode, a.Node, fmt.Sprintf("reboot %s with its new machine config", a.Node.Name)+describeUndrained(a.Undrained))
 	i.Disrupts, i.Reboots, i.Change = true, true, "for="+a.Restart.Target
 	return i
 }

@@ -136,37 +136,14 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 		return m.etcd.WithoutMember(n.Name)
 	case n.Role != cluster.ControlPlane, stays && m.isOnlyMember(n.Name):
 		return ""
-	case i.Kind == cluster.ChangeConfig && !m.o.Machines[n.Name].Services["etcd"].Healthy && m.isRepaired(i, n), m.hasNoVote(n.Name):
-		return "" // it has no vote to lose
+	case m.hasNoQuorum() && slices.Contains([]cluster.ActionKind{cluster.ChangeConfig, cluster.RebootNode, cluster.ShutDownVM}, i.Kind):
+		return "" // there is none to lose
+	case i.Kind == cluster.ChangeConfig && !m.o.Machines[n.Name].Services["etcd"].Healthy && m.lacksAPI() && m.isRepaired(i, n):
+		return "" // it has no vote, and without a kube-apiserver there is no quorum
 	case i.Kind == cluster.DrainNode && (!stays || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts)):
 		return "" // its etcd goes on; its member is removed by a step of its own
 	}
 	return m.etcd.Without(n.Name)
-}
-
-// hasNoVote reports whether the etcd of a node does not work in a cluster that never was Ready
-// and whose kube-apiserver does not answer: there is no quorum that it could lose.
-func (m *planner) hasNoVote(node string) bool {
-	mach := m.o.Machines[node]
-	return !m.o.Facts.WasReady() && m.lacksAPI() && mach.Reach == cluster.Configured && !mach.Services["etcd"].Healthy
-}
-
-// isRepaired reports whether an action gives a node that does not work another config: what keeps
-// it from working may be the config that it has. It spends nothing more, however many others do
-// not work either, as long as they get theirs one at a time. Workers do anyway what takes no reboot.
-func (m *planner) isRepaired(i action.Info, n cluster.Node) bool {
-	switch i.Kind {
-	case cluster.ChangeConfig:
-	case cluster.DrainNode, cluster.RebootNode, cluster.ShutDownVM:
-		if !m.isRepairable(n, m.turnOf(n)) {
-			return false
-		}
-	default:
-		return false
-	}
-	return m.plan.Phases[n.Name] != cluster.PhaseReady && !slices.ContainsFunc(m.d.Spec.Nodes, func(other cluster.Node) bool {
-		return other.Role == n.Role && other.Name != n.Name && m.isInTurn(other.Name)
-	})
 }
 
 // isInTurn reports whether a node is out of service by the agent, or will be by this

@@ -237,36 +237,6 @@ func (m *planner) isProven(n cluster.Node, since time.Time) bool {
 		m.o.Now.Sub(since) >= action.WatchedFor && !m.isRunning(cluster.ChangeConfig, n.Name)
 }
 
-// lacksAPI reports whether no kube-apiserver of the cluster answers, and not only for a moment, as
-// when one restarts: its control planes have not been Ready since, or never were.
-func (m *planner) lacksAPI() bool {
-	return !m.o.Nodes.Known && all(m.d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
-		mach := m.o.Machines[cp.Name]
-		return !mach.Ready && (!m.o.Facts.WasReady() || !mach.ReadyAt.IsZero() && m.o.Now.Sub(mach.ReadyAt) >= silentWithin)
-	})
-}
-
-// hopelessAfter is how long a node runs a new config with which no kube-apiserver of its
-// cluster answers, before the next get theirs.
-const hopelessAfter = 10 * time.Minute
-
-// provesNothing reports whether a worker was the first, which cannot be Ready because no
-// kube-apiserver answers, and a control plane may be next.
-func (m *planner) provesNothing(first cluster.Node, since time.Time) bool {
-	if first.Role != cluster.Worker || !m.lacksAPI() && (m.o.Nodes.Known || m.o.Now.Sub(since) < hopelessAfter) {
-		return false
-	}
-	next, _ := m.d.Spec.Node(m.chooseCanary(true))
-	return next.Role == cluster.ControlPlane
-}
-
-// isHopeless reports whether a control plane that was the first does not become Ready, and no
-// kube-apiserver answers: it may need what the others are to get, such as a quorum, and there is
-// no service to lose.
-func (m *planner) isHopeless(first cluster.Node, since time.Time) bool {
-	return first.Role == cluster.ControlPlane && m.lacksAPI() && m.o.Now.Sub(since) >= hopelessAfter && !m.isRunning(cluster.ChangeConfig, first.Name)
-}
-
 // chooseCanary is the node whose running config is changed first: a worker, because the
 // cluster can do without, unless no kube-apiserver answers by which it could be seen to do well;
 // and no machine that boots, which may be for ever, where there is another of its role.

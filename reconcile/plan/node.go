@@ -348,8 +348,8 @@ func (m *planner) joinsBefore(n cluster.Node) string {
 		return ""
 	}
 	for _, cp := range m.d.Spec.ControlPlanes() {
-		vm, reach := m.o.VMs[cp.Name], m.o.Machines[cp.Name].Reach
-		joins := m.o.Members.Known && vm.Power == cluster.PowerRunning && vm.Uptime < joinWithin && (reach == cluster.Configured || reach == cluster.Silent) &&
+		vm, mach := m.o.VMs[cp.Name], m.o.Machines[cp.Name]
+		joins := vm.Power == cluster.PowerRunning && (mach.Reach == cluster.Configured || mach.Reach == cluster.Silent) && m.o.Now.Sub(mach.Since) < joinWithin &&
 			!slices.ContainsFunc(m.o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(cp) && !mem.Learner })
 		if cp.Name != n.Name && (joins || m.isRunning(cluster.ApplyConfig, cp.Name) || m.isPlanned(cluster.ApplyConfig, cp.Name)) {
 			return cp.Name

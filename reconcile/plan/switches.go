@@ -80,7 +80,8 @@ func (m *planner) holdByWindow(i action.Info) bool {
 	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
 		return false
 	}
-	if m.plan.Phases[i.Node] == cluster.PhaseJoining && (i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM) {
+	n, _ := m.d.Spec.Node(i.Node)
+	if m.plan.Phases[i.Node] == cluster.PhaseJoining && (i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM || m.isRepairable(n, m.turnOf(n))) {
 		return false
 	}
 	opens, ever := m.d.Spec.Window.OpensWith(m.p.Window, m.o.Now)

@@ -133,26 +133,15 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		}
 		config = want // and not what somebody staged
 	}
-	// Of one that is not Ready no kubelet may have reported since it booted: no pod runs on it.
-	drainable := m.o.Nodes.Known && kn.Name != "" && (ready || kn.BootID == "" || kn.BootID == mach.BootID)
+	drainable := ready || m.isDrainable(n)
 	switch {
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
 		m.drainTo(action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange)})
 	case hardware:
-		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready})
+		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable})
 	default:
-		m.do(action.RebootNode{Node: n, Restart: restart, Config: config, Pulls: ready})
+		m.do(action.RebootNode{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable})
 	}
-}
-
-// isRepairable reports whether a node that is not Ready may have its turn all the same: it has run
-// its config for so long without, that the other one which it is to get may be what it needs.
-// Without a kube-apiserver only a control plane may, which cannot be drained then.
-func (m *planner) isRepairable(n cluster.Node, drifts []drift.Drift) bool {
-	since := m.o.Machines[n.Name].ConfigSince
-	return m.plan.Phases[n.Name] == cluster.PhaseJoining && !since.IsZero() && m.o.Now.Sub(since) >= hopelessAfter &&
-		slices.ContainsFunc(drifts, func(dr drift.Drift) bool { return dr.Reason == cluster.ConfigDrift }) &&
-		(m.o.Nodes.Known || n.Role == cluster.ControlPlane && m.lacksAPI())
 }
 
 // holdTurn waits with what takes a node down, and reports whether it does.
@@ -181,7 +170,7 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 			return true
 		}
 		before := m.turnBefore(n)
-		if before == "" {
+		if before == "" || !ready { // it may be what a drain of theirs waits for
 			return false
 		}
 		w.About, w.Message = before, fmt.Sprintf("waits to change %s until control plane %s has had its turn", change, before)
@@ -241,7 +230,7 @@ func EtcdWithoutMember(d cluster.Desired, o cluster.Observed, node string) strin
 // when it does: the question of the planner, to be asked once more right before.
 func EtcdWithout(d cluster.Desired, o cluster.Observed, node string) string {
 	m := newPlanner(d, o, cluster.Policy{})
-	if m.isOnlyMember(node) || m.hasNoVote(node) {
+	if m.isOnlyMember(node) || m.hasNoQuorum() {
 		return ""
 	}
 	return m.etcd.Without(node)

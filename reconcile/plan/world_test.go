@@ -311,11 +311,11 @@ func (w *world) run(t *testing.T, line string) string {
 		w.host(t, f[1:])
 	case "vm":
 		w.editVM(t, arg(1), f[2:])
-	case "unready": // machines that work, since so long ago with their config
+	case "unready": // machines, since so long ago
 		w.o = effect.Clone(w.o)
 		for _, name := range f[2:] {
 			m := w.o.Machines[name]
-			m.Ready, m.ReadyAt, m.ConfigSince = false, w.o.Now.Add(-parseAge(t, arg(1))), w.o.Now.Add(-parseAge(t, arg(1)))
+			m.Ready, m.Since = false, w.o.Now.Add(-parseAge(t, arg(1)))
 			w.o.Machines[name] = m
 		}
 	case "machine":
@@ -651,6 +651,8 @@ func (w *world) run(t *testing.T, line string) string {
 		mach := w.o.Machines[n.Name]
 		m := newPlanner(w.d, w.o, w.p)
 		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: targetOf(m.turnOf(n)), Boot: before + mach.BootID, Revision: w.d.Revision}}
+	case "restarted-at": // a node, so long ago, for what it has
+		w.o.Facts.Restarts = map[string]cluster.Restart{arg(1): {Target: "had", Boot: "before", Revision: w.d.Revision, At: w.o.Now.Add(-parseAge(t, arg(2)))}}
 	case "replaced": // a node, for tokens
 		w.o.Facts.Replaced = map[string][]string{arg(1): f[2:]}
 	case "settled":
@@ -951,6 +953,8 @@ func (w *world) editKubeNode(t *testing.T, kn *cluster.KubeNode, words []string)
 			kn.BootID = v
 		case "ready":
 			kn.Ready = v == "" || v == "true"
+		case "not-ready-for":
+			kn.Ready, kn.NotReadySince = false, w.o.Now.Add(-parseAge(t, v))
 		default:
 			t.Fatalf("node-is: %q", kv)
 		}
@@ -1080,9 +1084,6 @@ func (w *world) editMachine(t *testing.T, name string, words []string) {
 			m.Reach = cluster.Silent
 		case "wasready":
 			m.ReadyAt = w.o.Now.Add(-5 * time.Second)
-			if v != "" {
-				m.ReadyAt = w.o.Now.Add(-parseAge(t, v))
-			}
 		case "unknown":
 			m.Why = "not asked yet"
 		case "maintenance":

@@ -150,8 +150,11 @@ func (w *watcher) publish(m cluster.Machine) {
 	if w.machine.Reach == cluster.Configured && w.machine.Ready {
 		w.readyAt = time.Now()
 	}
-	if !m.Ready {
+	if m.Reach == cluster.Silent {
 		m.ReadyAt = w.readyAt
+	}
+	if m.Since = w.machine.Since; m.Since.IsZero() || m.Reach != w.machine.Reach || m.Ready != w.machine.Ready {
+		m.Since = time.Now()
 	}
 	if m.BootID != "" && m.BootID != w.boot {
 		w.boot, w.bootedAt = m.BootID, time.Now()
