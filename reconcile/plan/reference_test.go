@@ -158,7 +158,8 @@ func outcome(t *testing.T, c change, answer string) string {
 	}
 	switch {
 	case len(kinds) == 0 && len(f.Blocked) > 0:
-		return "refused: " + f.Blocked[0].Message + "<br>" + strings.ReplaceAll(f.Blocked[0].Hint, "|", `\|`)
+		b := f.Blocked[max(0, slices.IndexFunc(f.Blocked, func(b cluster.Block) bool { return b.Subject == n.Name }))]
+		return "refused: " + b.Message + "<br>" + strings.ReplaceAll(b.Hint, "|", `\|`)
 	case len(kinds) == 0 && len(f.Waiting) > 0:
 		t.Errorf("%s: waits: %v", c.field, f.Waiting)
 	case slices.Contains(kinds, cluster.DeleteVM):
