@@ -239,8 +239,8 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 }
 
 // Approve lets the plan go that waits for approval, if it still is the one with this
-// digest, of which a beginning is enough. A plan that changes afterwards by what somebody
-// pushes, or by another node that leaves the inventory, waits again.
+// digest, of which a beginning is enough. A plan that changes afterwards waits again: by what
+// somebody pushes, another node that leaves the inventory, or a step that was not shown.
 func (r *Reconciler) Approve(digest string) error {
 	f, err := r.Forecast()
 	switch {
@@ -252,7 +252,7 @@ func (r *Reconciler) Approve(digest string) error {
 		return cluster.WithReason(cluster.NotConfirmed, fault.Errorf(fmt.Sprintf("look at `talos-agent plan %s` again, and approve the digest that it ends with", r.c.Cluster), "the plan that waits for approval is not %s", digest))
 	}
 	return r.command("approved "+f.Digest[:leastDigest], func(facts *cluster.Facts) {
-		facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Target: f.Digest, Revision: f.Revision, VMs: f.VMs, At: time.Now().UTC()})
+		facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Target: f.Digest, Revision: f.Revision, VMs: f.VMs, Changes: f.Changes, At: time.Now().UTC()})
 	})
 }
 

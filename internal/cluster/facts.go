@@ -137,6 +137,9 @@ type Intent struct {
 	// VMID: no others are deleted. Older agents wrote none. Of IntendApproved, the VMs of
 	// the nodes that may be removed.
 	VMs []int `json:"vms,omitempty"`
+	// Changes are, of IntendApproved, the steps that were shown. Older agents wrote none:
+	// then whatever the revision changes is approved.
+	Changes []string `json:"changes,omitempty"`
 	// Left is, of IntendSuspend, what a destruction that has ended did not delete,
 	// and why.
 	Left []Block `json:"left,omitempty"`
@@ -162,10 +165,11 @@ func (f Facts) Suspended() bool { return f.intends(IntendSuspend) }
 // destroyed.
 func (f Facts) Destroying() bool { return f.intends(IntendDestroy) }
 
-// Approved reports whether an administrator has approved the changes of a revision.
-func (f Facts) Approved(revision Revision) bool {
+// Approved reports whether an administrator has approved a step of a revision.
+func (f Facts) Approved(revision Revision, step Step) bool {
 	in, ok := f.Intent(IntendApproved)
-	return ok && in.Revision == revision
+	form := step.Approvable()
+	return ok && in.Revision == revision && (len(in.Changes) == 0 || form == "" || slices.Contains(in.Changes, form))
 }
 
 // LeftOver is what a destruction that has ended did not delete, and why.

@@ -135,16 +135,16 @@ func TestEventQuery(t *testing.T) {
 // TestIntents: there is at most one of a kind, and an approval is for one revision.
 func TestIntents(t *testing.T) {
 	var f Facts
-	if _, ok := f.Intent(IntendSuspend); ok || f.Suspended() || f.Approved("") || len(f.LeftOver()) != 0 {
+	if _, ok := f.Intent(IntendSuspend); ok || f.Suspended() || f.Approved("", Step{}) || len(f.LeftOver()) != 0 {
 		t.Error("nothing was intended")
 	}
 	f.Intend(Intent{Kind: IntendApproved, Revision: "main@sha1:1"})
 	f.Intend(Intent{Kind: IntendApproved, Revision: "main@sha1:2"})
-	if f.Approved("main@sha1:1") || !f.Approved("main@sha1:2") || f.Suspended() || len(f.Intents) != 1 {
+	if f.Approved("main@sha1:1", Step{}) || !f.Approved("main@sha1:2", Step{}) || f.Suspended() || len(f.Intents) != 1 {
 		t.Errorf("approved: %+v", f.Intents)
 	}
 	f.Drop(IntendApproved)
-	if f.Approved("main@sha1:2") || f.Approved("") {
+	if f.Approved("main@sha1:2", Step{}) || f.Approved("", Step{}) {
 		t.Error("a dropped approval holds")
 	}
 }
@@ -440,5 +440,38 @@ func TestOtherPaths(t *testing.T) {
 		if got := (Installed{Values: SecretString(c.has)}).OtherPaths(SecretString(c.wants)); got != c.want {
 			t.Errorf("%s, %s: %q, want %q", c.has, c.wants, got, c.want)
 		}
+	}
+}
+
+// TestApprovedSteps: an approval is for the steps that were shown, however far they have come.
+func TestApprovedSteps(t *testing.T) {
+	cores := Step{Action: ChangeVM, Subject: "wk-1", Change: "cores=8"}
+	upgrade := Step{Action: InstallAddon, Subject: "web", Change: "chart=web-1.1.0 from=deployed"}
+	labels := Step{Action: LabelNode, Subject: "wk-1", Change: "labels=map[a:1 b:2]"}
+	f := Facts{}
+	f.Intend(Intent{Kind: IntendApproved, Revision: "r", Changes: []string{cores.Approvable(), upgrade.Approvable(), labels.Approvable()}})
+	for _, c := range []struct {
+		step Step
+		want bool
+	}{
+		{cores, true}, {upgrade, true}, {labels, true},
+		{Step{Action: InstallAddon, Subject: "web", Change: "chart=web-1.1.0 from=failed"}, true},
+		{Step{Action: LabelNode, Subject: "wk-1", Change: "labels=map[a:1]"}, true},
+		{Step{Action: PullImages, Subject: "wk-1", Change: "images=x"}, true},
+		{Step{Action: ChangeVM, Subject: "wk-1", Change: "cores=8 memory=4096"}, false},
+		{Step{Action: ChangeVM, Subject: "wk-2", Change: "cores=8"}, false},
+		{Step{Action: InstallAddon, Subject: "web", Change: "chart=web-1.2.0 from=deployed"}, false},
+		{Step{Action: DrainNode, Subject: "wk-1", Change: "for=cores"}, false},
+	} {
+		if got := f.Approved("r", c.step); got != c.want {
+			t.Errorf("%+v: %v, want %v", c.step, got, c.want)
+		}
+		if f.Approved("another", c.step) {
+			t.Errorf("%+v: approved at another revision", c.step)
+		}
+	}
+	f.Intend(Intent{Kind: IntendApproved, Revision: "r"}) // of an older agent
+	if !f.Approved("r", cores) {
+		t.Error("what an older agent has written is for all of the revision")
 	}
 }

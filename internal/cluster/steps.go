@@ -2,7 +2,9 @@ package cluster
 
 import (
 	"encoding/json"
+	"fmt"
 	"reflect"
+	"strings"
 	"time"
 )
 
@@ -118,6 +120,8 @@ type Forecast struct {
 	// Unapproved means that a part of the steps waits until an administrator has approved
 	// them by their digest.
 	Unapproved bool `json:"unapproved,omitempty"`
+	// Changes are the steps that an approval is for, in a fixed form.
+	Changes []string `json:"-"`
 }
 
 // MarshalJSON writes no steps as an empty list, never as null: programs walk it.
@@ -127,6 +131,21 @@ func (f Forecast) MarshalJSON() ([]byte, error) {
 		f.Steps = []Step{}
 	}
 	return json.Marshal(plain(f))
+}
+
+// Approvable is the form in which an approval keeps a step that changes what is there, "" for
+// one that needs none of its own: those that lead to it, and what follows.
+func (s Step) Approvable() string {
+	switch s.Action {
+	case InstallAddon: // tried again, it begins from another state of the release
+		s.Change, _, _ = strings.Cut(s.Change, " from=")
+	case LabelNode, LabelNamespace: // what differs of it may have become less
+		s.Change = ""
+	case ChangeVM, ChangeConfig, DrainNode, ShutDownVM, RebootNode, UninstallAddon, DeleteVM:
+	default:
+		return ""
+	}
+	return strings.TrimSpace(fmt.Sprintf("%s %s %s", s.Action, s.Subject, s.Change))
 }
 
 // Destructive reports whether any step destroys something.

@@ -145,7 +145,7 @@ func (m *planner) holdAddon(i action.Info, why, undo string, drifts []cluster.Fi
 	case m.d.Spec.ApplyOff || m.p.ApplyOff:
 		m.blockDrift(cluster.Block{Subject: i.Subject, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: why + ", and apply is off; else: " + i.Text,
 			Hint: undo + ", or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)}, drifts)
-	case m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision):
+	case m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision, i.Step()):
 		m.blockDrift(cluster.Block{Subject: i.Subject, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: why + ", and that waits for approval: apply is approve; then: " + i.Text,
 			Hint: undo + "; or " + m.approveHint()}, drifts)
 	default:

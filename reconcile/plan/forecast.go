@@ -50,6 +50,9 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 			step := a.Info().Step()
 			step.Round = round
 			f.Steps = append(f.Steps, step)
+			if form := step.Approvable(); form != "" && f.Unapproved {
+				f.Changes = append(f.Changes, form)
+			}
 			if a, ok := a.(action.DeleteVM); ok && f.Unapproved { // what is kept is not approved either
 				f.VMs = append(f.VMs, a.VM.VMID)
 			}

@@ -33,7 +33,7 @@ func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
 // turn that was begun is ended.
 func (m *planner) holdBySwitch(i action.Info) bool {
 	observe, off := m.d.Spec.ObserveOnly || m.p.ObserveOnly, m.d.Spec.ApplyOff || m.p.ApplyOff
-	asks := m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision)
+	asks := m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision, i.Step())
 	n, isNode := m.d.Spec.Node(i.Node)
 	if !isNode || m.o.Facts.Destroying() {
 		return false

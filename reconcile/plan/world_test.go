@@ -687,6 +687,9 @@ func (w *world) run(t *testing.T, line string) string {
 		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), len(w.o.Members.Value)
 	case "allow-even":
 		w.d.Spec.AllowEven = true
+	case "approve-shown": // what the forecast shows
+		forecast := Forecast(w.d, w.o, w.p)
+		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: w.d.Revision, VMs: forecast.VMs, Changes: forecast.Changes})
 	case "approve": // the removal of these VMs
 		in := cluster.Intent{Kind: cluster.IntendApproved, Revision: w.d.Revision}
 		for _, id := range f[1:] {
