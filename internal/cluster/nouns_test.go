@@ -423,6 +423,14 @@ func TestImagesAreNoDifference(t *testing.T) {
 	}
 }
 
+// TestOtherPathsOfMuch: values of any size are not parsed.
+func TestOtherPathsOfMuch(t *testing.T) {
+	much := `{"a":"` + strings.Repeat("x", mostValues) + `"}`
+	if got := (Installed{Values: SecretString(much)}).OtherPaths(SecretString("{}")); got != "" {
+		t.Errorf("%q of values that are too large", got)
+	}
+}
+
 // TestOtherPaths: what differs of values is named by its paths, and never by a value.
 func TestOtherPaths(t *testing.T) {
 	for _, c := range []struct{ has, wants, want string }{

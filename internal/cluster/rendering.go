@@ -197,9 +197,12 @@ func (s Spec) needs(addon, other string, seen map[string]bool) bool {
 
 // OtherPaths are the paths at which the values of a release are not those that are wanted, with
 // commas between: "replicas, image.tag". No value is in them. "" where there are none, or one
-// of the two cannot be read.
+// of the two cannot be read, or is too large.
 func (i Installed) OtherPaths(wants Secret) string {
 	var a, b any
+	if len(i.Values.Reveal()) > mostValues { // whoever writes it may have packed any amount
+		return ""
+	}
 	if json.Unmarshal(i.Values.Reveal(), &a) != nil && len(i.Values.Reveal()) > 0 || json.Unmarshal(wants.Reveal(), &b) != nil && len(wants.Reveal()) > 0 {
 		return ""
 	}
@@ -209,6 +212,10 @@ func (i Installed) OtherPaths(wants Secret) string {
 	}
 	return strings.Join(paths, ", ")
 }
+
+// mostValues is how large the values of a release may be, in bytes, to be compared: parsed they
+// take about fifty times as much.
+const mostValues = 1 << 20
 
 // shownPaths is how many paths are shown, for values that are written again have hundreds.
 const shownPaths = 8

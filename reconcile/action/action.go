@@ -54,12 +54,12 @@ func (i Info) Step() cluster.Step {
 	return cluster.Step{Action: i.Kind, Subject: i.Subject, Text: i.Text, Destructive: i.Destructive, Reboots: i.Reboots, Change: i.Change}
 }
 
-// The actions.
 // WatchedFor is how long the first node with a new machine config is watched before others get the same: a
 // kubelet or a static pod that does not start is seen after 48 s at most (Talos 1.13.9: a
 // node looks Ready for so long after its kubelet was stopped).
 const WatchedFor = time.Minute
 
+// The actions.
 type (
 	// RegisterSchematic asks the image factory for the id of what the images
 	// must hold.

@@ -22,7 +22,7 @@ func TestTexts(t *testing.T) {
 		{InstallAddon{Addon: web}, "install addon web into apps", "from="},
 		{InstallAddon{Addon: web, Status: "deployed"}, "upgrade addon web in apps", "from=deployed"},
 		{InstallAddon{Addon: web, Status: "deployed", Drift: []cluster.FieldDifference{{Field: drift.FieldChart, Has: "1.2.2", Wants: "1.2.3"}, {Field: drift.FieldValues, Has: "others at replicas, image.tag", Wants: "those of the inventory", By: "revision 5 by helm at 2026-11-22 11:31 UTC: Rollback to 2"}}},
-			"upgrade addon web in apps: chart version from 1.2.2 to 1.2.3, replicas, image.tag of its values (revision 5 by helm at 2026-11-22 11:31 UTC: Rollback to 2)", "from=deployed"},
+			"upgrade addon web in apps: chart version from 1.2.2 to 1.2.3, replicas, image.tag of its values (revision 5 by helm at 2026-11-22 11:31 UTC)", "from=deployed"},
 		{InstallAddon{Addon: web, Status: "deployed", Drift: []cluster.FieldDifference{{Field: "digest of chart and values", Has: "a", Wants: "b"}}}, "upgrade addon web in apps", "from=deployed"},
 		{InstallAddon{Addon: web, Status: "deployed", Drift: []cluster.FieldDifference{{Field: "digest of chart and values", Has: "a", Wants: "b", By: "revision 5"}}}, "upgrade addon web in apps (revision 5)", "from=deployed"},
 		{InstallAddon{Addon: web, Status: "failed"}, "recover addon web in apps, which is failed", "from=failed"},

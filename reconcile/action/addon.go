@@ -43,8 +43,9 @@ func describeRelease(drifts []cluster.FieldDifference) string {
 		case drift.FieldValues:
 			words = append(words, strings.TrimPrefix(f.Has, "others at ")+" of its values")
 		}
-		if f.By != "" {
-			by = " (" + f.By + ")"
+		if f.By != "" { // without what a person wrote about it: a plan leaves the host
+			who, _, _ := strings.Cut(f.By, ": ")
+			by = " (" + who + ")"
 		}
 	}
 	if len(words) == 0 {

@@ -56,7 +56,7 @@ func (c Changed) describe() string {
 
 // setBy is a difference with who made it, and since when it is there.
 func setBy(f cluster.FieldDifference, c Changed) cluster.FieldDifference {
-	f.By, f.Since = c.describe(), c.After
+	f.By, f.Since = c.describe(), time.Time{} // it was after c.After, and is seen since later
 	switch {
 	case c.By != nil:
 		f.Since = c.By.Started

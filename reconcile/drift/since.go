@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -67,13 +68,25 @@ func seenSince(o cluster.Observed, subject string, part cluster.Part, f cluster.
 			f.Since = o.Now
 		}
 	}
-	f.Since = f.Since.UTC()
+	f.Since = plausible(f.Since, o.Now).UTC()
 	return f
+}
+
+// plausible is a time that a node, or whoever may write in the cluster, has named: not in the
+// future, and none that JSON has no form for.
+func plausible(t, now time.Time) time.Time {
+	if t.After(now) {
+		return now
+	}
+	if earliest := time.Unix(0, 0); t.Before(earliest) {
+		return earliest
+	}
+	return t
 }
 
 // OfPlace compares what has the VMID of a node with the VM that should: none where that is not
 // known, and where it is the node's own.
-func OfPlace(o cluster.Observed, n cluster.Node) []cluster.FieldDifference {
+func OfPlace(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.FieldDifference {
 	vm := o.VMs[n.Name]
 	f := cluster.FieldDifference{Field: fieldVM, Wants: fmt.Sprintf("vm %d", n.VMID)}
 	switch {
@@ -90,6 +103,9 @@ func OfPlace(o cluster.Observed, n cluster.Node) []cluster.FieldDifference {
 	default:
 		return nil
 	}
+	if vm.Moved && !IsEdited(d, o, n) { // the inventory may have another pool
+		return []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartVM, f)}
+	}
 	return []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartVM, setBy(f, ChangedOf(vm)))}
 }
 
@@ -103,8 +119,8 @@ func OfOwnVM(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.Fi
 	if LacksSystemDisk(vm) {
 		note(cluster.FieldDifference{Field: FieldSystemDisk, Has: "none", Wants: "one with the serial " + cluster.SystemDiskSerial})
 	}
-	if IsReplaced(n, vm, o.Facts) {
-		note(cluster.FieldDifference{Field: FieldReplace, Has: cmp.Or(vm.Replace, "none"), Wants: n.Replace, How: string(Replace)})
+	if IsReplaced(n, vm, o.Facts) { // another token is the inventory's own change
+		out = append(out, seenSince(o, n.Name, cluster.PartVM, cluster.FieldDifference{Field: FieldReplace, Has: cmp.Or(vm.Replace, "none"), Wants: n.Replace, How: string(Replace)}))
 	} else if IsRestored(n, vm, o.Facts) {
 		note(cluster.FieldDifference{Field: FieldReplace, Has: cmp.Or(vm.Replace, "none"), Wants: n.Replace, How: string(Refuse)})
 	}
@@ -152,7 +168,7 @@ func OfRole(o cluster.Observed, n cluster.Node, has cluster.Role) cluster.FieldD
 // OfNode is what differs of one part of a node, as far as it is seen.
 func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, part cluster.Part) []cluster.FieldDifference {
 	vm := o.VMs[n.Name]
-	switch place := OfPlace(o, n); {
+	switch place := OfPlace(d, o, n); {
 	case part == cluster.PartObject:
 		return OfObject(d, o, n)
 	case part == cluster.PartMachine && len(place) == 0:
@@ -210,9 +226,12 @@ func OfMember(o cluster.Observed, mem cluster.Member) cluster.FieldDifference {
 
 func fieldMember(mem cluster.Member) string { return "etcd member " + mem.HexID() }
 
-// OfOrphanVM is a VM of a node that the inventory does not have.
-func OfOrphanVM(o cluster.Observed, vm cluster.VM) cluster.FieldDifference {
+// OfOrphanVM is a VM of a node that the inventory does not have, or has with another VMID.
+func OfOrphanVM(d cluster.Desired, o cluster.Observed, vm cluster.VM) cluster.FieldDifference {
 	f := cluster.FieldDifference{Field: fieldVM, Has: fmt.Sprintf("vm %d", vm.VMID), Wants: "none"}
+	if n, ok := d.Spec.Node(vm.Node); ok && n.VMID != vm.VMID {
+		f = cluster.FieldDifference{Field: "vmid", Has: fmt.Sprint(vm.VMID), Wants: fmt.Sprint(n.VMID), How: string(Refuse)}
+	}
 	return seenSince(o, cmp.Or(vm.Node, vm.Name), cluster.PartVM, f)
 }
 
@@ -322,7 +341,7 @@ func List(d cluster.Desired, o cluster.Observed) []cluster.DriftKey {
 		}
 	}
 	for _, vm := range o.Orphans.Value {
-		note(cmp.Or(vm.Node, vm.Name), cluster.PartVM, OfOrphanVM(o, vm))
+		note(cmp.Or(vm.Node, vm.Name), cluster.PartVM, OfOrphanVM(d, o, vm))
 	}
 	for _, kn := range OrphanObjects(d, o) {
 		note(kn.Name, cluster.PartObject, OfOrphanObject(o, kn))

@@ -47,10 +47,21 @@ func TestIsUnseen(t *testing.T) {
 	}
 }
 
+// TestSinceAnyTime: a time that a node or a label names is one that can be shown, and not to come.
+func TestSinceAnyTime(t *testing.T) {
+	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
+	for _, at := range []time.Time{now.Add(time.Hour), time.Unix(99999999999999, 0), time.Unix(-99999999999999, 0)} {
+		f := seenSince(cluster.Observed{Now: now}, "web", cluster.PartRelease, cluster.FieldDifference{Since: at})
+		if _, err := f.Since.MarshalJSON(); err != nil || f.Since.After(now) {
+			t.Errorf("%v: %v, %v", at, f.Since, err)
+		}
+	}
+}
+
 // TestOriginOfDrift: who changed something, and when, is shown for what somebody changed, and
 // not for what the inventory has changed.
 func TestOriginOfDrift(t *testing.T) {
-	at, before := time.Date(2026, 11, 22, 10, 31, 0, 0, time.UTC), time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
+	at, before, now := time.Date(2026, 11, 22, 10, 31, 0, 0, time.UTC), time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC), time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	n := cluster.Node{Name: "wk-1", Cores: 4}
 	d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{n}}}, Configs: map[string]cluster.Config{"wk-1": {Digest: "new"}}}
 	dr := []Drift{{Reason: cluster.HardwareDrift, Field: "cores", Want: "4", Have: "2", How: Reboot}}
@@ -62,11 +73,11 @@ func TestOriginOfDrift(t *testing.T) {
 	}{
 		"a task":              {cluster.VM{ChangedBy: &cluster.Task{Type: "qmconfig", User: "root@pam", Started: at, UPID: "UPID:x:"}}, true, "qmconfig by root@pam at 2026-11-22 10:31 UTC, UPID:x:", at},
 		"a request":           {cluster.VM{ChangedWith: &cluster.Request{Method: "PUT", Call: "config", User: "ci@pve", At: at}}, true, "PUT config by ci@pve at 2026-11-22 10:31 UTC, in the host's access log", at},
-		"it is not known who": {cluster.VM{ChangedAfter: at}, true, "changed after 2026-11-22 10:31 UTC; no task shows who it was", at},
+		"it is not known who": {cluster.VM{ChangedAfter: at}, true, "changed after 2026-11-22 10:31 UTC; no task shows who it was", before},
 		"no change was seen":  {cluster.VM{}, true, "", before},
 		"the inventory":       {cluster.VM{ChangedBy: &cluster.Task{Type: "qmconfig", Started: at}}, false, "", before},
 	} {
-		o := cluster.Observed{VMs: map[string]cluster.VM{"wk-1": c.vm}, DriftSince: map[cluster.DriftKey]time.Time{{Subject: "wk-1", Part: cluster.PartVM, Field: "cores"}: before}}
+		o := cluster.Observed{Now: now, VMs: map[string]cluster.VM{"wk-1": c.vm}, DriftSince: map[cluster.DriftKey]time.Time{{Subject: "wk-1", Part: cluster.PartVM, Field: "cores"}: before}}
 		if c.edited {
 			o.Facts.Settled = map[string]string{"wk-1": SettledDigest(d, n)}
 		}

@@ -137,6 +137,9 @@ func newView(ctx context.Context, c *connection, change func()) (v *view, run fu
 	}, nil
 }
 
+// latestTime is the last second that has a form in JSON: what a label has may be any number.
+const latestTime = 253402300799
+
 // revisionOf reads the labels of a secret of Helm's.
 func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision, bool) {
 	number, err := strconv.Atoi(o.Labels["version"])
@@ -148,7 +151,7 @@ func revisionOf(o *metav1.PartialObjectMetadata) (types.NamespacedName, revision
 	made := o.CreationTimestamp.Unix()
 	tried, _ := strconv.ParseInt(o.Labels[labelTried], 10, 64) // none: 0
 	return key, revision{
-		made: made, tried: tried, changed: max(made, modified),
+		made: made, tried: tried, changed: max(made, min(modified, latestTime)),
 		uid: o.UID, secret: o.Name, name: name{o.Namespace, o.Labels["name"]}, number: number, status: o.Labels["status"],
 		digest: o.Labels[labelDigest], manager: o.Labels[labelManager], mine: o.Labels[labelRevision] == strconv.Itoa(number),
 		good: o.Labels[labelReady] == strconv.Itoa(number), rolledBack: o.Labels[labelRolledBack], putBack: o.Labels[labelPutBack],

@@ -68,7 +68,7 @@ func (m *planner) blockMovedAway(n cluster.Node, vm cluster.VM) {
 		hint += fmt.Sprintf("; for a machine of another vmid, give the node another name, too: the new one is made, and that of %s is removed, with what is on its disks; for another ip only, write `vmid: %d`, and another `replace: TOKEN`", n.Name, vm.VMID)
 	}
 	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged,
-		Message: fmt.Sprintf("it is vm %d, and the inventory now has vm %d: a node keeps its vmid", vm.VMID, n.VMID), Hint: hint}, []cluster.FieldDifference{drift.OfOrphanVM(m.o, vm)})
+		Message: fmt.Sprintf("it is vm %d, and the inventory now has vm %d: a node keeps its vmid", vm.VMID, n.VMID), Hint: hint}, []cluster.FieldDifference{drift.OfOrphanVM(m.d, m.o, vm)})
 }
 
 // blockRestored reports a machine that has another token of `replace` than the node, which

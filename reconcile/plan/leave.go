@@ -95,7 +95,7 @@ func (m *planner) blockDuplicates(n cluster.Node, vms []cluster.VM) {
 	var ids []string
 	var drifts []cluster.FieldDifference
 	for _, vm := range vms {
-		ids, drifts = append(ids, fmt.Sprint(vm.VMID)), append(drifts, drift.OfOrphanVM(m.o, vm))
+		ids, drifts = append(ids, fmt.Sprint(vm.VMID)), append(drifts, drift.OfOrphanVM(m.d, m.o, vm))
 	}
 	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.DuplicateVM, Message: fmt.Sprintf("it is no longer in the inventory, and several VMs are it: %s; none is removed", strings.Join(ids, ", ")),
 		Hint: fmt.Sprintf("remove the copies by hand, when nothing on them is needed: `qm stop VMID && qm destroy VMID --purge` on %s", vms[0].Host)}, drifts)
@@ -105,7 +105,7 @@ func (m *planner) blockDuplicates(n cluster.Node, vms []cluster.VM) {
 func (m *planner) removalDrift(n cluster.Node, vm cluster.VM) []cluster.FieldDifference {
 	switch _, stays := m.d.Spec.Node(n.Name); {
 	case !stays:
-		return []cluster.FieldDifference{drift.OfOrphanVM(m.o, vm)}
+		return []cluster.FieldDifference{drift.OfOrphanVM(m.d, m.o, vm)}
 	case m.isDead(n.Name) && !drift.IsReplaced(n, vm, m.o.Facts):
 		return []cluster.FieldDifference{{Field: "machine", Has: "one that does not answer", Wants: "one that works", Since: m.o.DeadSince[n.Name].UTC()}}
 	}

@@ -250,8 +250,12 @@ func (m *planner) blockMoved(n cluster.Node, vm cluster.VM) {
 	if n.Pool == "" {
 		hint = fmt.Sprintf("undo the change of the pool, or take it out: `pvesh set /pools/%s --vms %d --delete 1` as root on %s", vm.Pool, vm.VMID, vm.Carrier(n))
 	}
+	by := ""
+	if m.isEdited(n) {
+		by = drift.ChangedOf(vm).String()
+	}
 	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.PoolDrift, About: "pool",
-		Message: fmt.Sprintf("vm %d is %s, and the inventory has %s; until it is there the agent may not touch it", vm.VMID, where, cmp.Or(n.Pool, "none")) + drift.ChangedOf(vm).String(), Hint: hint}, m.vmDrift(n))
+		Message: fmt.Sprintf("vm %d is %s, and the inventory has %s; until it is there the agent may not touch it", vm.VMID, where, cmp.Or(n.Pool, "none")) + by, Hint: hint}, m.vmDrift(n))
 }
 
 func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {

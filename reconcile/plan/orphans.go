@@ -23,7 +23,7 @@ func (m *planner) planTwins() {
 		m.blockDrift(cluster.Block{Subject: vm.Node,
 			Reason: cluster.DuplicateVM, Message: fmt.Sprintf("vm %d is a second machine for it: the inventory's is vm %d", vm.VMID, n.VMID),
 			Hint: fmt.Sprintf("if vm %d is the right one, write `vmid: %d` at %s in nodes.yaml; else, when nothing on it is needed, remove it by hand: `qm stop %d && qm destroy %d --purge` on %s",
-				vm.VMID, vm.VMID, vm.Node, vm.VMID, vm.VMID, vm.Host)}, []cluster.FieldDifference{drift.OfOrphanVM(m.o, vm)})
+				vm.VMID, vm.VMID, vm.Node, vm.VMID, vm.VMID, vm.Host)}, []cluster.FieldDifference{drift.OfOrphanVM(m.d, m.o, vm)})
 	}
 }
 

@@ -38,13 +38,12 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	if !isNode || m.o.Facts.Destroying() {
 		return false
 	}
-	_, restarted := m.o.Facts.Restarts[n.Name]
 	_, known := m.o.Facts.Settled[n.Name]
 	_, joined := m.o.Nodes.Value[n.Name]
 	switch {
-	case m.o.Nodes.Value[n.Name].Turn != "", restarted:
+	case i.Kind == cluster.UncordonNode, m.isUnfinished(n):
 		return false
-	case !known && (!m.o.Facts.WasReady() || m.o.VMs[n.Name].Presence == cluster.Absent || m.o.Nodes.Known && !joined):
+	case !known && (!m.o.Facts.WasReady() || m.o.VMs[n.Name].Presence == cluster.Absent || m.o.Nodes.Known && !joined && isMaking(i.Kind)):
 		return false // it is made
 	case i.Kind == cluster.LabelNode && i.Change == "":
 		return false // it only notes what is there
@@ -54,7 +53,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	case edited && observe, !known && observe:
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.HealingOff, About: string(i.Kind), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + i.Text,
 			Hint: "correct it by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)}, m.driftOf(n, i.Kind))
-	case i.Kind == cluster.StartVM, i.Kind == cluster.ResumeVM, i.Kind == cluster.CreateVM, i.Kind == cluster.ApplyConfig:
+	case isMaking(i.Kind):
 		return false // whatever the inventory has changed, it should run
 	case !edited && off:
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
@@ -71,6 +70,23 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 // isEdited reports whether a node had what the inventory has, so that somebody else
 // changed it since.
 func (m *planner) isEdited(n cluster.Node) bool { return drift.IsEdited(m.d, m.o, n) }
+
+// isMaking reports whether an action leads to a node that runs, whatever the inventory has changed.
+func isMaking(kind cluster.ActionKind) bool {
+	return kind == cluster.CreateVM || kind == cluster.StartVM || kind == cluster.ResumeVM || kind == cluster.ApplyConfig
+}
+
+// isUnfinished reports whether a turn of a node was begun and has not ended: it is drained for one
+// that has not taken it down yet, or it was taken down, and is not Ready since, or still has to be
+// seen with its change at the same revision.
+func (m *planner) isUnfinished(n cluster.Node) bool {
+	turn := m.o.Nodes.Value[n.Name].Turn
+	r, restarted := m.o.Facts.Restarts[n.Name]
+	if !restarted {
+		return turn != ""
+	}
+	return turn != "" && turn != r.Target || m.o.Machines[n.Name].BootID == r.Boot || r.Revision == m.d.Repository().Revision || m.plan.Phases[n.Name] != cluster.PhaseReady
+}
 
 // holdByWindow holds what takes a node that runs out of service while the window of the
 // cluster, or of the host, is closed, and reports whether it does. What was begun is

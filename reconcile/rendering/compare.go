@@ -129,7 +129,7 @@ func HasMachine(vm cluster.VM) bool {
 }
 
 func (c *comparison) compareVM(n cluster.Node, vm cluster.VM) []cluster.FieldDifference {
-	place := drift.OfPlace(c.o, n)
+	place := drift.OfPlace(c.d, c.o, n)
 	switch {
 	case len(place) > 0:
 		return place
@@ -222,7 +222,7 @@ func (c *comparison) compareOrphans() {
 	}
 	for _, vm := range c.o.Orphans.Value {
 		diff := c.nodeDifference(cmp.Or(vm.Node, vm.Name))
-		diff.VM = append(diff.VM, drift.OfOrphanVM(c.o, vm))
+		diff.VM = append(diff.VM, drift.OfOrphanVM(c.d, c.o, vm))
 	}
 	for _, kn := range drift.OrphanObjects(c.d, c.o) {
 		diff := c.nodeDifference(kn.Name)

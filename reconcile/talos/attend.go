@@ -270,7 +270,7 @@ func (v *view) readConfig(e state.Event) {
 func (v *view) compareConfigs(m *cluster.Machine) {
 	m.ConfigDigest, m.ConfigSince, m.Summary = v.active.digest, time.Time{}, v.active.summary
 	if v.active.of != nil {
-		m.ConfigSince = v.active.of.Updated()
+		m.ConfigSince = notedTime(v.active.of)
 	}
 	m.Staged, m.StagedSince, m.StagedAuthorities = "", time.Time{}, cluster.Authorities{}
 	if v.saved.digest == "" || v.active.digest == "" || v.saved.digest == v.active.digest {
@@ -279,8 +279,17 @@ func (v *view) compareConfigs(m *cluster.Machine) {
 	// A trial that ends gives what ran before once more, and leaves what waits (recorded: 1.13.9).
 	if v.saved.sum == v.staged || isStaged(v.active.of, v.saved.of) {
 		v.staged = v.saved.sum
-		m.Staged, m.StagedSince, m.StagedAuthorities = v.saved.digest, v.saved.of.Updated(), v.saved.summary.Authorities
+		m.Staged, m.StagedSince, m.StagedAuthorities = v.saved.digest, notedTime(v.saved.of), v.saved.summary.Authorities
 	}
+}
+
+// notedTime is when a machine has noted that a resource changed; zero where that is no time that
+// can be shown: it is the machine's to name.
+func notedTime(of *resource.Metadata) time.Time {
+	if t := of.Updated(); t.Year() > 0 && t.Year() < 10000 {
+		return t
+	}
+	return time.Time{}
 }
 
 // isStaged reports whether a config was saved after another one was given to the machine to

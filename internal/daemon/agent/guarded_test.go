@@ -223,9 +223,11 @@ func TestGuardForgets(t *testing.T) {
 		machine := g.generations()["dev-wk-1"]
 		g.guard.loses(machine, true)
 		g.untilReady()
+		g.guard.mu.Lock()
 		if g.guard.lost[machine] {
 			t.Error("a machine that works is taken for lost")
 		}
+		g.guard.mu.Unlock()
 		g.want("nothing was done", "")
 		g.Halt()
 	})
