@@ -134,9 +134,12 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		config = want // and not what somebody staged
 	}
 	drainable := ready || m.isDrainable(n)
+	drain := action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange)}
 	switch {
+	case ready && kn.Turn != "" && !m.isUnfinished(n) && m.holdBySwitch(drain.Info()):
+		m.do(action.UncordonNode{Node: n}) // what it was drained for is over, and the next change waits
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
-		m.drainTo(action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange)})
+		m.drainTo(drain)
 	case hardware:
 		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable})
 	default:
