@@ -468,6 +468,7 @@ func TestApprovedSteps(t *testing.T) {
 		{Step{Action: PullImages, Subject: "wk-1", Change: "images=x"}, true},
 		{Step{Action: ChangeVM, Subject: "wk-1", Change: "cores=8 memory=4096"}, false},
 		{Step{Action: ChangeVM, Subject: "wk-2", Change: "cores=8"}, false},
+		{Step{Action: LabelNode, Subject: "wk-2", Change: "labels=map[a:1]"}, false},
 		{Step{Action: InstallAddon, Subject: "web", Change: "chart=web-1.2.0 from=deployed"}, false},
 		{Step{Action: DrainNode, Subject: "wk-1", Change: "for=cores"}, false},
 	} {
@@ -481,5 +482,35 @@ func TestApprovedSteps(t *testing.T) {
 	f.Intend(Intent{Kind: IntendApproved, Revision: "r"}) // of an older agent
 	if !f.Approved("r", cores) {
 		t.Error("what an older agent has written is for all of the revision")
+	}
+}
+
+// TestReleaseIsOurs: which releases are the cluster's to keep as the inventory has them.
+func TestReleaseIsOurs(t *testing.T) {
+	managed, first := Addon{Name: "web", Namespace: "apps", Ownership: Managed}, Addon{Name: "web", Namespace: "apps"}
+	ours := Release{Namespace: "apps", Status: "deployed", Digest: "made"}
+	failed, elsewhere, theirs := ours, ours, ours
+	failed.Status, elsewhere.Namespace, theirs.Digest = "failed", "default", ""
+	seen := func(r Release) Seen[map[string]Release] { return Saw(map[string]Release{"web": r}) }
+	before := seen(ours)
+	before.Known = false
+	for what, c := range map[string]struct {
+		releases Seen[map[string]Release]
+		addon    Addon
+		want     bool
+	}{
+		"managed":                    {seen(ours), managed, true},
+		"managed, and failed":        {seen(failed), managed, true},
+		"bootstrap-only, and failed": {seen(failed), first, true},
+		"bootstrap-only":             {seen(ours), first, false},
+		"in another namespace":       {seen(elsewhere), managed, false},
+		"made by somebody else":      {seen(theirs), managed, false},
+		"not there":                  {Saw(map[string]Release{}), managed, false},
+		"not there, of no namespace": {Saw(map[string]Release{}), Addon{Name: "web", Ownership: Managed}, false},
+		"not seen now":               {before, managed, false},
+	} {
+		if got := (Observed{Releases: c.releases}).IsOurs(c.addon); got != c.want {
+			t.Errorf("%s: %v, want %v", what, got, c.want)
+		}
 	}
 }
