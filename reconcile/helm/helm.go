@@ -191,7 +191,7 @@ func (r *Releaser) Observe(ctx context.Context, d cluster.Desired, o *cluster.Ob
 		o.Releases = cluster.Unseen[map[string]cluster.Release]("another look is under way")
 		return
 	}
-	seen, err := r.releases(ctx, d, *o)
+	seen, err := r.releases(ctx, d, o.Facts, o.Charts)
 	if err != nil {
 		o.Releases = cluster.Unseen[map[string]cluster.Release](kubeapi.Reason(err))
 		return
@@ -270,9 +270,9 @@ type observation struct {
 
 // releases reports the state of the releases of the addons, and which of ours no addon
 // has. A cluster that has no addons and never had one is not asked.
-func (r *Releaser) releases(ctx context.Context, d cluster.Desired, o cluster.Observed) (observation, error) {
+func (r *Releaser) releases(ctx context.Context, d cluster.Desired, facts cluster.Facts, charts map[string]cluster.Seen[cluster.Fetched]) (observation, error) {
 	seen := observation{releases: map[string]cluster.Release{}, namespaces: map[string]cluster.NamespaceMeta{}}
-	if len(d.Spec.Addons) == 0 && len(o.Facts.Charts) == 0 && !r.watches() {
+	if len(d.Spec.Addons) == 0 && len(facts.Charts) == 0 && !r.watches() {
 		return seen, nil
 	}
 	server, ok := r.api()
@@ -326,7 +326,7 @@ func (r *Releaser) releases(ctx context.Context, d cluster.Desired, o cluster.Ob
 		if rev.mine {
 			rel.RolledBack = rev.rolledBack
 		}
-		r.describeOther(ctx, conn, rev, a, o.Charts[a.Name].Value, &rel)
+		r.describeOther(ctx, conn, rev, a, charts[a.Name].Value, &rel)
 		rel.Ready, rel.Refused = rel.Why == "", isSecurity(rel.Why)
 		seen.releases[a.Name] = rel
 	}
