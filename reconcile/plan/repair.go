@@ -71,7 +71,7 @@ func (m *planner) isRepairable(n cluster.Node, drifts []drift.Drift) bool {
 	}
 	if !m.o.Nodes.Known {
 		since, ok := m.outage()
-		return ok && n.Role == cluster.ControlPlane && m.o.Now.Sub(since) >= repairAfter
+		return ok && n.Role == cluster.ControlPlane && m.isLong(since)
 	}
 	mach, kn := m.o.Machines[n.Name], m.o.Nodes.Value[n.Name]
 	return m.isLong(mach.Since) && !mach.Ready || m.isLong(kn.NotReadySince) && !kn.Ready

@@ -155,14 +155,15 @@ func TestPausedBySomebodyGoesOn(t *testing.T) {
 	})
 }
 
-// deadReplacedWith has a worker hang, and then a control plane, in a cluster that replaces what is
-// dead, with one crash on the way if there is a point for it, and returns how often the agent died.
-func deadReplacedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []crashPoint, deaths int) {
+// hungWith has a worker hang, and then a control plane, with a setting of the cluster, and does
+// something until each has another machine, with one crash on the way if there is a point for it.
+// It returns how often the agent died.
+func hungWith(t *testing.T, sz size, c lab.Config, p *crashPoint, setting string, do func(s *sim, node string)) (points []crashPoint, deaths int) {
 	s := newSim(t, sz, c)
 	defer s.Close()
 	files := sz.Files()
-	changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\nreplace_dead: {worker: 10m, controlplane: 10m}\n")
-	s.Push(files, "replace what is dead")
+	changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\n"+setting)
+	s.Push(files, "what becomes of nodes that hang")
 	s.Boot()
 	s.UntilReady(20 * time.Minute)
 	s.watchRemovals()
@@ -173,7 +174,7 @@ func deadReplacedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (point
 	}
 	for _, name := range []string{"dev-wk-1", "dev-cp-1"} {
 		must(s.Lab.Talos.Kill(vmids[name]))
-		s.untilReplaced(name, first[name], func() {})
+		s.untilReplaced(name, first[name], func() { do(s, name) })
 		s.UntilReady(time.Hour)
 	}
 	if p == nil {
@@ -220,5 +221,7 @@ func (s *sim) endReplaced(sz size, first map[string]string, nodes ...string) (de
 // TestCrashDuringADeadReplacement kills the agent at one instant in thirty, with -all-crashes at
 // every one, while a worker and a control plane that are dead get new machines: another one ends it.
 func TestCrashDuringADeadReplacement(t *testing.T) {
-	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 30, deadReplacedWith)
+	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 30, func(t *testing.T, sz size, c lab.Config, p *crashPoint) ([]crashPoint, int) {
+		return hungWith(t, sz, c, p, "replace_dead: {worker: 10m, controlplane: 10m}\n", func(*sim, string) {})
+	})
 }
