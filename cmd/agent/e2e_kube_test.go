@@ -74,6 +74,9 @@ func (k *realKubernetes) ServeAPI(_, etcd string, cp world.ControlPlane, ready f
 	return p.stop
 }
 
+// RunStaticPods implements world.Kubernetes: nothing runs but the API.
+func (k *realKubernetes) RunStaticPods(string, string, string, []world.StaticPod) {}
+
 // RunKubelet implements world.Kubernetes.
 func (k *realKubernetes) RunKubelet(_ string, kubelet world.Kubelet, ready func(bool)) (stop func()) {
 	pk := &playedKubelet{Kubelet: kubelet, ready: ready}

@@ -318,9 +318,45 @@ type Machine struct {
 	Schematic string // id of the running image's schematic, "" when it reports none
 	// BootID identifies the boot that it runs since, "" when it could not be read.
 	BootID string
+	// StaticPods are those that a control plane should run by its config, by name:
+	// kube-apiserver, ...; nil: not known.
+	StaticPods map[string]StaticPod
 	// Change is what it takes to give it the config it should have, as it answered
 	// itself; nil: it was not asked.
 	Change *Change
+}
+
+// StaticPod is what a static pod is made of, as its machine has it or as the pod that stands for
+// it in Kubernetes shows it. The zero value is none.
+type StaticPod struct {
+	Image string
+	// Versions are Talos' annotations of it, which count how often its config has changed
+	// since the machine booted.
+	Versions string
+}
+
+// staticPodVersions are the annotations that count. Source: Talos 1.8 to 1.14, constants.
+var staticPodVersions = []string{"talos.dev/config-file-version", "talos.dev/config-version", "talos.dev/secrets-version"}
+
+// StaticPodVersions takes the versions out of the annotations of a pod.
+func StaticPodVersions(annotations map[string]string) string {
+	var out []string
+	for _, name := range staticPodVersions {
+		v := annotations[name]
+		out = append(out, v[:min(len(v), 32)])
+	}
+	return strings.Join(out, "/")
+}
+
+// IsSame reports whether both are made of the same. An admission webhook may have rewritten the
+// registry of an image in Kubernetes, or pinned its digest: only its name and tag count.
+func (p StaticPod) IsSame(other StaticPod) bool {
+	return p.Versions == other.Versions && nameAndTag(p.Image) == nameAndTag(other.Image)
+}
+
+func nameAndTag(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	return image[strings.LastIndex(image, "/")+1:]
 }
 
 // WithoutStaged is the machine when no config waits for its next boot.
@@ -406,6 +442,8 @@ type SystemPod struct {
 	// Failing is why a container of it cannot run, Unschedulable why no node takes
 	// it; "" when nothing is known to be wrong.
 	Failing, Unschedulable string
+	// Static is what the static pod is made of that it stands for; zero: it is none.
+	Static StaticPod
 }
 
 // Release is one Helm release.

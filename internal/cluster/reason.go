@@ -109,6 +109,8 @@ const (
 	EtcdMemberLost       Reason = "EtcdMemberLost"
 	EtcdUnhealthy        Reason = "EtcdUnhealthy"
 	APIServerNotReady    Reason = "APIServerNotReady"
+	StaticPodOutdated    Reason = "StaticPodOutdated"
+	StaticPodNotReady    Reason = "StaticPodNotReady"
 	WaitingToRegister    Reason = "WaitingToRegister"
 	NodeNotReady         Reason = "NodeNotReady"
 	NodePressure         Reason = "NodePressure"

@@ -118,6 +118,8 @@ var nodeReasons = []ReasonInfo{
 	{EtcdMemberLost, Everyone, "A member of etcd has lost its data or its VM, or a control plane has lost its member.", "Remove the member: `talosctl etcd remove-member`; or replace the node: the hint shows which."},
 	{EtcdUnhealthy, Everyone, "etcd on a control plane is not healthy.", "`talosctl -n IP service etcd`."},
 	{APIServerNotReady, Everyone, "The kube-apiserver of a control plane is not ready.", "The message names which check fails."},
+	{StaticPodOutdated, Everyone, "A control plane does not run a static pod (kube-apiserver, kube-controller-manager, kube-scheduler) as its machine config has it yet, by what Kubernetes shows; its kubelet takes up to two minutes to restart one and to show it.", "Nothing, unless it lasts: then see the log of its kubelet, `talosctl logs kubelet`."},
+	{StaticPodNotReady, Everyone, "A static pod of a control plane runs, and is not ready.", "The message names why, where Kubernetes knows it; `kubectl -n kube-system logs` shows more."},
 	{WaitingToRegister, Everyone, "A node has not registered with Kubernetes.", "`talosctl -n IP service kubelet`."},
 	{NodeNotReady, Everyone, "Kubernetes reports the node as NotReady.", "`kubectl describe node NODE`; the message names the pods of kube-system that fail on it."},
 	{NodePressure, Everyone, "Kubernetes reports that a node is short of disk, memory or processes, or has no network.", "`kubectl describe node NODE`; give the VM more of what it lacks."},

@@ -57,6 +57,12 @@ func trimPod(obj any) any {
 	small.OwnerReferences = p.OwnerReferences
 	small.Labels = map[string]string{labelApp: p.Labels[labelApp], labelTemplateHash: p.Labels[labelTemplateHash]}
 	small.Spec.NodeName = p.Spec.NodeName
+	if isMirror(p) {
+		small.Annotations = p.Annotations
+		for _, c := range p.Spec.Containers {
+			small.Spec.Containers = append(small.Spec.Containers, corev1.Container{Name: c.Name, Image: c.Image})
+		}
+	}
 	small.Status = corev1.PodStatus{Phase: p.Status.Phase, Conditions: p.Status.Conditions,
 		InitContainerStatuses: p.Status.InitContainerStatuses, ContainerStatuses: p.Status.ContainerStatuses}
 	return small
@@ -68,7 +74,7 @@ func podOf(obj any) (cluster.SystemPod, error) {
 	if !ok {
 		return cluster.SystemPod{}, fmt.Errorf("%T is no pod", obj)
 	}
-	p := cluster.SystemPod{Name: o.Name, Node: o.Spec.NodeName, Workload: workloadOf(o), DNS: o.Labels[labelApp] == appDNS}
+	p := cluster.SystemPod{Name: o.Name, Node: o.Spec.NodeName, Workload: workloadOf(o), DNS: o.Labels[labelApp] == appDNS, Static: staticOf(o)}
 	if o.DeletionTimestamp != nil || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return p, nil // it is about to be replaced, or has done its work
 	}
@@ -84,6 +90,17 @@ func podOf(obj any) (cluster.SystemPod, error) {
 		p.Failing = failureOf(o)
 	}
 	return p, nil
+}
+
+// isMirror reports whether a pod stands for a static pod of its node.
+func isMirror(p *corev1.Pod) bool { return p.Annotations[corev1.MirrorPodAnnotationKey] != "" }
+
+// staticOf is what the static pod is made of that a pod stands for.
+func staticOf(p *corev1.Pod) cluster.StaticPod {
+	if !isMirror(p) || len(p.Spec.Containers) == 0 {
+		return cluster.StaticPod{}
+	}
+	return cluster.StaticPod{Image: kubeapi.Sanitize(p.Spec.Containers[0].Image), Versions: cluster.StaticPodVersions(p.Annotations)}
 }
 
 // workloadOf names what a pod belongs to, so that all pods of one Deployment have

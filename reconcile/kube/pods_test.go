@@ -51,6 +51,14 @@ func TestReadPods(t *testing.T) {
 			cluster.SystemPod{Workload: "x", Unschedulable: "0/1 nodes are available: 1 Insufficient cpu"}},
 		{"static", corev1.Pod{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "Node", Name: "n1", Controller: &controller}}}},
 			cluster.SystemPod{Workload: "x"}},
+		{"static, as Talos makes it", corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.MirrorPodAnnotationKey: "0123", "talos.dev/config-version": "2", "talos.dev/secrets-version": strings.Repeat("1", 40)}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "kube-scheduler", Image: "registry.k8s.io/kube-scheduler:v1.36.3"}}},
+		}, cluster.SystemPod{Workload: "x", Static: cluster.StaticPod{Image: "registry.k8s.io/kube-scheduler:v1.36.3", Versions: "/2/" + strings.Repeat("1", 32)}}},
+		{"that only has such annotations", corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"talos.dev/config-version": "2"}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "kube-scheduler", Image: "registry.k8s.io/kube-scheduler:v1.36.3"}}},
+		}, cluster.SystemPod{Workload: "x"}},
 		{"deleted", corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: time.Now()}},
 			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}, cluster.SystemPod{Workload: "x"}},
 		{"evicted", corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{crashed}}}, cluster.SystemPod{Workload: "x"}},

@@ -122,7 +122,7 @@ func Lacking(n cluster.Node, o cluster.Observed) Lack {
 	case !m.Ready:
 		return Lack{cluster.TalosNotReady, "", "Talos reports that it is not ready" + text.Colon(strings.Join(m.Unmet, ", ")), false}
 	}
-	return Lack{}
+	return staticPodsLack(n, o)
 }
 
 // planeLacks is what a control plane lacks besides: its member of etcd
@@ -143,6 +143,31 @@ func planeLacks(n cluster.Node, o cluster.Observed) Lack {
 	}
 	if api := o.APIs[n.Name]; !api.Known || !api.Value {
 		return Lack{cluster.APIServerNotReady, "", "its kube-apiserver is not ready" + text.Colon(api.Why), !api.Known}
+	}
+	return Lack{}
+}
+
+// staticPodsLack is what the static pods of a control plane lack. Talos reports them as ready for
+// up to 15 s while they are restarted for a change of its config, and the pod in Kubernetes may be
+// the one from before for two minutes: what it is made of and its readiness count together, and
+// only where Kubernetes has pods for those of the node at all.
+func staticPodsLack(n cluster.Node, o cluster.Observed) Lack {
+	pods := o.SystemPods
+	if shows := slices.ContainsFunc(slices.Collect(maps.Values(pods.Value)), func(p cluster.SystemPod) bool {
+		return p.Node == n.Name && p.Static != cluster.StaticPod{}
+	}); !pods.Known || !shows {
+		return Lack{}
+	}
+	wanted := o.Machines[n.Name].StaticPods
+	for _, name := range slices.Sorted(maps.Keys(wanted)) {
+		switch p, ok := pods.Value[name+"-"+n.Name]; {
+		case !ok:
+			return Lack{cluster.StaticPodOutdated, name, "Kubernetes does not have its " + name + " yet", false}
+		case !p.Static.IsSame(wanted[name]):
+			return Lack{cluster.StaticPodOutdated, name, "its " + name + " is not yet the one of its config, by what Kubernetes shows" + text.Colon(p.Failing), false}
+		case !p.Ready:
+			return Lack{cluster.StaticPodNotReady, name, "its " + name + " is not ready" + text.Colon(p.Failing), false}
+		}
 	}
 	return Lack{}
 }

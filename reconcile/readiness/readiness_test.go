@@ -81,6 +81,28 @@ func TestWhatAControlPlaneLacks(t *testing.T) {
 		"boot not in node": {func(o *cluster.Observed) { edit(o.Nodes.Value, func(kn *cluster.KubeNode) { kn.BootID = "" }) }, "", "", cluster.PhaseReady},
 		"boot not read":    {func(o *cluster.Observed) { edit(o.Machines, func(m *cluster.Machine) { m.BootID = "" }) }, "", "", cluster.PhaseReady},
 		"Talos not ready":  {func(o *cluster.Observed) { edit(o.Machines, func(m *cluster.Machine) { m.Ready = false }) }, cluster.TalosNotReady, "", cluster.PhaseJoining},
+		"as its config":    {runs("1/1/1", true), "", "", cluster.PhaseReady},
+		"as before":        {runs("1/2/1", true), cluster.StaticPodOutdated, "kube-scheduler", cluster.PhaseJoining},
+		"restarts":         {runs("1/1/1", false), cluster.StaticPodNotReady, "kube-scheduler", cluster.PhaseJoining},
+		"not shown yet": {func(o *cluster.Observed) {
+			runs("1/1/1", true)(o)
+			o.SystemPods.Value["kube-apiserver-cp-1"] = o.SystemPods.Value["kube-scheduler-cp-1"]
+			delete(o.SystemPods.Value, "kube-scheduler-cp-1")
+		}, cluster.StaticPodOutdated, "kube-scheduler", cluster.PhaseJoining},
+		"of another node": {func(o *cluster.Observed) {
+			runs("1/2/1", true)(o)
+			p := o.SystemPods.Value["kube-scheduler-cp-1"]
+			p.Node = "cp-2"
+			o.SystemPods.Value["kube-scheduler-cp-1"] = p
+		}, "", "", cluster.PhaseReady},
+		"no static pod": {func(o *cluster.Observed) {
+			runs("1/2/1", true)(o)
+			o.SystemPods.Value["kube-scheduler-cp-1"] = cluster.SystemPod{Node: "cp-1"}
+		}, "", "", cluster.PhaseReady},
+		"pods not known": {func(o *cluster.Observed) {
+			runs("1/2/1", true)(o)
+			o.SystemPods.Known = false
+		}, "", "", cluster.PhaseReady},
 	} {
 		o := cluster.Observed{
 			VMs: map[string]cluster.VM{"cp-1": {Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.PowerRunning, Uptime: time.Hour}},
@@ -96,6 +118,17 @@ func TestWhatAControlPlaneLacks(t *testing.T) {
 		if p := Classify(n, o); p != tc.phase {
 			t.Errorf("%s: %s, want %s", name, p, tc.phase)
 		}
+	}
+}
+
+// runs has cp-1 run a scheduler of versions, whose config has those of 1/1/1.
+func runs(versions string, ready bool) func(*cluster.Observed) {
+	return func(o *cluster.Observed) {
+		edit(o.Machines, func(m *cluster.Machine) {
+			m.StaticPods = map[string]cluster.StaticPod{"kube-scheduler": {Image: "registry.k8s.io/kube-scheduler:v1.36.3", Versions: "1/1/1"}}
+		})
+		o.SystemPods = cluster.Saw(map[string]cluster.SystemPod{"kube-scheduler-cp-1": {Name: "kube-scheduler-cp-1", Node: "cp-1", Ready: ready,
+			Static: cluster.StaticPod{Image: "mirror.example.org/k8s/kube-scheduler:v1.36.3@sha256:0123", Versions: versions}}})
 	}
 }
 

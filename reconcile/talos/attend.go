@@ -13,6 +13,7 @@ import (
 	configpb "github.com/siderolabs/talos/pkg/machinery/api/resource/config"
 	"github.com/siderolabs/talos/pkg/machinery/proto"
 	"github.com/siderolabs/talos/pkg/machinery/resources/config"
+	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"github.com/siderolabs/talos/pkg/machinery/resources/v1alpha1"
 	"google.golang.org/grpc/codes"
@@ -137,19 +138,19 @@ type view struct {
 	w *watcher
 	l *link
 
-	statuses, services, configs chan state.Event
-	list                        *time.Timer // the services are to be listed
-	pace                        time.Duration
-	failed                      int // listings that failed in a row
-	active, saved               savedConfig
-	staged                      [sha256.Size]byte // of the text of the last one that was seen to wait
+	statuses, services, configs, pods chan state.Event
+	list                              *time.Timer // the services are to be listed
+	pace                              time.Duration
+	failed                            int // listings that failed in a row
+	active, saved                     savedConfig
+	staged                            [sha256.Size]byte // of the text of the last one that was seen to wait
 
-	sawStatus, sawServices, sawConfig, booted bool
+	sawStatus, sawServices, sawConfig, sawPods, booted bool
 }
 
 // open starts the watches.
 func (w *watcher) open(ctx context.Context, l *link) (*view, error) {
-	v := &view{w: w, l: l, pace: listSoon, statuses: make(chan state.Event), services: make(chan state.Event), configs: make(chan state.Event)}
+	v := &view{w: w, l: l, pace: listSoon, statuses: make(chan state.Event), services: make(chan state.Event), configs: make(chan state.Event), pods: make(chan state.Event)}
 	if err := l.cosi.Watch(ctx, runtime.NewMachineStatus().Metadata(), v.statuses); err != nil {
 		return nil, fmt.Errorf("watch its stage: %w", err)
 	}
@@ -160,6 +161,9 @@ func (w *watcher) open(ctx context.Context, l *link) (*view, error) {
 	if w.f.digest == nil {
 		v.sawConfig = true
 	} else if err := v.openConfig(ctx); err != nil {
+		return nil, err
+	}
+	if err := v.openPods(ctx); err != nil {
 		return nil, err
 	}
 	v.list = time.NewTimer(0)
@@ -181,7 +185,24 @@ func (v *view) openConfig(ctx context.Context) error {
 	return nil
 }
 
-func (v *view) complete() bool { return v.sawStatus && v.sawServices && v.sawConfig }
+// openPods watches the static pods of a control plane, as its config has them.
+func (v *view) openPods(ctx context.Context) error {
+	if v.w.node.Role != cluster.ControlPlane {
+		v.sawPods = true
+		return nil
+	}
+	kind := resource.NewMetadata(k8s.NamespaceName, k8s.StaticPodType, "", resource.VersionUndefined)
+	err := v.l.cosi.WatchKind(ctx, kind, v.pods, state.WithBootstrapContents(true))
+	switch {
+	case isMissing(err):
+		v.sawPods = true
+	case err != nil:
+		return fmt.Errorf("watch its static pods: %w", err)
+	}
+	return nil
+}
+
+func (v *view) complete() bool { return v.sawStatus && v.sawServices && v.sawConfig && v.sawPods }
 
 // next takes in the next message of the machine. An error ends the connection.
 func (v *view) next(ctx context.Context, m *cluster.Machine) error {
@@ -216,6 +237,17 @@ func (v *view) next(ctx context.Context, m *cluster.Machine) error {
 			v.readConfig(e)
 		}
 		v.compareConfigs(m)
+	case e := <-v.pods:
+		switch {
+		case e.Type == state.Errored && status.Code(e.Error) == codes.ResourceExhausted:
+			m.StaticPods, v.sawPods = nil, true
+		case e.Type == state.Errored:
+			return fmt.Errorf("watch its static pods: %w", e.Error)
+		case e.Type == state.Bootstrapped:
+			v.sawPods = true
+		default:
+			readStaticPod(e, m)
+		}
 	case <-v.w.look:
 		v.pace = listSoon
 		v.list.Reset(0)

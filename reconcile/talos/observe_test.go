@@ -8,6 +8,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"fmt"
+	"maps"
 	"math/big"
 	"net"
 	"strings"
@@ -528,6 +529,34 @@ func TestConfigIsFollowed(t *testing.T) {
 	})
 }
 
+// TestStaticPodsAreFollowed: a control plane shows what its static pods are made of by its
+// config, each with the versions that a change counts up.
+func TestStaticPodsAreFollowed(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
+		b.bringUp(cp(1))
+		image := func(name string) string { return "registry.k8s.io/" + name + ":v" + kubernetesFor(newest) }
+		want := map[string]cluster.StaticPod{
+			"kube-apiserver":          {Image: image("kube-apiserver"), Versions: "1111/1/1"},
+			"kube-controller-manager": {Image: image("kube-controller-manager"), Versions: "/1/1"},
+			"kube-scheduler":          {Image: image("kube-scheduler"), Versions: "/1/1"},
+		}
+		if got := b.see(cp(1)).StaticPods; !maps.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+		before := b.see(cp(1)).StaticPods
+		b.rawApply(cp(1), render(t, b.secrets, cp(1), newest, "cluster: {scheduler: {extraArgs: {v: \"4\"}}}"))
+		was := maps.Clone(want)
+		want["kube-apiserver"] = cluster.StaticPod{Image: image("kube-apiserver"), Versions: "1112/1/1"}
+		want["kube-scheduler"] = cluster.StaticPod{Image: image("kube-scheduler"), Versions: "/2/1"}
+		if got := b.see(cp(1)).StaticPods; !maps.Equal(got, want) {
+			t.Errorf("%v, want %v", got, want)
+		}
+		if !maps.Equal(before, was) {
+			t.Errorf("what was seen before has become %v", before)
+		}
+	})
+}
+
 // TestConfigsStayUnread: without a reader of configs, none is even asked for;
 // an unreadable one causes no problem.
 func TestConfigsStayUnread(t *testing.T) {
@@ -548,9 +577,9 @@ func TestConfigsStayUnread(t *testing.T) {
 				if strings.Contains(b.log.String(), "secret") {
 					t.Error("the error about a config was logged")
 				}
-				want := 3
+				want := 4
 				if digest == nil {
-					want = 2
+					want = 3
 				}
 				if n := b.calls()["Watch"]; n != want {
 					t.Errorf("%d watches, want %d", n, want)

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -324,4 +326,62 @@ func rolledWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 // another one ends them, and no node goes down more often than it has to.
 func TestCrashDuringARoll(t *testing.T) {
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 3}, 20, rolledWith)
+}
+
+// showsScheduler reports whether Kubernetes shows the scheduler of a control plane as ready and of
+// a version of its config.
+func (s *sim) showsScheduler(node, version string) bool {
+	for _, o := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "kube-system") {
+		if o.GetName() == "kube-scheduler-"+node && o.GetAnnotations()["talos.dev/config-version"] == version {
+			conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+			return slices.ContainsFunc(conditions, func(c any) bool {
+				of, _ := c.(map[string]any)
+				return of["type"] == "Ready" && of["status"] == "True"
+			})
+		}
+	}
+	return false
+}
+
+// TestStaticPodsOneControlPlaneAfterTheOther: a change of the scheduler restarts it and its node's
+// kube-apiserver some time after the config was taken, and Talos reports both as ready meanwhile.
+// No other control plane gets its config before Kubernetes shows the pods of the one before as its
+// config has them.
+func TestStaticPodsOneControlPlaneAfterTheOther(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 1}
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\npatches: {controlplane: [patches/scheduler.yaml]}\n")
+		patch := "inventory/dev/patches/scheduler.yaml"
+		files[patch] = []byte("cluster: {scheduler: {extraArgs: {v: \"2\"}}}\n")
+		// Longer than the minute for which a node is watched that was given a config.
+		s := newSim(t, sz, lab.Config{Latency: world.Latencies{Manifest: 2 * time.Minute}})
+		defer s.Close()
+		s.Push(files, "a scheduler that logs")
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		var mu sync.Mutex
+		var given []string
+		s.Lab.World.OnConfig(func(c world.GivenConfig) {
+			mu.Lock()
+			defer mu.Unlock()
+			for _, before := range given {
+				if !s.showsScheduler(before, "2") {
+					t.Errorf("%s got its config before %s ran with its own", c.Node, before)
+				}
+			}
+			given = append(given, c.Node)
+		})
+		files[patch] = []byte("cluster: {scheduler: {extraArgs: {v: \"3\"}}}\n")
+		s.Push(files, "that logs more")
+		s.UntilReady(time.Hour)
+		mu.Lock()
+		defer mu.Unlock()
+		if slices.Sort(given); strings.Join(given, " ") != "dev-cp-1 dev-cp-2 dev-cp-3" {
+			t.Errorf("configs were given to %v", given)
+		}
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
 }

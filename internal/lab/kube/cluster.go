@@ -14,6 +14,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // cluster is one etcd and everything that lives on it. Its fields are guarded
@@ -23,16 +24,19 @@ type cluster struct {
 	ca, etcd string
 	store    *store
 
-	apis    []*apiserver // started and not stopped
-	up      []*apiserver // of them those that answer, in the order they came up
-	vips    map[netip.Addr]*apiserver
-	first   string // the node whose API was up first
-	filled  bool   // the store has what a new cluster has
-	cni     string
-	caPEM   string
-	podCIDR netip.Prefix
-	ranges  int      // of the pod network given out
-	held    []func() // what waits for an API
+	apis   []*apiserver // started and not stopped
+	up     []*apiserver // of them those that answer, in the order they came up
+	vips   map[netip.Addr]*apiserver
+	first  string // the node whose API was up first
+	filled bool   // the store has what a new cluster has
+	// The static pods of control planes as their kubelets have them, and how often each got others.
+	static    map[string][]world.StaticPod
+	manifests map[string]int
+	cni       string
+	caPEM     string
+	podCIDR   netip.Prefix
+	ranges    int      // of the pod network given out
+	held      []func() // what waits for an API
 
 	reported bool // the addon that is the network is there
 
@@ -111,7 +115,7 @@ type pod struct {
 func newCluster(c *Clusters, ca, etcd string) *cluster {
 	return &cluster{
 		c: c, ca: ca, etcd: etcd, store: newStore(ca+"/"+etcd, c.wakeLoop),
-		vips: map[netip.Addr]*apiserver{}, kubelets: map[string]*kubelet{},
+		vips: map[netip.Addr]*apiserver{}, kubelets: map[string]*kubelet{}, static: map[string][]world.StaticPod{}, manifests: map[string]int{},
 		nodes: map[string]*node{}, pods: map[string]*pod{}, owned: map[string]map[string]*pod{},
 		dependents: map[string]map[ref]bool{}, daemonSets: map[string]bool{}, budgets: map[string]map[string]bool{}, services: map[string]map[string]labels.Selector{}, ending: map[string]bool{}, orphaned: map[string]bool{}, detaching: map[string]time.Duration{},
 		dirty: map[ref]bool{}, rolledOut: map[ref]bool{}, planned: map[ref]bool{}, refusals: rules.Refusals[ref]{}, recorder: events.NewRecorder(),

@@ -9,6 +9,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // beats returns the renewal of a node's lease and the last heartbeat of its
@@ -103,6 +105,77 @@ func TestNodeSize(t *testing.T) {
 		<-ready.ch
 		if got, want := size(), [4]string{"4", "8044Mi", "3950m", "7560Mi"}; got != want {
 			t.Errorf("size after it grew: %v, want %v", got, want)
+		}
+	})
+}
+
+// TestStaticPodsAreShownLate: the pods that stand for static pods show another manifest when the
+// kubelet has seen it; if no API takes them then, they show the one from before until it tries
+// again.
+func TestStaticPodsAreShownLate(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		const addr, other = "10.0.0.11", "10.0.0.12"
+		scheduler := func(version string) []world.StaticPod {
+			return []world.StaticPod{{Name: "kube-scheduler", Image: "registry.k8s.io/kube-scheduler:v1.36.1", Versions: map[string]string{"talos.dev/config-version": version}}}
+		}
+		l.kube.RunStaticPods(l.id, "etcd-1", "cp-1", scheduler("1"))
+		l.running(addr)
+		l.kube.RunKubelet(l.id, controlKubelet("cp-1", addr, 401), ignore)
+		shown := func(at, want string) {
+			t.Helper()
+			p, err := l.typed(at).CoreV1().Pods("kube-system").Get(ctx, "kube-scheduler-cp-1", metav1.GetOptions{})
+			if err != nil || p.Annotations["talos.dev/config-version"] != want || p.Spec.Containers[0].Image != "registry.k8s.io/kube-scheduler:v1.36.1" {
+				t.Errorf("%v: %q, %v, want %q", time.Since(l.world.Start()), p.Annotations, err, want)
+			}
+		}
+		time.Sleep(time.Minute)
+		shown(addr, "1")
+		l.kube.RunStaticPods(l.id, "etcd-1", "cp-1", scheduler("2"))
+		time.Sleep(l.world.Latency.Manifest)
+		shown(addr, "1")
+		time.Sleep(2 * time.Second)
+		shown(addr, "2")
+		stop := l.kube.ServeAPI(l.id, "etcd-1", l.control("cp-2", other), ignore)
+		time.Sleep(time.Minute)
+		stop()
+		l.kube.RunStaticPods(l.id, "etcd-1", "cp-1", scheduler("3"))
+		l.kube.RunStaticPods(l.id, "etcd-1", "cp-1", scheduler("4")) // at once after it
+		time.Sleep(l.world.Latency.Manifest + 2*time.Second)
+		shown(addr, "4")
+	})
+	bubble(t, func(t *testing.T, l *lab) {
+		const addr = "10.0.0.11"
+		pods := func(version string) []world.StaticPod {
+			return []world.StaticPod{{Name: "kube-apiserver", Image: "registry.k8s.io/kube-apiserver:v1.36.1", Versions: map[string]string{"talos.dev/config-version": version}}}
+		}
+		up := newReadiness()
+		serve := func() func() {
+			stop := l.kube.ServeAPI(l.id, "etcd-1", l.control("cp-1", addr), up.call)
+			<-up.ch
+			return stop
+		}
+		l.kube.RunStaticPods(l.id, "etcd-1", "cp-1", pods("1"))
+		stop := serve()
+		l.kube.RunKubelet(l.id, controlKubelet("cp-1", addr, 401), ignore)
+		time.Sleep(time.Minute)
+		start := time.Now()
+		l.kube.RunStaticPods(l.id, "etcd-1", "cp-1", pods("2"))
+		time.Sleep(l.world.Latency.Manifest)
+		stop()
+		time.Sleep(2 * time.Second)
+		serve()
+		for {
+			p, err := l.typed(addr).CoreV1().Pods("kube-system").Get(ctx, "kube-apiserver-cp-1", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if p.Annotations["talos.dev/config-version"] == "2" {
+				break
+			}
+			time.Sleep(time.Second)
+		}
+		if took := time.Since(start); took < 90*time.Second || took > 2*time.Minute {
+			t.Errorf("shown after %v", took)
 		}
 	})
 }

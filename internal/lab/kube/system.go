@@ -51,10 +51,17 @@ func (cl *cluster) mirrorPods(node string) {
 		return
 	}
 	i := slices.IndexFunc(cl.up, func(a *apiserver) bool { return a.cp.Node == node })
-	for _, name := range system.StaticPods {
-		key := objectKey("kube-system", name+"-"+node)
+	pods := cl.static[node]
+	if pods == nil && i >= 0 {
+		pods = system.StaticPods(cl.up[i].cp.Kubernetes)
+	}
+	for _, p := range pods {
+		key := objectKey("kube-system", p.Name+"-"+node)
+		if had := cl.store.getObject(resPods, key); had != nil && !system.IsOf(had.body, p) {
+			cl.forceAway(cl.pods[key])
+		}
 		if i >= 0 && cl.store.getObject(resPods, key) == nil {
-			pod := system.StaticPod(o.body, node, name, cl.up[i].cp.Kubernetes, cl.store.nextUnique()[:32])
+			pod := system.StaticPod(o.body, node, p, cl.store.nextUnique()[:32])
 			cl.store.createObject(resPods, pod)
 			absent := func(string) bool { return false }
 			cl.record(events.Start(pod, containers.All(pod), absent, cl.c.world.Latency.ImagePull)...)
@@ -64,6 +71,39 @@ func (cl *cluster) mirrorPods(node string) {
 			return true
 		})
 	}
+}
+
+// resync is when a kubelet tries again to show the static pod that it runs, when no API took it.
+// The pod in Kubernetes shows the one from before meanwhile (recorded: up to 100 s).
+const resync = 90 * time.Second
+
+// RunStaticPods implements world.Kubernetes.
+func (c *Clusters) RunStaticPods(ca, etcd, node string, pods []world.StaticPod) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ctx.Err() != nil {
+		return
+	}
+	cl := c.clusterOf(ca, etcd)
+	cl.manifests[node]++
+	number := cl.manifests[node]
+	if cl.static[node] == nil {
+		cl.static[node] = pods
+		cl.mirrorPods(node)
+		return
+	}
+	var see func()
+	see = func() {
+		switch {
+		case cl.manifests[node] != number: // there is a later one
+		case len(cl.up) == 0:
+			c.scheduleAfter(resync, see)
+		default:
+			cl.static[node] = pods
+			cl.mirrorPods(node)
+		}
+	}
+	c.scheduleAfter(c.world.Latency.Manifest+time.Second, see) // its kube-apiserver is down by then
 }
 
 // tendNamespace gives a namespace what every namespace has, or empties one
@@ -119,16 +159,7 @@ func (cl *cluster) tendClaim(key string) {
 	volume := "pvc-" + rules.TextAt(o.body, "metadata", "uid")
 	size := rules.MapAt(o.body, "spec", "resources", "requests")
 	modes := rules.ListAt(o.body, "spec", "accessModes")
-	class := rules.TextAt(o.body, "spec", "storageClassName")
-	cl.store.createObject(resVolumes, map[string]any{
-		"metadata": map[string]any{"name": volume},
-		"spec": map[string]any{
-			"capacity": size, "accessModes": modes, "storageClassName": class, "persistentVolumeReclaimPolicy": "Delete",
-			"csi":      map[string]any{"driver": csiDriver, "volumeHandle": volume},
-			"claimRef": map[string]any{"apiVersion": "v1", "kind": resClaims.kind, "namespace": ns, "name": name, "uid": rules.TextAt(o.body, "metadata", "uid")},
-		},
-		"status": map[string]any{"phase": "Bound"},
-	})
+	cl.store.createObject(resVolumes, system.Volume(o.body, ns, name, volume, csiDriver))
 	cl.store.updateObject(resClaims, key, func(o map[string]any) bool {
 		rules.EnsureMap(o, "spec")["volumeName"] = volume
 		o["status"] = map[string]any{"phase": "Bound", "capacity": size, "accessModes": modes}
@@ -191,14 +222,7 @@ func customResource(o *object) *resource {
 	res := &resource{
 		group: rules.TextAt(o.body, "spec", "group"), name: rules.TextAt(names, "plural"), kind: rules.TextAt(names, "kind"),
 		listKind: rules.TextAt(names, "listKind"), singular: rules.TextAt(names, "singular"), namespaced: rules.TextAt(o.body, "spec", "scope") == "Namespaced",
-	}
-	for _, s := range rules.ListAt(names, "shortNames") {
-		short, _ := s.(string)
-		res.short = append(res.short, short)
-	}
-	for _, c := range rules.ListAt(names, "categories") {
-		category, _ := c.(string)
-		res.categories = append(res.categories, category)
+		short: rules.TextsAt(names, "shortNames"), categories: rules.TextsAt(names, "categories"),
 	}
 	for _, v := range rules.MapsAt(o.body, "spec", "versions") {
 		if rules.BoolAt(v, "storage") {

@@ -312,6 +312,7 @@ type books struct {
 	drained  []string // nodes that were drained, or are no more
 	drains   []func() // what ends those that wait
 	awaited  []*awaited
+	static   map[string][]world.StaticPod // by node
 }
 
 // awaited is an endpoint that a machine waits for.
@@ -345,6 +346,15 @@ func (k *books) ServeAPI(ca, etcd string, p world.ControlPlane, ready func(bool)
 		k.apis[i].stopped = true
 		k.mu.Unlock()
 	}
+}
+
+func (k *books) RunStaticPods(_, _, node string, pods []world.StaticPod) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.static == nil {
+		k.static = map[string][]world.StaticPod{}
+	}
+	k.static[node] = pods
 }
 
 func (k *books) AwaitEndpoint(_ string, at netip.Addr, answers func()) func() {

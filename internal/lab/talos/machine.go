@@ -14,6 +14,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -188,31 +189,34 @@ type boot struct {
 	lastReported string // the status last written
 	services     map[string]*service
 
-	set        *settings // what the active machine config means; nil: maintenance
-	applying   bool      // the first config was taken, mTLS is not up yet
-	rebooting  bool      // a config was applied that needs the reboot under way
-	stopping   bool
-	sequence   *sequence // how it goes down; nil: it does not
-	sequenced  bool      // the boot sequence finished
-	founded    bool      // Bootstrap was called in this boot
-	criUp      bool
-	joinable   bool // criUp for long enough to have looked for an etcd
-	revert     func()
-	queries    int       // of the member list, see reached
-	resumed    time.Time // when it came up with a saved config; zero: it was given one
-	sought     bool      // see seeksPlanes
-	seeks      bool
-	kubelet    report[kubelet]
-	plane      report[plane]
-	endpoint   report[endpoint]
-	drain      report[drain]
-	reached    bool // the endpoint has answered
-	nodeSeen   bool
-	nodeReady  bool
-	apiSeen    bool // its own API has ever been ready
-	apiReady   bool
-	lastNode   string // what was last written of the node
-	schedulers bool   // the scheduler's static pod is having its moment
+	set               *settings // what the active machine config means; nil: maintenance
+	applying          bool      // the first config was taken, mTLS is not up yet
+	rebooting         bool      // a config was applied that needs the reboot under way
+	stopping          bool
+	sequence          *sequence // how it goes down; nil: it does not
+	sequenced         bool      // the boot sequence finished
+	founded           bool      // Bootstrap was called in this boot
+	criUp             bool
+	joinable          bool // criUp for long enough to have looked for an etcd
+	revert            func()
+	queries           int       // of the member list, see reached
+	resumed           time.Time // when it came up with a saved config; zero: it was given one
+	sought            bool      // see seeksPlanes
+	seeks             bool
+	kubelet           report[kubelet]
+	plane             report[plane]
+	endpoint          report[endpoint]
+	drain             report[drain]
+	reached           bool // the endpoint has answered
+	nodeSeen          bool
+	nodeReady         bool
+	apiSeen           bool // its own API has ever been ready
+	apiReady          bool
+	lastNode          string // what was last written of the node
+	schedulers        bool   // the scheduler's static pod is having its moment
+	manifests         manifests.StaticPods
+	pods              []world.StaticPod // that the config has
+	noticed, noticing *plane            // what the kubelet has seen of them, and will have soon
 }
 
 // The other small delays of a machine, before Speed.

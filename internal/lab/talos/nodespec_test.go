@@ -116,7 +116,7 @@ func TestFurtherAddresses(t *testing.T) {
 }
 
 // TestSchedulerRestartsTheAPI: a change of the scheduler restarts the kube-apiserver of its
-// node, whose pod names the configs of both.
+// node, whose pod names the configs of both, once the kubelet sees it.
 func TestSchedulerRestartsTheAPI(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		l.cluster(cp(1))
@@ -125,18 +125,46 @@ func TestSchedulerRestartsTheAPI(t *testing.T) {
 			defer l.kube.mu.Unlock()
 			return len(l.kube.apis)
 		}
+		// versions are those of the pods that the machine has, and that its kubelet was given.
+		versions := func() (out []string) {
+			l.kube.mu.Lock()
+			defer l.kube.mu.Unlock()
+			out = append(out, specs(within(time.Second), l, cp(1), func(r *k8s.StaticPod) string {
+				return fmt.Sprint(r.Metadata().ID(), r.TypedSpec().Pod["metadata"].(map[string]any)["annotations"])
+			})...)
+			for _, p := range l.kube.static["cp1"] {
+				out = append(out, fmt.Sprint(p.Name, p.Versions))
+			}
+			return out
+		}
+		const secrets = " talos.dev/secrets-version:1]"
+		same := func(api, manager, scheduler string) (out []string) {
+			for range 2 {
+				out = append(out, "kube-apiservermap[talos.dev/config-file-version:"+api+secrets, "kube-controller-managermap[talos.dev/config-version:"+manager+secrets, "kube-schedulermap[talos.dev/config-version:"+scheduler+secrets)
+			}
+			return out
+		}
 		for _, tc := range []struct {
-			patch  string
-			starts int
+			patch                   string
+			starts                  int
+			api, manager, scheduler string
 		}{
-			{"cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.0}}", 2},
-			{"cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.0}}\nmachine: {nodeLabels: {a: b}}", 2},
-			{"cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.0, extraArgs: {v: \"3\"}}}", 3},
+			{"cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.0}}", 2, "1112 talos.dev/config-version:1", "1", "2"},
+			{"cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.0}}\nmachine: {nodeLabels: {a: b}}", 2, "1112 talos.dev/config-version:1", "1", "2"},
+			{"cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.0, extraArgs: {v: \"3\"}}}", 3, "1113 talos.dev/config-version:1", "1", "3"},
+			{"cluster: {controllerManager: {extraArgs: {v: \"3\"}}, scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.0, extraArgs: {v: \"3\"}}}", 3, "1113 talos.dev/config-version:1", "2", "3"},
 		} {
+			before := started()
 			if err := l.applyConfigured(cp(1), l.config(cp(1), "v1.13.9", tc.patch), noReboot); err != nil {
 				t.Fatal(err)
 			}
-			time.Sleep(10 * time.Second)
+			if got := versions(); !slices.Equal(got, same(tc.api, tc.manager, tc.scheduler)) {
+				t.Errorf("with %s: %q", tc.patch, got)
+			}
+			if got := started(); got != before {
+				t.Errorf("with %s: %d starts at once, want %d", tc.patch, got, before)
+			}
+			time.Sleep(l.world.Latency.Manifest + time.Second)
 			if got := started(); got != tc.starts || len(l.kube.serving()) != 1 {
 				t.Errorf("with %s: %d starts, want %d, and %d serve", tc.patch, got, tc.starts, len(l.kube.serving()))
 			}

@@ -3,6 +3,7 @@ package talos
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -11,6 +12,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	timeres "github.com/siderolabs/talos/pkg/machinery/resources/time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -189,7 +191,7 @@ type plane struct {
 // kubelet as soon as it is configured, an API as long as its etcd member is
 // healthy.
 func (b *boot) reportToKubernetes() {
-	if b.f.kubernetes == nil {
+	if b.reportPods(); b.f.kubernetes == nil {
 		return
 	}
 	var k *kubelet
@@ -206,6 +208,7 @@ func (b *boot) reportToKubernetes() {
 		p = &plane{b.set.kubeCA, m.of.id, b.set.files, b.set.plane}
 		p.Address = b.address.Addr()
 	}
+	p = b.noticePlane(p)
 	b.plane.setWanted(b, p, func(p plane, ready func(bool)) func() {
 		return b.f.kubernetes.ServeAPI(p.ca, p.etcd, p.ControlPlane, ready)
 	}, func(ready bool) { b.apiSeen, b.apiReady = b.apiSeen || ready, ready })
@@ -214,6 +217,46 @@ func (b *boot) reportToKubernetes() {
 	}
 
 	b.awaitEndpoint()
+}
+
+// noticePlane is the kube-apiserver that runs while its kubelet has not seen yet that its manifest
+// is another one: it goes on as it was (recorded).
+func (b *boot) noticePlane(p *plane) *plane {
+	had := b.plane.what
+	if had == nil || p == nil || reflect.DeepEqual(had, p) || reflect.DeepEqual(b.noticed, p) {
+		return p
+	}
+	if !reflect.DeepEqual(b.noticing, p) {
+		b.noticing = p
+		b.runAfter(b.f.world.Latency.Manifest, func() { b.noticed = p })
+	}
+	return had
+}
+
+// reportPods shows the static pods once etcd works, and gives the kubelet those that change.
+func (b *boot) reportPods() {
+	m := b.m.disk().member
+	if m == nil || m.on != b || !m.isHealthy() {
+		return
+	}
+	pods := b.manifests.Render(b.set.provider)
+	if reflect.DeepEqual(pods, b.pods) {
+		return
+	}
+	const podOwner = "k8s.ControlPlaneStaticPodController"
+	for _, had := range b.pods {
+		if !slices.ContainsFunc(pods, func(pod world.StaticPod) bool { return pod.Name == had.Name }) {
+			dropResource(b, podOwner, k8s.NewStaticPod(k8s.NamespaceName, had.Name).Metadata())
+		}
+	}
+	b.pods = pods
+	for _, pod := range pods {
+		putResource(b, podOwner, k8s.NewStaticPod(k8s.NamespaceName, pod.Name), func(r *k8s.StaticPod) { r.TypedSpec().Pod = manifests.Manifest(pod) })
+	}
+	if k := b.f.kubernetes; k != nil {
+		ca, etcd, node := b.set.kubeCA, m.of.id, b.set.plane.Node
+		b.f.queueEffect(func() { k.RunStaticPods(ca, etcd, node, pods) })
+	}
 }
 
 // takeReadiness learns how the machine's Kubernetes node does. On the node that

@@ -137,6 +137,14 @@ func (k Kubelet) NodeTaints() []string {
 	return append([]string{RoleControl + ":NoSchedule"}, k.Taints...)
 }
 
+// StaticPod is a static pod of a control plane as its manifest has it.
+type StaticPod struct {
+	Name, Image string
+	// Versions are the annotations by which Talos has its kubelet see that what the
+	// pod is made of has changed.
+	Versions map[string]string
+}
+
 // RoleControl is the label and the taint of control planes.
 const RoleControl = "node-role.kubernetes.io/control-plane"
 
@@ -152,6 +160,9 @@ type Kubernetes interface {
 	// member is healthy: ready after the image pull and the API's own start.
 	// It notifies the node through ready, which gates the node's static pods.
 	ServeAPI(ca, etcd string, cp ControlPlane, ready func(bool)) (stop func())
+	// RunStaticPods gives the kubelet of a control plane the manifests of its static
+	// pods, for which it keeps pods in Kubernetes.
+	RunStaticPods(ca, etcd, node string, pods []StaticPod)
 	// RunKubelet lets a node register as soon as any kube-apiserver with that
 	// CA answers. It notifies the node through ready when its Node object is
 	// Ready.

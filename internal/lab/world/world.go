@@ -44,6 +44,7 @@ type Latencies struct {
 	Learn     time.Duration // a joining etcd member stays a learner
 	ImagePull time.Duration // control-plane or kubelet images
 	API       time.Duration // static pods until kube-apiserver is ready
+	Manifest  time.Duration // a kubelet sees a changed manifest of a static pod
 	Chart     time.Duration // a chart is fetched
 	CNIPull   time.Duration // images of the container network, per node
 	Ready     time.Duration // network up until the kubelet reports Ready
@@ -56,7 +57,7 @@ func DefaultLatencies() Latencies {
 	return Latencies{
 		Call: 2 * ms, Download: 25 * s, Upload: 2 * s, Import: 8 * s, Create: 1 * s, Resize: 200 * ms,
 		Start: 1 * s, Stop: 1 * s, Delete: 1 * s, Boot: 12 * s, Apply: 500 * ms, Etcd: 6 * s, Learn: 5 * s,
-		ImagePull: 20 * s, API: 8 * s, Chart: 1 * s, CNIPull: 15 * s, Ready: 5 * s, Pods: 5 * s,
+		ImagePull: 20 * s, API: 8 * s, Manifest: 10 * s, Chart: 1 * s, CNIPull: 15 * s, Ready: 5 * s, Pods: 5 * s,
 	}
 }
 
@@ -148,7 +149,7 @@ func (l Latencies) withDefaults() Latencies {
 		{&l.Call, &d.Call}, {&l.Download, &d.Download}, {&l.Upload, &d.Upload}, {&l.Import, &d.Import},
 		{&l.Create, &d.Create}, {&l.Resize, &d.Resize}, {&l.Start, &d.Start}, {&l.Stop, &d.Stop},
 		{&l.Delete, &d.Delete}, {&l.Boot, &d.Boot}, {&l.Apply, &d.Apply}, {&l.Etcd, &d.Etcd},
-		{&l.Learn, &d.Learn}, {&l.ImagePull, &d.ImagePull}, {&l.API, &d.API}, {&l.Chart, &d.Chart},
+		{&l.Learn, &d.Learn}, {&l.ImagePull, &d.ImagePull}, {&l.API, &d.API}, {&l.Manifest, &d.Manifest}, {&l.Chart, &d.Chart},
 		{&l.CNIPull, &d.CNIPull}, {&l.Ready, &d.Ready}, {&l.Pods, &d.Pods},
 	} {
 		if *f.have == 0 {

@@ -57,6 +57,16 @@ func ListAt(obj map[string]any, path ...string) []any {
 	return l
 }
 
+// TextsAt returns what of a list is text.
+func TextsAt(obj map[string]any, path ...string) (out []string) {
+	for _, v := range ListAt(obj, path...) {
+		if s, ok := v.(string); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
 // MapsAt returns the list at path as the maps it holds.
 func MapsAt(obj map[string]any, path ...string) []map[string]any {
 	list := ListAt(obj, path...)

@@ -14,8 +14,13 @@ const (
 	flannelImage = "ghcr.io/siderolabs/flannel:v0.28.9"
 )
 
-// StaticPods are the names of the static pods of a control plane.
-var StaticPods = []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"}
+// StaticPods are those of a control plane whose machine has not named its own.
+func StaticPods(kubernetes string) (out []world.StaticPod) {
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		out = append(out, world.StaticPod{Name: name, Image: "registry.k8s.io/" + name + ":" + kubernetes})
+	}
+	return out
+}
 
 // staticRequests are what the static pods of a control plane ask for: processor and
 // memory (recorded of Talos 1.13).
@@ -108,12 +113,16 @@ func newWorkload(app, image, cpu, memory string, spec map[string]any) map[string
 
 // StaticPod is the pod that stands for a static pod of a control plane. config is the hash
 // of its manifest.
-func StaticPod(node map[string]any, on, name, version, config string) map[string]any {
+func StaticPod(node map[string]any, on string, p world.StaticPod, config string) map[string]any {
+	annotations := map[string]any{corev1.MirrorPodAnnotationKey: config, "kubernetes.io/config.source": "file"}
+	for k, v := range p.Versions {
+		annotations[k] = v
+	}
 	return map[string]any{
 		"metadata": map[string]any{
-			"name": name + "-" + on, "namespace": "kube-system",
-			"labels":      map[string]any{"k8s-app": name, "tier": "control-plane"},
-			"annotations": map[string]any{corev1.MirrorPodAnnotationKey: config, "kubernetes.io/config.source": "file"},
+			"name": p.Name + "-" + on, "namespace": "kube-system",
+			"labels":      map[string]any{"k8s-app": p.Name, "tier": "control-plane"},
+			"annotations": annotations,
 			"ownerReferences": []any{map[string]any{
 				"apiVersion": "v1", "kind": "Node", "name": on, "uid": rules.TextAt(node, "metadata", "uid"), "controller": true,
 			}},
@@ -121,10 +130,36 @@ func StaticPod(node map[string]any, on, name, version, config string) map[string
 		"spec": map[string]any{
 			"nodeName": on, "hostNetwork": true, "restartPolicy": "Always", "priorityClassName": "system-cluster-critical",
 			"containers": []any{map[string]any{
-				"name": name, "image": "registry.k8s.io/" + name + ":" + version,
-				"resources": map[string]any{"requests": map[string]any{"cpu": staticRequests[name][0], "memory": staticRequests[name][1]}},
+				"name": p.Name, "image": p.Image,
+				"resources": map[string]any{"requests": map[string]any{"cpu": staticRequests[p.Name][0], "memory": staticRequests[p.Name][1]}},
 			}},
 			"tolerations": []any{map[string]any{"operator": "Exists", "effect": "NoExecute"}},
 		},
+	}
+}
+
+// IsOf reports whether a pod is the one that stands for a static pod as it is now.
+func IsOf(pod map[string]any, p world.StaticPod) bool {
+	for k, v := range p.Versions {
+		if rules.TextAt(pod, "metadata", "annotations", k) != v {
+			return false
+		}
+	}
+	containers := rules.MapsAt(pod, "spec", "containers")
+	return len(containers) > 0 && rules.TextAt(containers[0], "image") == p.Image
+}
+
+// Volume is the volume that is made for a claim.
+func Volume(claim map[string]any, ns, name, volume, driver string) map[string]any {
+	return map[string]any{
+		"metadata": map[string]any{"name": volume},
+		"spec": map[string]any{
+			"capacity":    rules.MapAt(claim, "spec", "resources", "requests"),
+			"accessModes": rules.ListAt(claim, "spec", "accessModes"), "storageClassName": rules.TextAt(claim, "spec", "storageClassName"),
+			"persistentVolumeReclaimPolicy": "Delete",
+			"csi":                           map[string]any{"driver": driver, "volumeHandle": volume},
+			"claimRef":                      map[string]any{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": ns, "name": name, "uid": rules.TextAt(claim, "metadata", "uid")},
+		},
+		"status": map[string]any{"phase": "Bound"},
 	}
 }
