@@ -85,7 +85,7 @@ func (f *Fleet) apply(ctx context.Context, d cluster.Desired, n cluster.Node, cf
 // confirm reads the UUID of a machine that answered with the cluster's
 // certificates.
 func (l *link) confirm(ctx context.Context, n cluster.Node) error {
-	id, err := l.identify(ctx)
+	id, err := l.readUUID(ctx)
 	if err != nil {
 		return worded{err}
 	}

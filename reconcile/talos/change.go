@@ -108,9 +108,13 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	case had.waiting != nil && had.saved != cfg.Digest:
 		f.log.Warn("replace a config that waits for the next boot", logging.Node, n.Name)
 	}
-	running, err := l.version(ctx)
-	if err != nil {
-		return worded{err}
+	showsSaved := true
+	if stage {
+		running, err := l.version(ctx)
+		if err != nil {
+			return worded{err}
+		}
+		showsSaved = parseMinor(running) >= persistentSince
 	}
 	mode := machineapi.ApplyConfigurationRequest_NO_REBOOT
 	switch {
@@ -128,8 +132,8 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	switch {
 	case sent.refused != nil:
 		return sent.refused
-	case stage && sent.accepted && parseMinor(running) < persistentSince:
-		return nil // it does not show what is saved
+	case !showsSaved && sent.accepted:
+		return nil
 	}
 	return f.awaitConfig(ctx, n, k, cfg.Digest, stage, sent)
 }

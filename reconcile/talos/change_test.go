@@ -86,6 +86,25 @@ func TestChange(t *testing.T) {
 	}
 }
 
+// TestChangeAsksForWhatItNeeds: before a config is sent, and after, a machine is asked for its UUID and
+// for its configs; which Talos it runs decides about staged configs only.
+func TestChangeAsksForWhatItNeeds(t *testing.T) {
+	for stage, questions := range map[bool]int{false: 6, true: 7} {
+		t.Run(fmt.Sprint("staged: ", stage), func(t *testing.T) {
+			inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
+				b.bringUp(cp(1))
+				b.calls()
+				if err := b.fleet.Change(within(time.Minute), b.desired, cp(1), b.config(cp(1), withDebug), stage); err != nil {
+					t.Fatal(err)
+				}
+				if calls := b.calls(); calls["Get"] != questions || calls["List"] != 0 || calls["ApplyConfiguration"] != 1 {
+					t.Errorf("calls %v, want %d of Get", calls, questions)
+				}
+			})
+		})
+	}
+}
+
 // TestChangeStaged: a config that is staged takes effect at the next boot, and is sent
 // once, where the machine shows what it has saved.
 func TestChangeStaged(t *testing.T) {

@@ -34,13 +34,9 @@ type identity struct {
 func (l *link) identify(ctx context.Context) (identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
-	info, err := safe.StateGetByID[*hardware.SystemInformation](ctx, l.cosi, hardware.SystemInformationID)
+	id, err := l.readUUID(ctx)
 	if err != nil {
-		return identity{}, fmt.Errorf("read its SMBIOS UUID: %w", err)
-	}
-	id := identity{uuid: strings.ToLower(info.TypedSpec().UUID)}
-	if id.uuid == "" {
-		return identity{}, errors.New("read its SMBIOS UUID: it reports none")
+		return identity{}, err
 	}
 	links, err := safe.StateListAll[*network.LinkStatus](ctx, l.cosi)
 	if err != nil {
@@ -59,6 +55,22 @@ func (l *link) identify(ctx context.Context) (identity, error) {
 		id.macs = append(id.macs, strings.ToUpper(mac.String()))
 	}
 	slices.Sort(id.macs)
+	return id, nil
+}
+
+// readUUID reads of the identity the UUID alone. A machine with the cluster's certificate is
+// not recognized by its network cards: somebody may have replaced them.
+func (l *link) readUUID(ctx context.Context) (identity, error) {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	info, err := safe.StateGetByID[*hardware.SystemInformation](ctx, l.cosi, hardware.SystemInformationID)
+	if err != nil {
+		return identity{}, fmt.Errorf("read its SMBIOS UUID: %w", err)
+	}
+	id := identity{uuid: strings.ToLower(info.TypedSpec().UUID)}
+	if id.uuid == "" {
+		return identity{}, errors.New("read its SMBIOS UUID: it reports none")
+	}
 	return id, nil
 }
 
