@@ -290,8 +290,8 @@ func (f *follower[V]) see(ctx context.Context) cluster.Seen[map[string]V] {
 // followThrough returns the followers, begun again if one was lost or their API is
 // not ready while another is; nil while none is. The pods are followed through
 // the API that the nodes are, and lost by themselves: what is known of the nodes
-// does not depend on them. Other keys of labels, taints and annotations take another list: what is
-// kept of a Node has no others.
+// does not depend on them. Other keys of labels, taints and annotations take another list of nodes:
+// what is kept of a Node has no others.
 func (k *Cluster) followThrough(conn *kubeapi.Connection, r nodeReader) (*follower[cluster.KubeNode], *follower[cluster.SystemPod], error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -302,10 +302,17 @@ func (k *Cluster) followThrough(conn *kubeapi.Connection, r nodeReader) (*follow
 	case !ok:
 		return nil, nil, nil
 	}
-	if k.nodes == nil || k.nodes.server != addr || k.nodes.over() || !k.reader.isEqual(r) {
+	switch {
+	case k.nodes == nil || k.nodes.server != addr || k.nodes.over():
 		k.drop()
+	case !k.reader.isEqual(r):
+		k.nodes.cancel()
+		k.nodes = nil
 	}
-	if k.nodes != nil && k.pods != nil && !k.pods.over() {
+	if k.pods != nil && k.pods.over() {
+		k.pods = nil
+	}
+	if k.nodes != nil && k.pods != nil {
 		return k.nodes, k.pods, nil
 	}
 	config := &rest.Config{Host: serverOf(addr), QPS: -1, ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON}}
@@ -320,7 +327,9 @@ func (k *Cluster) followThrough(conn *kubeapi.Connection, r nodeReader) (*follow
 		k.nodes, run = follow(k.ctx, kindOfNodes(client, r, k.writings), addr, k.change)
 		k.wg.Go(run)
 	}
-	k.pods, run = follow(k.ctx, kindOfPods(client), addr, k.change)
-	k.wg.Go(run)
+	if k.pods == nil {
+		k.pods, run = follow(k.ctx, kindOfPods(client), addr, k.change)
+		k.wg.Go(run)
+	}
 	return k.nodes, k.pods, nil
 }

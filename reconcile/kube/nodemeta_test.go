@@ -301,6 +301,7 @@ func TestLabelAmongOthers(t *testing.T) {
 // stay, looking costs nothing, and labels of others call for no look.
 func TestSeesWhatTheInventoryNames(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
+		b.look()
 		b.patchNode("wk-1", `{"metadata":{"labels":{"zone":"a","rack":"7"}},"spec":{"taints":[{"key":"dedicated","value":"gpu","effect":"NoSchedule"}]}}`)
 		b.desired.Spec.Nodes = append(b.desired.Spec.Nodes, worker(map[string]string{"zone": "b"}, map[string]string{"dedicated": "gpu:NoSchedule"}))
 		b.calls()
@@ -309,8 +310,11 @@ func TestSeesWhatTheInventoryNames(t *testing.T) {
 		if got := meta(); !reflect.DeepEqual(got, want) {
 			t.Errorf("seen is %v", got)
 		}
-		if calls := b.calls(); calls["WATCH /api/v1/nodes"] != 1 {
+		if calls := b.calls(); calls["WATCH /api/v1/nodes"] != 1 || calls["WATCH /api/v1/namespaces/{namespace}/pods"] != 0 {
 			t.Errorf("calls %v", calls)
+		}
+		if pods := b.look().SystemPods; !pods.Known {
+			t.Errorf("the pods are unknown: %s", pods.Why)
 		}
 		shared := b.look().Nodes.Value
 		b.patchNode("wk-1", `{"metadata":{"labels":{"rack":"8"}}}`)
