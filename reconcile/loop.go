@@ -40,6 +40,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 				return
 			}
 		}
+		r.clearWakes()
 		began := time.Now()
 		r.guardPass(ctx)
 		if ctx.Err() != nil {
@@ -70,6 +71,16 @@ func (r *Reconciler) Run(ctx context.Context) {
 			}
 		}
 		timer.Reset(d)
+	}
+}
+
+// clearWakes drops what has woken the loop by now: the pass that begins looks at all of it.
+func (r *Reconciler) clearWakes() {
+	for _, slot := range []<-chan struct{}{r.trigger, r.exec.wake} {
+		select {
+		case <-slot:
+		default:
+		}
 	}
 }
 

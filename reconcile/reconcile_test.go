@@ -781,6 +781,36 @@ func TestPanicFailsOnePassOnly(t *testing.T) {
 	})
 }
 
+// TestOnePassForAllThatHappened: what happened before a pass began is seen by that pass, however many
+// reasons there are to make it.
+func TestOnePassForAllThatHappened(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		a := start(t, f, newMemFiles())
+		until(t, a, cluster.Ready)
+		time.Sleep(time.Second)
+		f.set(func() { f.looks = 0 })
+		a.Look()
+		a.exec.wakeLoop()
+		time.Sleep(time.Second)
+		if f.looks != 1 {
+			t.Errorf("looked %d times, want once", f.looks)
+		}
+		// In the pause after a pass, too.
+		a.Look()
+		synctest.Wait()
+		a.Look()
+		synctest.Wait()
+		a.exec.wakeLoop()
+		a.Look()
+		time.Sleep(time.Second)
+		if f.looks != 3 {
+			t.Errorf("looked %d times, want two more", f.looks)
+		}
+		a.stop()
+	})
+}
+
 // A machine that tells something new all the time does not have the host asked
 // all the time.
 func TestRestlessMachine(t *testing.T) {
