@@ -34,7 +34,7 @@ TEST      = $(GO) test -p $(PARALLEL) -vet=off -ldflags '-s -w' $(TESTS)
 # run again without; ci_test.go checks that none is missing here. Of what has many
 # crash points this is a part as well; "make faults" runs all of them.
 EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestCrashDuringAResize TestCrashDuringARemoval TestCrashDuringAReplacement TestCrashDuringADeadReplacement TestCrashDuringForget TestCrashDuringARoll TestEveryStop TestSeeds TestPrivileges TestInitConverges \
-	TestInitStopped TestCrashAnywhere TestEveryCallMayFail TestUninstallInterrupted TestQuietPass TestKilledAgentRepeatsNothing \
+	TestInitStopped TestCrashAnywhere TestEveryCallMayFail TestUninstallInterrupted TestQuietPass TestLabelOnOneNode TestKilledAgentRepeatsNothing \
 	$(RACELESS)
 # Of these the race detector gets none: they take minutes with it, and others run the same
 # parts of the program.

@@ -55,11 +55,6 @@ func measureIdle(t *testing.T, table *figures) {
 			if c.memory > 0 {
 				table.add(figure{what: of + "anonymous memory", measured: float64(anonymous) / (1 << 20), must: c.memory, unit: "MiB"})
 			}
-			if c.size.Workers > 7 {
-				asks, audits := h.relabel(c.size)
-				table.add(figure{what: of + "calls for a label on one node", measured: float64(asks), must: 25})
-				table.add(figure{what: of + "configs of VMs read by the clock meanwhile", measured: float64(audits), must: float64(n) / 5})
-			}
 		})
 	}
 }
@@ -119,32 +114,6 @@ func (h *live) rest() (asked map[string]int, spent time.Duration, anonymous int6
 			h.t.Fatal("the agent makes no passes")
 		}
 	}
-}
-
-// relabel pushes a label for one node, and counts the calls from the fetch that brings it until
-// the cluster is Ready with it. The daemon finds it by itself: one that is asked to look reads
-// everything again.
-func (h *live) relabel(sz size) (asks, audits int) {
-	h.t.Helper()
-	var mu sync.Mutex
-	var calls []world.CallRecord
-	h.lab.World.OnCall(func(c world.CallRecord) {
-		mu.Lock()
-		defer mu.Unlock()
-		calls = append(calls, c)
-	})
-	files := sz.Files()
-	labelOne(files)
-	h.pushFiles(files, "a label")
-	h.untilReady(10*time.Minute, 100*time.Millisecond)
-	h.lab.World.OnCall(nil)
-	mu.Lock()
-	defer mu.Unlock()
-	asks, audits, err := countSinceFetch(calls)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	return asks, audits
 }
 
 // runs is how often a time is measured.

@@ -3,19 +3,17 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab"
-	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // measureRollOut resizes every node of a cluster, and compares the virtual time from the
 // first change to the last with what the machines alone took, one after the other: to switch off, to
-// start, and to become Ready. Then it counts the calls, and what one changed line costs.
+// start, and to become Ready. Then it counts the calls.
 func measureRollOut(t *testing.T, table *figures) {
 	sz := size{ControlPlanes: 3, Workers: 30}
 	synctest.Test(t, func(t *testing.T) {
@@ -47,44 +45,8 @@ func measureRollOut(t *testing.T, table *figures) {
 		}{{"pve", 300}, {"talos", 15}, {"kube", 20}} {
 			table.add(figure{what: sz.String() + ": calls of " + f.system + " for a turn", measured: float64(asked[f.system]) / turns, must: f.must})
 		}
-		time.Sleep(20 * time.Minute)
-		rendered, calls := s.rendered(), len(s.Lab.World.Calls())
-		labelOne(files)
-		s.Push(files, "a label")
-		s.UntilReady(time.Hour)
-		table.add(figure{what: sz.String() + ": configs rendered for a label on one node", measured: float64(s.rendered() - rendered), must: 1})
-		asks, _, err := countSinceFetch(s.Lab.World.Calls()[calls:])
-		if err != nil {
-			t.Fatal(err)
-		}
-		table.add(figure{what: sz.String() + ": calls for a label on one node", measured: float64(asks), must: 25})
 		s.Halt()
 	})
-}
-
-// labelOne gives one worker of an inventory a label.
-func labelOne(files map[string][]byte) {
-	const nodes = "inventory/dev/nodes.yaml"
-	files[nodes] = bytes.Replace(files[nodes], []byte("{name: dev-wk-7, "), []byte("{name: dev-wk-7, labels: {example.org/tier: batch}, "), 1)
-}
-
-// countSinceFetch counts the calls since the fetch that brought a push, and apart from them
-// the configs of VMs that were read: each pass reads some by the clock, pushed or not.
-func countSinceFetch(calls []world.CallRecord) (asked, audits int, err error) {
-	isGit := func(c world.CallRecord) bool { return c.System == "git" }
-	brought := slices.IndexFunc(calls, func(c world.CallRecord) bool { return isGit(c) && strings.HasPrefix(c.Op, "POST ") })
-	if brought < 1 || !slices.ContainsFunc(calls[:brought], isGit) {
-		return 0, 0, fmt.Errorf("no fetch that a question came before: %v", calls)
-	}
-	asked = 1 // the question whether there is something new
-	for _, c := range calls[brought:] {
-		if strings.HasSuffix(c.Op, "/qemu/{vmid}/pending") {
-			audits++
-		} else {
-			asked++
-		}
-	}
-	return asked, audits, nil
 }
 
 // changing is how long it took from the first call that changes something to the last.

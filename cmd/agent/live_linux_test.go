@@ -121,10 +121,6 @@ func (h *live) pushFiles(files map[string][]byte, message string) {
 	}
 }
 
-// atOnce is how many nodes are brought up at once where their number is all that
-// matters. While a VM is made every look at the host asks for it by itself.
-const atOnce = 100
-
 // grow brings a cluster up to a size.
 func (h *live) grow(sz size) {
 	h.t.Helper()

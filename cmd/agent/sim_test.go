@@ -13,6 +13,10 @@ import (
 // size is a cluster to simulate.
 type size = daemontest.Size
 
+// atOnce is how many nodes are brought up at once where their number is all that
+// matters. While a VM is made every look at the host asks for it by itself.
+const atOnce = 100
+
 // sim is a simulation, with what these tests do besides.
 type sim struct {
 	*daemontest.Sim
