@@ -115,3 +115,28 @@ func TestReplacedEndpoint(t *testing.T) {
 		l.wantMembers(cp(2), "cp1", "cp2", "cp3")
 	})
 }
+
+// TestDataNeedsNoEndpoint: a control plane that has data of etcd starts it, and ends its boot,
+// without anybody at its endpoint.
+func TestDataNeedsNoEndpoint(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		nodes := []node{cp(1), cp(2), cp(3)}
+		l.cluster(nodes...)
+		for _, n := range nodes {
+			if err := l.applyConfigured(n, l.config(n, "v1.13.9", endpointAt("10.5.0.99")), machineapi.ApplyConfigurationRequest_NO_REBOOT); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, n := range nodes {
+			if err := l.fleet.Reboot(n.vmid); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(2 * time.Minute)
+		for _, n := range nodes {
+			if v := l.view(n); !v.Healthy || v.Stage != running {
+				t.Errorf("without an endpoint: %+v", v)
+			}
+		}
+	})
+}

@@ -37,8 +37,10 @@ type member struct {
 	address netip.Addr
 	unnamed bool // has not published its name yet
 	learner bool
-	learned bool // has caught up and waits to be made a voter
-	started bool // has become healthy since it runs
+	learned bool      // has caught up and waits to be made a voter
+	joining *boot     // the run that joined, which alone asks for its vote
+	asks    time.Time // until when it does
+	started bool      // has become healthy since it runs
 	on      *boot
 	upSince time.Time // since when the others are connected with it; zero: they are not
 }
@@ -60,6 +62,7 @@ const (
 	healthInterval = 5 * time.Second
 	joinPause      = 3 * time.Second
 	joinPatience   = 30 * time.Minute // until Talos asks no more
+	votePatience   = 10 * time.Minute // and how long it asks for the vote of a member that joined
 
 	leavePause    = 10 * time.Second
 	leavePatience = 5 * time.Minute
@@ -70,6 +73,13 @@ func (m *member) isUp() bool { return m.on != nil && !m.on.m.dark }
 
 // isHealthy reports whether a client of this member can read and write.
 func (m *member) isHealthy() bool { return m.isUp() && m.started && !m.learner && m.of.hasQuorum() }
+
+// asksForVote reports whether Talos asks for a vote for the member: in the run that added it,
+// whose data directory was empty, and for a time. A later run has the data, starts it as it is, and
+// the member stays a learner until somebody removes it or empties its data directory.
+// Source: talos v1.13.9, services.Etcd: learnerMemberID (PreFunc, argsForControlPlane, Runner) and
+// promoteMember.
+func (m *member) asksForVote() bool { return m.on == m.joining && time.Now().Before(m.asks) }
 
 func (e *etcd) voters() []*member {
 	return slices.DeleteFunc(slices.Clone(e.members), func(m *member) bool { return m.learner })
@@ -220,7 +230,8 @@ func (b *boot) joinEtcd(e *etcd) error {
 	if err := e.refuseAdding(b.address.Addr(), interval); err != nil {
 		return err
 	}
-	m := &member{of: e, id: memberID(b.address.Addr(), time.Now()), name: b.hostname(), address: b.address.Addr(), unnamed: true, learner: true}
+	m := &member{of: e, id: memberID(b.address.Addr(), time.Now()), name: b.hostname(), address: b.address.Addr(), unnamed: true, learner: true,
+		joining: b, asks: time.Now().Add(f.world.Scale(votePatience))}
 	e.members = append(e.members, m)
 	slices.SortFunc(e.members, func(a, b *member) int { return cmp.Compare(a.id, b.id) })
 	e.index += 2
@@ -396,7 +407,7 @@ func (f *Fleet) settleEtcd(machines []*machine) {
 				m.upSince = time.Now()
 			}
 		}
-		if l := e.findLearner(); l != nil && l.learned && l.isUp() && e.canServe() {
+		if l := e.findLearner(); l != nil && l.learned && l.isUp() && l.asksForVote() && e.canServe() {
 			l.learner, l.learned = false, false
 			e.index++
 			// Its next health check is the first to pass.

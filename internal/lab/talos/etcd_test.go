@@ -486,8 +486,10 @@ func TestAddressOfAMember(t *testing.T) {
 	})
 }
 
-// TestLearnerThatDies blocks the others, as in life, until it is back.
-func TestLearnerThatDies(t *testing.T) {
+// TestLearnerThatReboots: only the run that joined asks for a vote, and for ten minutes. A learner
+// that boots before it has one answers for ever as learners do, and no other is added meanwhile.
+// What helps is an empty data directory.
+func TestLearnerThatReboots(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		l.bring("v1.13.9", cp(1), cp(2), cp(3))
 		l.bootstrap(cp(1))
@@ -500,9 +502,49 @@ func TestLearnerThatDies(t *testing.T) {
 		if err := l.fleet.Reboot(402); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(time.Minute)
+		time.Sleep(20 * time.Minute)
+		l.wantMembers(cp(1), "cp1", "cp2 (learner)")
+		if got := l.etcdService(cp(2)); got != "Running, etcdserver: rpc not supported for learner" {
+			t.Errorf("etcd of the learner: %s", got)
+		}
+		l.wantStage(cp(2), booting)
+		if state := l.serviceState(cp(3), "etcd"); state != "Preparing" {
+			t.Errorf("etcd of the other is %s, want one that waits", state)
+		}
+		if err := l.admin(cp(2)).ResetGeneric(within(time.Second), &machineapi.ResetRequest{Reboot: true, SystemPartitionsToWipe: stateAndData[1:]}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Minute)
 		l.wantMembers(cp(1), "cp1", "cp2", "cp3")
+		l.wantViolations()
 	})
+}
+
+// TestLearnerThatIsCutOff: the run that joined gets its vote when the others hear of it within
+// ten minutes, and never later.
+func TestLearnerThatIsCutOff(t *testing.T) {
+	for _, tc := range []struct {
+		away time.Duration
+		want string
+	}{{5 * time.Minute, "cp2"}, {15 * time.Minute, "cp2 (learner)"}} {
+		t.Run(tc.away.String(), func(t *testing.T) {
+			inBubble(t, world.Config{}, func(l *lab) {
+				l.bring("v1.13.9", cp(1), cp(2))
+				l.bootstrap(cp(1))
+				time.Sleep(l.world.Latency.Etcd + time.Second)
+				if err := l.fleet.Partition(402, true); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(tc.away)
+				l.wantMembers(cp(1), "cp1", "cp2 (learner)")
+				if err := l.fleet.Partition(402, false); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(10 * time.Minute)
+				l.wantMembers(cp(1), "cp1", tc.want)
+			})
+		})
+	}
 }
 
 // TestEtcdSurvivesAnything: whatever happens to the machines of a cluster that
@@ -549,6 +591,17 @@ func TestEtcdSurvivesAnything(t *testing.T) {
 				l.fleet.PowerOn(guests[n.vmid])
 			}
 			time.Sleep(5 * time.Minute)
+			// A learner that booted before it had a vote needs help, and holds up the others.
+			for range nodes {
+				for _, n := range nodes {
+					if l.view(n).Learner {
+						if err := l.admin(n).ResetGeneric(within(time.Second), &machineapi.ResetRequest{Reboot: true, SystemPartitionsToWipe: stateAndData[1:]}); err != nil {
+							rt.Error(err)
+						}
+						time.Sleep(5 * time.Minute)
+					}
+				}
+			}
 			for _, n := range nodes {
 				if v := l.view(n); !v.Ready || v.Etcd != "etcd-1" || v.Learner {
 					rt.Errorf("%s: %+v", n.name, v)

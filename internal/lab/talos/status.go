@@ -25,11 +25,7 @@ func (b *boot) evaluateState() {
 		}
 		b.judgeKubelet()
 		b.reportToKubernetes()
-		kubelet := b.findService("kubelet").healthy
-		// A Bootstrap ends the wait for etcd in the boot sequence, before etcd runs
-		// (recorded). Any other boot ends with a call of the Kubernetes API through its
-		// endpoint.
-		if kubelet && b.extensionsUp() && (b.founded || (!b.set.control || b.findService("etcd").healthy) && !b.lacksEndpoint()) {
+		if b.servicesUp() {
 			if !b.sequenced {
 				b.publishSequence("boot", machineapi.SequenceEvent_STOP)
 			}
@@ -41,6 +37,21 @@ func (b *boot) evaluateState() {
 		b.writeNode()
 	}
 	b.writeStatus()
+}
+
+// servicesUp reports whether the services are up that a boot waits for. A Bootstrap ends the wait
+// for etcd before it runs (recorded). A worker has its API, one of them, once a control plane has
+// signed its certificate; a control plane needs nobody for its own.
+// Source: talos v1.13.9, StartAllServices, the last task of a boot, and services.Etcd: with data
+// it asks no other control plane.
+func (b *boot) servicesUp() bool {
+	if !b.findService("kubelet").healthy || !b.extensionsUp() {
+		return false
+	}
+	if b.set.control {
+		return b.founded || b.findService("etcd").healthy
+	}
+	return !b.lacksEndpoint()
 }
 
 func (b *boot) judgeEtcd() {
