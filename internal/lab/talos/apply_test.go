@@ -302,32 +302,59 @@ func TestPartialConfig(t *testing.T) {
 }
 
 // TestKubeletWithoutAnImage: an image that no registry has is accepted. The kubelet is
-// stopped before it is asked for, and stays away until another config comes.
+// stopped before it is asked for, Talos gives up on it after a while, and it stays away until
+// another config comes. The Node is Ready for a while more.
 func TestKubeletWithoutAnImage(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
-		l.bring("v1.13.9", cp(1), wk(1))
-		kubelet := func() string {
-			info, err := l.admin(wk(1)).ServiceInfo(within(time.Second), "kubelet")
-			if err != nil || len(info) != 1 {
-				t.Fatalf("%v, %v", info, err)
-			}
-			return fmt.Sprintf("%s %v", info[0].Service.GetState(), info[0].Service.GetHealth().GetHealthy())
-		}
+		l.cluster(cp(1), wk(1))
 		for _, step := range []struct{ tag, at, want string }{
-			{"v1.36.1-nosuch", "0s", "Preparing false"}, {"v1.36.1-nosuch", "1h", "Preparing false"},
-			{"v1.36.1", "10s", "Running true"}, {"v1.36.1-slim", "10ms", "Preparing false"}, {"v1.36.1-slim", "10s", "Running true"},
+			{"v1.36.1-nosuch", "0s", "Stopping false"}, {"v1.36.1-nosuch", "2m", "Preparing false"}, {"v1.36.1-nosuch", "1h", "Failed false"},
+			{"v1.36.1", "10s", "Running true"},
 		} {
-			if err := l.applyConfigured(wk(1), l.config(wk(1), "v1.13.9", "machine: {kubelet: {image: \"ghcr.io/siderolabs/kubelet:"+step.tag+"\"}}"), noReboot); err != nil {
-				t.Fatal(err)
+			l.wantKubelet(step.tag, step.at, step.want)
+			if step.tag == "v1.36.1-nosuch" {
+				if ready := l.view(wk(1)).NodeReady; ready != (step.at == "0s") {
+					t.Errorf("its Node is ready after %s: %v", step.at, ready)
+				}
 			}
-			d, err := time.ParseDuration(step.at)
-			if err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(d)
-			if got := kubelet(); got != step.want {
-				t.Errorf("%s after %s with %s, want %s", got, step.at, step.tag, step.want)
-			}
+		}
+		time.Sleep(time.Minute)
+		if v := l.view(wk(1)); !v.Ready || !v.NodeReady {
+			t.Errorf("afterwards: %+v", v)
 		}
 	})
+}
+
+// TestKubeletOfAnotherVersion stops the present one, and has the image pulled that the machine
+// does not have yet.
+func TestKubeletOfAnotherVersion(t *testing.T) {
+	inBubble(t, world.Config{Latency: world.Latencies{ImagePull: time.Minute, Boot: 1, Apply: 1}}, func(l *lab) {
+		l.bring("v1.13.9", cp(1), wk(1))
+		for _, step := range []struct{ tag, at, want string }{
+			{"v1.36.1-slim", "10ms", "Stopping false"}, {"v1.36.1-slim", "50s", "Preparing false"}, {"v1.36.1-slim", "2m", "Running true"},
+			{"v1.36.1", "1s", "Running true"},
+		} {
+			l.wantKubelet(step.tag, step.at, step.want)
+		}
+	})
+}
+
+// wantKubelet gives a worker a kubelet, unless it has that, and looks at it after a while.
+func (l *lab) wantKubelet(tag, at, want string) {
+	l.t.Helper()
+	if err := l.applyConfigured(wk(1), l.config(wk(1), "v1.13.9", "machine: {kubelet: {image: \"ghcr.io/siderolabs/kubelet:"+tag+"\"}}"), noReboot); err != nil {
+		l.t.Fatal(err)
+	}
+	d, err := time.ParseDuration(at)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	time.Sleep(d)
+	info, err := l.admin(wk(1)).ServiceInfo(within(time.Second), "kubelet")
+	if err != nil || len(info) != 1 {
+		l.t.Fatalf("%v, %v", info, err)
+	}
+	if got := fmt.Sprintf("%s %v", info[0].Service.GetState(), info[0].Service.GetHealth().GetHealthy()); got != want {
+		l.t.Errorf("%s after %s with %s, want %s", got, at, tag, want)
+	}
 }

@@ -1,11 +1,7 @@
 package talos
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
 	"context"
-	"encoding/base64"
 	"fmt"
 	"strings"
 	"time"
@@ -39,22 +35,11 @@ func (s *machineService) Kubeconfig(_ *emptypb.Empty, out grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	var buf bytes.Buffer
-	zip := gzip.NewWriter(&buf)
-	archive := tar.NewWriter(zip)
-	if err := archive.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "kubeconfig", Size: int64(len(config)), Mode: 0o600, ModTime: time.Now()}); err != nil {
-		return fmt.Errorf("write kubeconfig: %w", err)
+	packed, err := access.PackFile("kubeconfig", config)
+	if err != nil {
+		return err
 	}
-	if _, err := archive.Write(config); err != nil {
-		return fmt.Errorf("write kubeconfig: %w", err)
-	}
-	if err := archive.Close(); err != nil {
-		return fmt.Errorf("write kubeconfig: %w", err)
-	}
-	if err := zip.Close(); err != nil {
-		return fmt.Errorf("write kubeconfig: %w", err)
-	}
-	return out.Send(&common.Data{Bytes: buf.Bytes()})
+	return out.Send(&common.Data{Bytes: packed})
 }
 
 // makeKubeconfig makes an administrator's kubeconfig, valid for a year.
@@ -68,27 +53,7 @@ func (s *settings) makeKubeconfig(now time.Time) ([]byte, error) {
 		return nil, err
 	}
 	cluster := s.provider.K8sClusterConfig()
-	b64 := base64.StdEncoding.EncodeToString
-	return fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-clusters:
-- name: %[1]s
-  cluster:
-    server: %[2]s
-    certificate-authority-data: %[3]s
-users:
-- name: admin@%[1]s
-  user:
-    client-certificate-data: %[4]s
-    client-key-data: %[5]s
-contexts:
-- context:
-    cluster: %[1]s
-    namespace: default
-    user: admin@%[1]s
-  name: admin@%[1]s
-current-context: admin@%[1]s
-`, cluster.ClusterName(), cluster.ClusterEndpoint(), b64(s.plane.CACert), b64(crt), b64(key)), nil
+	return access.WriteKubeconfig(cluster.ClusterName(), cluster.ClusterEndpoint().String(), s.plane.CACert, crt, key), nil
 }
 
 // GenerateClientConfiguration issues a client certificate for any roles, also

@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
 // etcd is one etcd: one set of data with its members. Two with the same
@@ -64,6 +66,7 @@ const (
 	joinPatience   = 30 * time.Minute // until Talos asks no more
 	votePatience   = 10 * time.Minute // and how long it asks for the vote of a member that joined
 
+	voterPause    = 100 * time.Millisecond // Talos watches, the lab looks
 	leavePause    = 10 * time.Second
 	leavePatience = 5 * time.Minute
 )
@@ -162,13 +165,16 @@ func (b *boot) foundEtcd() {
 	delete(b.services, "etcd")
 	s := b.findService("etcd")
 	s.moveTo("Starting", "Starting service")
-	s.moveTo("Waiting", etcdWaits)
+	s.moveTo("Waiting", system.EtcdWaits)
 	b.runAfter(f.step/4, func() { b.runEtcd(m, f.world.Latency.Etcd-f.step/4) })
 }
 
 // runEtcd starts the etcd process on data that is there. It answers a moment
 // later and is healthy when d has passed.
 func (b *boot) runEtcd(m *member, d time.Duration) {
+	if b.stopping {
+		return
+	}
 	s := b.findService("etcd")
 	if s.state != "Preparing" {
 		s.moveTo("Preparing", "Running pre state")
@@ -334,6 +340,9 @@ func (e *etcd) removeMember(m *member) {
 // restartEtcd is what Talos does with an etcd that ends because its member was removed: it
 // starts it again, for ever (recorded).
 func (b *boot) restartEtcd() {
+	if b.stopping {
+		return
+	}
 	s := b.findService("etcd")
 	s.moveTo("Waiting", "Runner Containerd(etcd) exited without error, going to restart it")
 	b.runAfter(etcdPause, func() {
@@ -357,7 +366,7 @@ func (b *boot) leaveEtcd(wanted func() bool, done func(error)) {
 		case !wanted():
 			return
 		case m == nil || !m.started || m.learner:
-			b.runAfter(time.Second, try)
+			b.runAfter(voterPause, try)
 			return
 		case until.IsZero():
 			until = time.Now().Add(b.f.world.Scale(leavePatience))
@@ -388,8 +397,8 @@ func (b *boot) dropMember(m *member, done func(error)) {
 	b.joinable = false
 	b.f.world.Report(b.hostname(), "leaves %s", m.of.id)
 	s := b.findService("etcd")
-	s.moveTo("Stopping", "Sending SIGTERM to task etcd (PID 300, container etcd)")
-	b.runAfter(9*b.f.step, func() {
+	s.moveTo("Stopping", s.goodbye())
+	b.runAfter(b.f.stop, func() {
 		b.m.disk().member = nil
 		s.moveTo("Finished", "Service finished successfully")
 		done(nil)

@@ -454,11 +454,16 @@ func TestEverydayEvents(t *testing.T) {
 				got = append(got, eventText(r.Event))
 			}
 		}
-		want := []string{"reboot START FATAL", "phase cleanup START", "task stopAllPods START", "REBOOTING true", "reboot NOOP LOCKED",
-			"kubelet STOPPING: Sending SIGTERM to task kubelet (PID 239, container kubelet)", "task stopAllPods STOP", "phase cleanup STOP",
+		want := []string{"reboot START FATAL", "phase cleanup START", "task stopAllPods START",
+			"kubelet STOPPING: Sending SIGTERM to task kubelet (PID 239, container kubelet)", "REBOOTING true", "reboot NOOP LOCKED",
+			"kubelet FINISHED: Service finished successfully", "task stopAllPods STOP", "phase cleanup STOP",
 			"phase dbus START", "task stopDBus START", "task stopDBus STOP", "phase dbus STOP",
-			"phase stopServices START", "task stopServicesForUpgrade START", "task stopServicesForUpgrade STOP", "phase stopServices STOP",
-			"phase stopEverything START", "task stopAllServices START", "kubelet FINISHED: Service finished successfully"}
+			"phase stopServices START", "task stopServicesForUpgrade START",
+			"trustd STOPPING: Sending SIGTERM to task trustd (PID 400, container trustd)", "etcd STOPPING: Sending SIGTERM to task etcd (PID 400, container etcd)",
+			"trustd FINISHED: Service finished successfully", "etcd FINISHED: Service finished successfully",
+			`cri STOPPING: Sending SIGTERM to Process(["/bin/containerd" "--address" "/run/containerd/containerd.sock" "--config" "/etc/cri/containerd.toml"])`,
+			"cri FINISHED: Service finished successfully", "task stopServicesForUpgrade STOP", "phase stopServices STOP",
+			"phase stopEverything START", "task stopAllServices START"}
 		if !slices.Equal(got, want) {
 			t.Errorf("events of a reboot asked for twice:\n%s", strings.Join(got, "\n"))
 		}

@@ -31,6 +31,8 @@ type Config struct {
 	// machines take: what takes long in the lab is in the world's latencies,
 	// where it is accounted for.
 	Step time.Duration
+	// Stop is how long a service takes to stop; 0 means 1.7 Steps, as recorded.
+	Stop time.Duration
 	// Off is called when a guest switched itself off without the power button
 	// (Shutdown, or Reset without reboot, through the Talos API). nil: nobody
 	// is notified.
@@ -42,7 +44,7 @@ type Fleet struct {
 	world        *world.World
 	kubernetes   world.Kubernetes
 	reservations map[string]netip.Prefix
-	step         time.Duration
+	step, stop   time.Duration
 	off          func(vmid int)
 	kinds        map[string]bool // known resource types -> sensitive
 
@@ -78,13 +80,17 @@ func New(c Config) (*Fleet, error) {
 	if c.Step == 0 {
 		c.Step = 100 * time.Millisecond
 	}
+	if c.Stop == 0 {
+		c.Stop = c.Step * 17 / 10
+	}
 	return &Fleet{
 		world:        c.World,
 		kubernetes:   c.Kubernetes,
 		reservations: maps.Clone(c.Reservations),
 		step:         c.Step,
+		stop:         c.Stop,
 		off:          c.Off,
-		kinds:        resourceKinds(),
+		kinds:        access.ResourceKinds(),
 		machines:     map[int]*machine{},
 		authorities:  map[string]access.Authority{},
 		split:        map[string]bool{},

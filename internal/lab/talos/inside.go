@@ -2,6 +2,7 @@ package talos
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
@@ -94,12 +95,8 @@ func (b *boot) publishSequence(name string, action machineapi.SequenceEvent_Acti
 }
 
 func (b *boot) publishService(s *service, msg string) {
-	actions := map[string]machineapi.ServiceStateEvent_Action{
-		"Starting": machineapi.ServiceStateEvent_STARTING, "Waiting": machineapi.ServiceStateEvent_WAITING, "Preparing": machineapi.ServiceStateEvent_PREPARING,
-		"Running": machineapi.ServiceStateEvent_RUNNING, "Stopping": machineapi.ServiceStateEvent_STOPPING,
-		"Finished": machineapi.ServiceStateEvent_FINISHED, "Failed": machineapi.ServiceStateEvent_FAILED,
-	}
-	b.events.Publish(b.f.world.GuestNow(), "", &machineapi.ServiceStateEvent{Service: s.id, Action: actions[s.state], Message: msg, Health: s.info().GetHealth()})
+	action := machineapi.ServiceStateEvent_Action(machineapi.ServiceStateEvent_Action_value[strings.ToUpper(s.state)])
+	b.events.Publish(b.f.world.GuestNow(), "", &machineapi.ServiceStateEvent{Service: s.id, Action: action, Message: msg, Health: s.info().GetHealth()})
 }
 
 func (b *boot) publishStatus(unmet []runtime.UnmetCondition) {

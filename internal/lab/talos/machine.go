@@ -1,7 +1,6 @@
 package talos
 
 import (
-	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -115,7 +114,7 @@ func (m *machine) platformAddress() netip.Prefix {
 
 // startBoot boots the machine from its disk.
 func (m *machine) startBoot() {
-	b := &boot{m: m, f: m.f, id: newUUID(), started: m.f.world.GuestNow(), services: map[string]*service{}}
+	b := &boot{m: m, f: m.f, id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*service{}}
 	b.events = system.NewEvents(b.id)
 	m.boot = b
 	b.publishSequence("initialize", machineapi.SequenceEvent_START)
@@ -355,13 +354,4 @@ func (b *boot) withdrawBoot() {
 	b.plane.withdraw(b)
 	b.endpoint.withdraw(b)
 	b.drain.withdraw(b)
-}
-
-// newUUID makes a random UUID, for boots and actors.
-func newUUID() string {
-	var u [16]byte
-	// crypto/rand.Read never fails: it crashes the program instead.
-	_, _ = rand.Read(u[:])
-	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
 }

@@ -37,7 +37,7 @@ func (r *replay) data(x exchange, words string) []byte {
 		return []byte(text)
 	}
 	ip, _, _ := net.SplitHostPort(x.Endpoint)
-	nodes := []node{cp(1), cp(2), wk(1)}
+	nodes := []node{cp(1), cp(2), wk(1), atSecond(cp(1)), atSecond(wk(1))}
 	n := nodes[slices.IndexFunc(nodes, func(n node) bool { return n.ip == ip })]
 	fresh := r.config(n, "v1.13.9")
 	r.mu.Lock()
@@ -105,6 +105,8 @@ var changes = []struct{ words, patch string }{
 	{"machine.token", "machine: {token: abcdef.0123456789abcdef}"},
 	{"cluster.id", "cluster: {id: bm90IHRoZSBzYW1lIGNsdXN0ZXIgYXMgYmVmb3JlIQ==}"},
 	{"machine.install.image", "machine: {install: {image: example.org/installer:v1}}"},
+	{"machine.kubelet.image v1.36.3", "machine: {kubelet: {image: ghcr.io/siderolabs/kubelet:v1.36.3}}"},
+	{"machine.kubelet.image v1.36.1 (does not exist)", "machine: {kubelet: {image: ghcr.io/siderolabs/kubelet:" + missing + "}}"},
 	{"machine.kubelet.image (does not exist)", "machine: {kubelet: {image: ghcr.io/siderolabs/kubelet:v1.36.99}}"},
 	{"cluster.controlPlane.endpoint", "cluster: {controlPlane: {endpoint: https://10.5.0.99:6443}}"},
 	{"machine.features.kubePrism off", "machine: {features: {kubePrism: {enabled: false}}}"},

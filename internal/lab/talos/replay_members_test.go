@@ -58,6 +58,9 @@ func (n *memberNames) idOf(theirs *memberNames, id string) string {
 func (n *memberNames) renameAnswer(a answer) answer {
 	a.Message = n.rename(a.Message)
 	a.Response = n.renameValue(a.Response)
+	for i, m := range a.Messages {
+		a.Messages[i] = n.renameValue(m)
+	}
 	resp, _ := a.Response.(map[string]any)
 	messages, _ := resp["messages"].([]any)
 	for _, m := range messages {

@@ -16,6 +16,7 @@ type scenario struct {
 	keep       func(exchange) bool
 	latency    world.Latencies
 	step       time.Duration // of services; 0: as in most recordings
+	stop       time.Duration // of services; 0: as the lab does. Some recorded nodes were cut off, or all but that
 	prepare    func(*replay)
 	// meanwhile lists what happens outside of the calls, by time.
 	meanwhile map[float64]func(*replay)
@@ -71,7 +72,7 @@ var scenarios = []scenario{
 	{
 		name: "F", file: "exchanges-F-lab-reboot-reset-upgrade.jsonl",
 		keep:    func(x exchange) bool { return strings.HasPrefix(x.Stage, "1") || strings.HasPrefix(x.Stage, "2") },
-		latency: world.Latencies{Call: 1, Boot: seconds(13.3275), Apply: 1, Etcd: 1}, step: seconds(0.575),
+		latency: world.Latencies{Call: 1, Boot: seconds(13.3275), Apply: 1, Etcd: 1}, step: seconds(0.575), stop: seconds(0.075),
 		prepare: func(r *replay) {
 			r.founded(cp(1))
 			r.configured(wk(1))
@@ -87,7 +88,7 @@ var scenarios = []scenario{
 	{
 		name: "F6", file: "exchanges-F-lab-reboot-reset-upgrade.jsonl",
 		keep:    func(x exchange) bool { return strings.HasPrefix(x.Stage, "6") },
-		latency: world.Latencies{Call: 1, Boot: seconds(14.38), Apply: 1, Etcd: 1, Learn: 1}, step: seconds(0.01),
+		latency: world.Latencies{Call: 1, Boot: seconds(14.38), Apply: 1, Etcd: 1, Learn: 1}, step: seconds(0.01), stop: seconds(0.045),
 		prepare: func(r *replay) {
 			r.founded(cp(1))
 			r.configured(cp(2))
@@ -149,7 +150,7 @@ var scenarios = []scenario{
 	{
 		name: "I1", file: "exchanges-I1-etcd-leave-rejoin.jsonl",
 		keep:    func(x exchange) bool { return !summedUp(x) && x.Seq <= 66 },
-		latency: world.Latencies{Call: 1, Boot: seconds(2.9), Apply: 1, Etcd: 1, Learn: seconds(46)}, step: seconds(0.8896),
+		latency: world.Latencies{Call: 1, Boot: seconds(2.9), Apply: 1, Etcd: 1, Learn: seconds(46)}, step: seconds(0.8896), stop: seconds(8),
 		prepare: func(r *replay) {
 			r.planes()
 			r.configured(wk(1))
@@ -162,7 +163,7 @@ var scenarios = []scenario{
 	{
 		name: "I1b", file: "exchanges-I1-etcd-leave-rejoin.jsonl",
 		keep:    func(x exchange) bool { return x.Seq >= 67 && x.Seq <= 80 },
-		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, Learn: 1}, step: seconds(0.8896),
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, Learn: 1}, step: seconds(0.8896), stop: seconds(8.0064),
 		prepare: func(r *replay) {
 			r.planes()
 			r.lead(cp(2))
@@ -171,7 +172,7 @@ var scenarios = []scenario{
 	{
 		name: "I1c", file: "exchanges-I1-etcd-leave-rejoin.jsonl",
 		keep:    func(x exchange) bool { return x.Seq >= 81 },
-		latency: world.Latencies{Call: 1, Boot: seconds(2.053), Apply: 1, Etcd: 1, Learn: seconds(1.5)}, step: seconds(0.6),
+		latency: world.Latencies{Call: 1, Boot: seconds(2.053), Apply: 1, Etcd: 1, Learn: seconds(1.5)}, step: seconds(0.6), stop: seconds(5.4),
 		prepare: func(r *replay) {
 			r.planes()
 			r.seekPlanes(cp(3))
@@ -195,7 +196,7 @@ var scenarios = []scenario{
 	{
 		name: "I2b", file: "exchanges-I2-etcd-remove.jsonl",
 		keep:    func(x exchange) bool { return x.Seq >= 48 && x.Seq <= 64 },
-		latency: world.Latencies{Call: 1, Boot: seconds(1.95), Apply: 1, Etcd: 1, Learn: seconds(45)}, step: seconds(0.75),
+		latency: world.Latencies{Call: 1, Boot: seconds(1.95), Apply: 1, Etcd: 1, Learn: seconds(45)}, step: seconds(0.75), stop: seconds(0.05),
 		prepare: func(r *replay) {
 			r.planes()
 			r.seekPlanes(cp(2))
@@ -209,7 +210,7 @@ var scenarios = []scenario{
 	{
 		name: "I2c", file: "exchanges-I2-etcd-remove.jsonl",
 		keep:    func(x exchange) bool { return x.Seq >= 65 },
-		latency: world.Latencies{Call: 1, Boot: seconds(3.93), Apply: 1, Etcd: 1, Learn: seconds(45.6)}, step: seconds(0.25),
+		latency: world.Latencies{Call: 1, Boot: seconds(3.93), Apply: 1, Etcd: 1, Learn: seconds(45.6)}, step: seconds(0.25), stop: seconds(0.05),
 		prepare: func(r *replay) {
 			r.planes()
 			r.emptied(cp(3))
@@ -230,6 +231,158 @@ var scenarios = []scenario{
 			111.09: func(r *replay) { r.powerOn(cp(3)) },
 		},
 	},
+	{
+		name: "J2", file: "exchanges-J2-lab-reset-worker.jsonl", keep: inStage("1 "),
+		latency: world.Latencies{Call: 1, Boot: seconds(5.9), Apply: 1, Etcd: 1}, step: seconds(0.82),
+		prepare: func(r *replay) { r.withoutKubelet(wk(2)) },
+	},
+	{
+		name: "J2b", file: "exchanges-J2-lab-reset-worker.jsonl", keep: inStage("2 "),
+		latency: world.Latencies{Call: 1, Boot: seconds(10.66), Apply: 1, Etcd: 1}, step: seconds(0.82),
+		prepare: func(r *replay) { r.withoutKubelet(wk(2)) },
+	},
+	{
+		name: "J2c", file: "exchanges-J2-lab-reset-worker.jsonl", keep: inStage("3 "),
+		latency: world.Latencies{Call: 1, Boot: seconds(5.5), Apply: 1, Etcd: 1}, step: seconds(0.82),
+		prepare: func(r *replay) { r.withoutKubelet(wk(2)) },
+	},
+	{
+		name: "J2d", file: "exchanges-J2-lab-reset-worker.jsonl", keep: inStage("4 "),
+		latency: world.Latencies{Call: 1, Boot: seconds(11.62), Apply: 1, Etcd: 1}, step: seconds(0.82),
+		prepare: func(r *replay) { r.withoutKubelet(wk(2)) },
+	},
+	{
+		name: "J2e", file: "exchanges-J2-lab-reset-worker.jsonl", keep: inStage("5 "),
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1}, step: seconds(0.82),
+		prepare: func(r *replay) { r.withoutKubelet(wk(2)) },
+	},
+	{
+		name: "J3", file: "exchanges-J3-lab-reset-controlplane.jsonl", keep: inStage("1 "),
+		latency: world.Latencies{Call: 1, Boot: seconds(27.6), Apply: 1, Etcd: 1, Learn: seconds(120)}, step: seconds(0.82), stop: seconds(1.44),
+		prepare: func(r *replay) {
+			r.withoutKubelet(cp(2))
+			r.joins(cp(3), seconds(1.5))
+		},
+	},
+	{
+		name: "J3b", file: "exchanges-J3-lab-reset-controlplane.jsonl", keep: inStage("2 "),
+		latency: world.Latencies{Call: 1, Boot: seconds(18.2), Apply: 1, Etcd: 1, Learn: seconds(120)}, step: seconds(0.82), stop: seconds(1.75),
+		prepare: func(r *replay) {
+			r.withoutKubelet(cp(2))
+			r.joins(cp(3), seconds(91.3))
+		},
+	},
+	{
+		name: "J3c", file: "exchanges-J3-lab-reset-controlplane.jsonl",
+		keep:    func(x exchange) bool { return x.Seq >= 48 },
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, Learn: 1}, step: seconds(0.82),
+		prepare: func(r *replay) {
+			r.withoutKubelet(cp(2), cp(3))
+			r.fleet.PowerOff(403)
+			time.Sleep(3 * time.Minute) // in which Talos has given up on the image
+		},
+	},
+	{
+		name: "J4", file: "exchanges-J4-lab-reset-stuck-in-leave.jsonl",
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, Learn: 1}, step: seconds(0.82),
+		prepare: func(r *replay) {
+			r.withoutKubelet(cp(2), cp(3))
+			r.fleet.PowerOff(403)
+			time.Sleep(3 * time.Minute) // in which Talos has given up on the image
+			if err := r.admin(cp(2)).ResetGeneric(within(time.Second), &machineapi.ResetRequest{Graceful: true, Reboot: true}); err != nil {
+				r.t.Error(err)
+			}
+			time.Sleep(seconds(300 - 148.24))
+		},
+		meanwhile: map[float64]func(*replay){
+			// The recorded one hung then, where a virtual machine boots.
+			156: func(r *replay) { r.fleet.PowerOff(402) },
+		},
+	},
+	{
+		name: "L1", file: "exchanges-L1-kubelet-version.jsonl",
+		keep:    func(x exchange) bool { return x.Seq < 21 },
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, ImagePull: seconds(2.1)}, step: seconds(0.55), stop: seconds(2.7),
+		prepare: func(r *replay) { r.secondCluster("v1.36.2") },
+	},
+	{
+		name: "L1b", file: "exchanges-L1-kubelet-version.jsonl",
+		keep:    func(x exchange) bool { return x.Seq >= 21 && x.Seq < 39 },
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, ImagePull: seconds(2)}, step: seconds(0.65), stop: seconds(1.5),
+		prepare: func(r *replay) { r.secondCluster("v1.36.3") },
+		meanwhile: map[float64]func(*replay){
+			75: func(r *replay) { r.kube.setReady("w1", true) },
+		},
+	},
+	{
+		name: "L1c", file: "exchanges-L1-kubelet-version.jsonl",
+		keep:    func(x exchange) bool { return x.Seq >= 39 },
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, ImagePull: seconds(1.7)}, step: seconds(0.7), stop: seconds(1.7),
+		prepare: func(r *replay) { r.secondCluster("v1.36.2") },
+	},
+	{
+		name: "N3", file: "exchanges-N3-lab-shutdown-with-budget.jsonl",
+		latency: world.Latencies{Call: 1, Boot: seconds(7.04), Apply: 1, Etcd: 1, Stop: seconds(1)}, step: seconds(0.44), stop: seconds(1.52),
+		prepare: func(r *replay) { r.secondCluster("v1.36.3") },
+		meanwhile: map[float64]func(*replay){
+			48.66: func(r *replay) { r.powerOn(atSecond(wk(1))) },
+		},
+	},
+	{
+		name: "N1", file: "exchanges-N1-node-side.jsonl",
+		latency: world.Latencies{Call: 1, Boot: seconds(6.04), Apply: 1, Etcd: 1, Stop: seconds(1)}, step: seconds(0.44), stop: seconds(1.394),
+		prepare: func(r *replay) { r.secondCluster("v1.36.3") },
+		meanwhile: map[float64]func(*replay){
+			89.83: func(r *replay) { r.powerOn(atSecond(wk(1))) },
+			152.2: func(r *replay) { r.kube.setReady("w1", true) },
+		},
+	},
+}
+
+// inStage keeps the lines of one stage.
+func inStage(prefix string) func(exchange) bool {
+	return func(x exchange) bool { return strings.HasPrefix(x.Stage, prefix) }
+}
+
+// missing is the tag of a kubelet that no registry has.
+const missing = "v1.36.1-missing"
+
+// withoutKubelet brings up a cluster whose kubelets have no image.
+func (r *replay) withoutKubelet(nodes ...node) {
+	r.patches = []string{"machine: {kubelet: {image: \"ghcr.io/siderolabs/kubelet:" + missing + "\"}}"}
+	r.founded(cp(1))
+	for _, n := range nodes {
+		r.configured(n)
+		time.Sleep(r.world.Latency.Learn + 10*time.Second)
+	}
+	time.Sleep(10 * time.Second)
+}
+
+// joins brings a control plane to where it is made a voter after a while.
+func (r *replay) joins(n node, voter time.Duration) {
+	r.given(n)
+	for range 1000 {
+		if r.view(n).Etcd != "" {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	time.Sleep(r.world.Latency.Learn - voter)
+}
+
+// atSecond is a node in the second of the recorded clusters.
+func atSecond(n node) node {
+	n.ip = strings.Replace(strings.Replace(n.ip, ".11", ".31", 1), ".21", ".41", 1)
+	return n
+}
+
+// secondCluster brings up the cluster that runs Kubernetes.
+func (r *replay) secondCluster(kubelet string) {
+	r.patches = []string{"cluster: {controlPlane: {endpoint: \"https://10.5.0.31:6443\"}}\nmachine: {kubelet: {image: \"ghcr.io/siderolabs/kubelet:" + kubelet + "\"}}"}
+	r.founded(atSecond(cp(1)))
+	r.configured(atSecond(wk(1)))
+	r.kube.setReady("w1", true)
+	time.Sleep(5 * time.Second)
 }
 
 // planes brings up a cluster of three control planes.
@@ -311,13 +464,23 @@ var excuses = []struct {
 	{"the network in memory refuses an address nobody has at once", []string{"G/58", "G/60", "H1/94"}},
 	{"the lab's machines speak at the first of their addresses alone", []string{"H1/91", "H1/98"}},
 	{"the recorded node did not answer once, where others did", []string{"I1/17"}},
-	{"a call of the same millisecond", []string{"I1/29", "I1/33", "I1b/69", "I1b/70", "I1c/81", "I1c/83", "I2/4", "I2/5", "I2/28", "I2/30"}},
+	{"a call of the same millisecond", []string{"I1/29", "I1/33", "I1b/69", "I1b/70", "I1c/81", "I1c/83", "I2/4", "I2/5", "I2/28", "I2/30", "F/14", "F/50", "F6/200",
+		"J2/7", "J2c/44", "J2c/46", "J2d/61", "J2e/82", "J2e/84", "J3/5", "J3b/28", "J3b/29", "J3c/53", "N1/20", "N3/13"}},
 	{"who comes to lead is chance", []string{"I1b/79"}},
 	{"the recorded node had joined the cluster, the lab's has founded it", []string{"I3/34", "I3/84"}},
-	{"a health check, or a start of a service, came at another moment", []string{"I1c/87", "I1c/93", "I2/17", "I2/18", "I2/33", "I2b/58", "I2c/68", "I2c/75", "I3/42", "I3/66", "I3/68"}},
+	{"a health check, or a start of a service, came at another moment", []string{"I1c/87", "I1c/93", "I2/17", "I2/18", "I2/33", "I2b/58", "I2c/68", "I2c/75", "I3/42", "I3/66", "I3/68", "J3b/32", "L1/13"}},
 	{"an etcd that is started again and again runs for another time each time", []string{"I2/39", "I2/43", "I2/44", "I3/69", "I3/73"}},
-	{"a learner answered, or was made a voter, at another moment", []string{"I1c/95", "I2b/61", "I2c/78"}},
+	{"a learner answered, or was made a voter, at another moment", []string{"I1c/95", "I2b/61", "I2c/78", "J3/6"}},
 	{"the recorded node had the old kind of cgroups, of which its service reports", []string{"I2/22", "I2/47", "I3/77"}},
+	{"the recorded API outlived machined for a moment, the lab's ends with it", []string{"J2d/68", "J2d/69", "J3/12", "J3/13", "J3/15"}},
+	{"whether the moment between two sequences was reported is chance", []string{"J2c/47"}},
+	{"the recorded machine stopped before it had reported everything", []string{"J3b/33"}},
+	{"the lab plays no upgrades", []string{"J3c/49", "J3c/50"}},
+	{"the digests of the lab's images are made up", []string{"J3c/48"}},
+	{"Talos shows the Node as Kubernetes has it, the lab what the config wants of it", []string{"N1/48"}},
+	{"the pods of the recorded control plane had not come back from what was done before", []string{"L1c/40"}},
+	{"the recorded services report of the volumes and cgroups of a container, too", []string{"L1/20", "L1b/27", "L1b/38"}},
+	{"the lab does not show what the kubelet is started with", []string{"L1/9", "L1/18"}},
 	{"another program on another port, which this face does not play", []string{"G/66", "G/67", "G/68"}},
 }
 

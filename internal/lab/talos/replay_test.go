@@ -59,7 +59,7 @@ func TestReplay(t *testing.T) {
 		}
 		t.Run(sc.name, func(t *testing.T) {
 			r := &replay{name: sc.name}
-			inBubbleWith(t, world.Config{Latency: sc.latency}, func(c *talos.Config) { c.Step = cmp.Or(sc.step, seconds(0.85)) }, func(l *lab) {
+			inBubbleWith(t, world.Config{Latency: sc.latency}, func(c *talos.Config) { c.Step, c.Stop = cmp.Or(sc.step, seconds(0.85)), sc.stop }, func(l *lab) {
 				l.kube.byAct = true
 				r.begin(l)
 				sc.prepare(r)
@@ -73,7 +73,7 @@ func TestReplay(t *testing.T) {
 	t.Logf("%d of %d recorded exchanges agree", agree, all)
 	// The count is that of the lines that are gRPC and whose state the lab can
 	// be brought to; see scenarios.
-	const reached = 874
+	const reached = 1185
 	if agree < reached {
 		t.Errorf("%d agree, %d did before", agree, reached)
 	}
@@ -145,6 +145,8 @@ type replay struct {
 	origin time.Time
 	guests map[int]world.Guest
 
+	patches []string // of the configs of the machines
+
 	mu      sync.Mutex
 	foreign *secrets.Bundle
 	applied map[string][]byte // by address: the last config that was really applied
@@ -179,11 +181,16 @@ func (r *replay) booted(n node) {
 func (r *replay) powerOn(n node) { r.fleet.PowerOn(r.guests[n.vmid]) }
 
 func (r *replay) configured(n node) {
+	r.given(n)
+	time.Sleep(r.world.Latency.Apply + 5*time.Second)
+}
+
+// given is a node that has just been given its config.
+func (r *replay) given(n node) {
 	r.booted(n)
-	data := r.config(n, "v1.13.9")
+	data := r.config(n, "v1.13.9", r.patches...)
 	r.applied[n.ip] = data
 	r.apply(n, data)
-	time.Sleep(r.world.Latency.Apply + 5*time.Second)
 }
 
 func (r *replay) founded(n node) {
@@ -297,11 +304,14 @@ func (r *replay) ask(x exchange) string {
 		r.ours.learn(got.Response)
 		want, got = r.theirs.renameAnswer(want), r.ours.renameAnswer(got)
 	}
+	if strings.HasSuffix(x.Method, "/Events") {
+		want.Messages, got.Messages = sortEvents(want.Messages), sortEvents(got.Messages)
+	}
 	want, got = normal(want), normal(got)
 	if x.Poll != nil && strings.HasSuffix(x.Method, "/ServiceList") {
 		forget(got.Response, "events") // so were the recorded ones
 	}
-	if r.name >= "H" {
+	if r.name >= "H" && r.name < "J" {
 		// On those nodes the image of the kubelet could not be pulled.
 		forgetService(want.Response, "kubelet")
 		forgetService(got.Response, "kubelet")
@@ -394,6 +404,10 @@ func (r *replay) stream(ctx context.Context, conn *grpc.ClientConn, x exchange, 
 		if err != nil {
 			return got, err
 		}
+		if _, ok := m.(*machineapi.Event); ok {
+			got.Messages = append(got.Messages, r.recordEvent(m))
+			continue
+		}
 		got.Messages = append(got.Messages, toJSON(r.t, m))
 	}
 }
@@ -445,7 +459,7 @@ func (r *replay) request(x exchange) (req, resp proto.Message, stream bool) {
 	if err := protojson.Unmarshal(data, req); err != nil {
 		r.t.Errorf("%s/%d: %v", r.name, x.Seq, err)
 	}
-	if a, ok := req.(*machineapi.ResetRequest); ok {
+	if a, ok := req.(*machineapi.ResetRequest); ok && a.Mode == machineapi.ResetRequest_ALL && len(a.SystemPartitionsToWipe) == 0 {
 		// The recorded node was a container: what it wiped were its config and
 		// its data, not the disk Talos is on.
 		for _, label := range []string{constants.StatePartitionLabel, constants.EphemeralPartitionLabel} {

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/cosi-project/runtime/pkg/resource"
-	"github.com/cosi-project/runtime/pkg/resource/meta"
 	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
 	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
@@ -17,10 +16,8 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/extensions"
 	"github.com/siderolabs/talos/pkg/machinery/nethelpers"
-	"github.com/siderolabs/talos/pkg/machinery/resources/block"
 	"github.com/siderolabs/talos/pkg/machinery/resources/cluster"
 	configres "github.com/siderolabs/talos/pkg/machinery/resources/config"
-	etcdres "github.com/siderolabs/talos/pkg/machinery/resources/etcd"
 	"github.com/siderolabs/talos/pkg/machinery/resources/hardware"
 	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
 	"github.com/siderolabs/talos/pkg/machinery/resources/network"
@@ -39,36 +36,6 @@ import (
 // linkName is what Talos calls the first network card of a q35 machine.
 const linkName = "ens18"
 
-// resourceKinds are the types of resources a machine has, with whether only
-// administrators may read them. Types of which there never is one here are
-// listed where a client may ask for them.
-func resourceKinds() map[string]bool {
-	kinds := map[string]bool{}
-	for _, r := range []meta.ResourceWithRD{
-		&block.Disk{}, &block.DiscoveredVolume{}, &block.SystemDisk{}, &block.VolumeStatus{},
-		&cluster.Affiliate{}, &cluster.Member{},
-		&configres.MachineConfig{}, &configres.MachineType{},
-		&etcdres.Member{}, &etcdres.Spec{},
-		&hardware.SystemInformation{}, &hardware.Processor{}, &hardware.MemoryModule{},
-		&k8s.BootstrapManifestsConfig{}, &k8s.KubeletSpec{}, &k8s.Nodename{}, &k8s.NodeLabelSpec{}, &k8s.NodeStatus{}, &k8s.NodeTaintSpec{}, &k8s.StaticPod{}, &k8s.StaticPodStatus{},
-		&network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
-		&network.ResolverStatus{}, &network.RouteStatus{}, &network.Status{}, &network.TimeServerStatus{},
-		&runtime.BootID{}, &runtime.Diagnostic{}, &runtime.ExtensionStatus{}, &runtime.ImageFactorySchematic{}, &runtime.KernelParamStatus{},
-		&runtime.MachineStatus{}, &runtime.MetaKey{}, &runtime.PlatformMetadata{}, &runtime.SecurityState{},
-		&runtime.Version{}, &secrets.OSRoot{}, &timeres.Status{}, &v1alpha1.Service{},
-	} {
-		rd := r.ResourceDefinition()
-		kinds[rd.Type] = rd.Sensitivity == meta.Sensitive
-	}
-	return kinds
-}
-
-// namespaces are the namespaces resources live in.
-var namespaces = map[resource.Namespace]bool{
-	cluster.NamespaceName: true, configres.NamespaceName: true, etcdres.NamespaceName: true, hardware.NamespaceName: true,
-	k8s.NamespaceName: true, k8s.ControlPlaneNamespaceName: true, network.NamespaceName: true, runtime.NamespaceName: true, secrets.NamespaceName: true,
-}
-
 // resourceRule guards a machine's resources.
 func (b *boot) resourceRule(ctx context.Context, a state.Access) error {
 	if !a.Verb.Readonly() {
@@ -80,7 +47,7 @@ func (b *boot) resourceRule(ctx context.Context, a state.Access) error {
 		return status.Errorf(codes.PermissionDenied, "resource type %q is not supported", a.ResourceType)
 	case sensitive && !access.RolesOf(ctx).Includes(role.Admin):
 		return access.ErrNotAuthorized
-	case !namespaces[a.ResourceNamespace]:
+	case !access.Namespaces[a.ResourceNamespace]:
 		return status.Errorf(codes.PermissionDenied, "namespace %q is not supported", a.ResourceNamespace)
 	}
 	return nil

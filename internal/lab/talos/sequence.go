@@ -3,6 +3,7 @@ package talos
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
@@ -11,6 +12,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -19,7 +21,8 @@ type sequence struct {
 	stage    runtime.MachineStage
 	drains   bool          // its pods are moved away first
 	graceful bool          // of a reset: it leaves etcd
-	off      time.Duration // from when its API is closed until it is off
+	lingers  time.Duration // for how long its etcd outlives its API
+	off      time.Duration // from when everything has ended until it is off
 	then     func()
 }
 
@@ -60,28 +63,54 @@ func (b *boot) drainNode(d *sequence) {
 // drain is a node that is drained.
 type drain struct{ ca, node string }
 
-// stopPods stops the kubelet and what it runs, which takes a moment.
+// stopPods stops the kubelet and what it runs.
 func (b *boot) stopPods(d *sequence) {
 	task := "stopAllPods"
 	if d.graceful {
 		task = "removeAllPods"
 	}
 	b.beginPhase("cleanup", task)
-	b.runDuring(d, silence/4, func() {
-		b.kubelet.withdraw(b)
-		b.plane.withdraw(b)
-		b.apiReady = false
-		if s := b.services["kubelet"]; s != nil {
-			s.stop()
-		}
+	b.kubelet.withdraw(b)
+	b.plane.withdraw(b)
+	b.apiReady = false
+	b.endServices(d, func() {
 		b.endPhase("cleanup", task)
 		b.runPhase("dbus", "stopDBus")
 		if d.graceful && b.set != nil && b.set.control {
 			b.runLeave(d)
 			return
 		}
-		b.stopServices(d, silence*3/4)
-	})
+		b.stopServices(d)
+	}, "kubelet")
+}
+
+// endServices ends services, all at once, and goes on when they have ended.
+func (b *boot) endServices(d *sequence, then func(), ids ...string) {
+	var ending []*service
+	for _, id := range ids {
+		s := b.services[id]
+		switch {
+		case s == nil || s.hasEnded():
+			continue
+		case s.state == "Running":
+			s.moveTo("Stopping", s.goodbye())
+		}
+		if s.id == "etcd" {
+			b.stopEtcd()
+		}
+		ending = append(ending, s)
+	}
+	over := func() {
+		for _, s := range ending {
+			s.moveTo("Finished", "Service finished successfully")
+		}
+		then()
+	}
+	if !slices.ContainsFunc(ending, func(s *service) bool { return s.state == "Stopping" }) {
+		over()
+		return
+	}
+	b.runDuring(d, b.f.stop, over)
 }
 
 // runLeave is the phase that leaves etcd, if it runs here.
@@ -93,7 +122,7 @@ func (b *boot) runLeave(d *sequence) {
 			b.failSequence("reset", 4, err)
 			return
 		}
-		b.stopServices(d, silence/4)
+		b.stopServices(d)
 	}
 	if b.m.disk().member == nil || !b.isRunning("etcd") {
 		left(nil)
@@ -102,6 +131,9 @@ func (b *boot) runLeave(d *sequence) {
 	b.leaveEtcd(func() bool { return b.sequence == d }, left)
 }
 
+// fatalStop is how long Talos takes to stop etcd when a sequence has failed (recorded).
+const fatalStop = 6500 * time.Millisecond
+
 // failSequence ends a sequence in which something failed: the machine reboots as it is (recorded of
 // a reset that cannot leave etcd, as far as that; that it boots ten seconds later is from the source).
 func (b *boot) failSequence(name string, phase int, why error) {
@@ -109,7 +141,7 @@ func (b *boot) failSequence(name string, phase int, why error) {
 	b.publishStep(&machineapi.SequenceEvent{Sequence: name, Error: &common.Error{
 		Message: fmt.Sprintf("sequence failed: error running phase %d in %s sequence: task 1/1: failed, %v", phase, name, why)}})
 	b.f.world.Report(b.hostname(), "fatal sequencer error: %v", why)
-	b.sequence = &sequence{stage: runtime.MachineStageRebooting, off: 10 * time.Second, then: b.m.startAgain}
+	b.sequence = &sequence{stage: runtime.MachineStageRebooting, lingers: fatalStop, off: 10*time.Second - fatalStop, then: b.m.startAgain}
 	b.stopping, b.stage = true, b.sequence.stage
 	b.fallSilent(b.sequence, silence)
 }
@@ -125,24 +157,36 @@ func (b *boot) limitBoot() {
 	})
 }
 
-// stopServices stops everything else.
-func (b *boot) stopServices(d *sequence, wait time.Duration) {
+// stopServices stops everything else: first what depends on CRI or on nothing, then CRI.
+func (b *boot) stopServices(d *sequence) {
 	if d.stage == runtime.MachineStageResetting {
 		b.runPhase("preReset", "sendResetSignal")
 	}
-	b.runPhase("stopServices", "stopServicesForUpgrade")
-	b.beginPhase("stopEverything", "stopAllServices")
-	b.fallSilent(d, wait)
+	const phase, task = "stopServices", "stopServicesForUpgrade"
+	b.beginPhase(phase, task)
+	over := func() {
+		b.endPhase(phase, task)
+		b.beginPhase("stopEverything", "stopAllServices")
+		b.fallSilent(d, silence/4)
+	}
+	if !b.isRunning("etcd") {
+		b.endServices(d, over, "etcd", "trustd", "cri")
+		return
+	}
+	b.endServices(d, func() { b.endServices(d, over, "cri") }, "trustd", "etcd")
 }
 
 // fallSilent closes the API after a while, and is off some time later.
 func (b *boot) fallSilent(d *sequence, wait time.Duration) {
 	b.runDuring(d, wait*3/4, b.events.Close)
 	b.runDuring(d, wait, func() {
-		b.withdrawBoot()
-		b.runDuring(d, d.off, func() {
-			b.m.haltNow()
-			d.then()
+		b.closeAPI()
+		b.runDuring(d, d.lingers, func() {
+			b.withdrawBoot()
+			b.runDuring(d, d.off, func() {
+				b.m.haltNow()
+				d.then()
+			})
 		})
 	})
 }
@@ -190,6 +234,8 @@ func (b *boot) beginSequence(stage runtime.MachineStage) {
 		publish(&machineapi.TaskEvent{Task: "startAllServices", Action: machineapi.TaskEvent_STOP})
 		publish(&machineapi.PhaseEvent{Phase: "startEverything", Action: machineapi.PhaseEvent_STOP})
 		b.publishSequence("boot", machineapi.SequenceEvent_STOP)
+		b.stage = runtime.MachineStageRunning // for a moment
+		b.writeStatus()
 		publish(&machineapi.SequenceEvent{Sequence: "boot", Error: &common.Error{Code: common.Code_CANCELED,
 			Message: "sequence failed: error running phase 8 in boot sequence: task 1/1: failed, context canceled"}})
 	}
@@ -232,7 +278,7 @@ func (b *boot) runPhase(phase, task string) {
 
 // Reboot answers at once; the API is closed a moment later.
 func (s *machineService) Reboot(context.Context, *machineapi.RebootRequest) (*machineapi.RebootResponse, error) {
-	b, actor := s.b, newUUID()
+	b, actor := s.b, system.NewUUID()
 	err := b.alterFleet(func() error {
 		if !b.stopping {
 			b.actor = actor
@@ -247,7 +293,7 @@ func (s *machineService) Reboot(context.Context, *machineapi.RebootRequest) (*ma
 // Shutdown switches the virtual machine off from inside. It takes over from whatever takes
 // the machine down already (recorded).
 func (s *machineService) Shutdown(_ context.Context, in *machineapi.ShutdownRequest) (*machineapi.ShutdownResponse, error) {
-	b, actor := s.b, newUUID()
+	b, actor := s.b, system.NewUUID()
 	err := b.alterFleet(func() error {
 		b.actor = actor
 		b.f.world.Report(b.hostname(), "shuts down")
@@ -261,7 +307,7 @@ func (s *machineService) Shutdown(_ context.Context, in *machineapi.ShutdownRequ
 // and leaves etcd first. Without partitions the whole system disk is wiped, Talos with it: a
 // machine made from a disk image has nothing to boot afterwards.
 func (s *machineService) Reset(_ context.Context, in *machineapi.ResetRequest) (*machineapi.ResetResponse, error) {
-	b, actor := s.b, newUUID()
+	b, actor := s.b, system.NewUUID()
 	err := b.alterFleet(func() error {
 		if b.refuseSequence("reset") {
 			return nil

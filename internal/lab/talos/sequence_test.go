@@ -13,6 +13,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"google.golang.org/grpc/codes"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -149,7 +150,9 @@ func TestGracefulResetWithADeadMember(t *testing.T) {
 		if want := []string{"reset START FATAL", "RESETTING true", "reset STOP FATAL", "reset NOOP FATAL", "REBOOTING true"}; !slices.Equal(last, want) {
 			t.Errorf("events %q, want %q", last, want)
 		}
-		time.Sleep(5 * time.Second)
+		time.Sleep(3 * time.Second)
+		l.wantMembers(cp(1), "cp1", "cp2", "cp3") // its etcd is the last to stop
+		time.Sleep(7 * time.Second)
 		if _, err := l.members(cp(1), false); client.StatusCode(err) != codes.Unknown {
 			t.Errorf("without it: %v, want no leader", err)
 		}
@@ -244,5 +247,58 @@ func TestShutdownWaitsForTheDrain(t *testing.T) {
 		<-off
 		synctest.Wait()
 		l.wantDrains("power button")
+	})
+}
+
+// TestServicesStop: what runs on a machine stops one after another, and those who ask meanwhile
+// see it. A boot that is not over when it is interrupted counts as over for a moment.
+func TestServicesStop(t *testing.T) {
+	inBubbleWith(t, world.Config{}, func(c *talos.Config) { c.Stop = time.Second }, func(l *lab) {
+		l.bring("v1.13.9", cp(1))
+		events := l.watchEvents(cp(1))
+		l.bootstrap(cp(1))
+		time.Sleep(l.world.Latency.Etcd)
+		if err := l.admin(cp(1)).ResetGeneric(within(time.Second), &machineapi.ResetRequest{Reboot: true}); err != nil {
+			t.Fatal(err)
+		}
+		for _, want := range []map[string]string{
+			{"kubelet": "Stopping", "etcd": "Running", "trustd": "Running", "cri": "Running", "apid": "Running"},
+			{"kubelet": "Finished", "etcd": "Stopping", "trustd": "Stopping", "cri": "Running", "apid": "Running"},
+			{"kubelet": "Finished", "etcd": "Finished", "trustd": "Finished", "cri": "Stopping", "apid": "Running"},
+		} {
+			time.Sleep(500 * time.Millisecond)
+			for id, state := range want {
+				if got := l.serviceState(cp(1), id); got != state {
+					t.Errorf("%s is %s, want %s", id, got, state)
+				}
+			}
+			if st := status(t, l.admin(cp(1))); st.Stage.String() != "resetting" || !st.Status.Ready {
+				t.Errorf("meanwhile: %+v", st)
+			}
+			time.Sleep(500 * time.Millisecond)
+		}
+		seen := slices.DeleteFunc(events(), func(e string) bool { return !strings.HasSuffix(e, " true") && !strings.HasSuffix(e, " false") })
+		if n := len(seen); n < 2 || seen[n-2] != "RUNNING false" || seen[n-1] != "RESETTING true" {
+			t.Errorf("stages %q", seen)
+		}
+	})
+}
+
+// TestResetOfANewVoter: it leaves as soon as it is healthy, in the phase that leaves.
+func TestResetOfANewVoter(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1))
+		l.bring("v1.13.9", cp(2))
+		l.wantMembers(cp(1), "cp1", "cp2 (learner)")
+		events := l.watchEvents(cp(2))
+		if err := l.admin(cp(2)).ResetGeneric(within(time.Second), &machineapi.ResetRequest{Graceful: true, Reboot: true, SystemPartitionsToWipe: stateAndData}); err != nil {
+			t.Fatal(err)
+		}
+		seen := events()
+		leave, healthy, stops := slices.Index(seen, "phase leave START"), slices.Index(seen, "etcd RUNNING: Health check successful"), slices.IndexFunc(seen, func(e string) bool { return strings.HasPrefix(e, "etcd STOPPING: ") })
+		if leave < 0 || healthy < leave || stops < healthy {
+			t.Errorf("events %q", seen)
+		}
+		l.wantMembers(cp(1), "cp1")
 	})
 }

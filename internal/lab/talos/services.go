@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -31,16 +32,6 @@ type service struct {
 }
 
 const (
-	etcdWaits    = `Waiting for volumes /var/lib, ETCD to be mounted, service "cri" to be "up", time sync, network, etcd spec`
-	criWaits     = `Waiting for volumes /var/lib, /var/lib/cni, /var/lib/containerd, /var/run, /var/run/lock to be mounted, network`
-	trustdWaits  = `Waiting for service "containerd" to be "up", time sync, network`
-	kubeletWaits = `Waiting for volumes /var/lib, /var/lib/kubelet, /var/log, /var/log/audit, /var/log/containers, /var/log/pods, ` +
-		`/var/lib/kubelet/seccomp, /var/lib/kubelet/seccomp/profiles, /var/log/audit/kube, /var/mnt to be mounted, ` +
-		`service "cri" to be "up", time sync, network`
-	containerd = `Process Process(["/bin/containerd" "--address" "/system/run/containerd/containerd.sock" "--state" ` +
-		`"/system/run/containerd" "--root" "/system/var/lib/containerd"]) started with PID 54`
-	cri = `Process Process(["/bin/containerd" "--address" "/run/containerd/containerd.sock" "--config" ` +
-		`"/etc/cri/containerd.toml"]) started with PID 124`
 	checkPassed = "Health check successful"
 	newRunner   = "Creating service runner"
 	notRunning  = "service not running"
@@ -114,14 +105,15 @@ func (s *service) setHealth(healthy bool, message, event string) {
 	s.b.writeService(s)
 }
 
-// stop ends a service that runs, or waits to.
-func (s *service) stop() {
-	if s.state != "Running" {
-		s.moveTo("Finished", "Service finished successfully")
-		return
+// hasEnded reports whether the service neither runs nor is about to.
+func (s *service) hasEnded() bool { return s.state == "Finished" || s.state == "Failed" }
+
+// goodbye is the event of a service that is stopped.
+func (s *service) goodbye() string {
+	if s.id == "cri" {
+		return "Sending SIGTERM to " + system.CRIProcess
 	}
-	s.moveTo("Stopping", fmt.Sprintf("Sending SIGTERM to task %s (PID %d, container %s)", s.id, s.pid(), s.id))
-	s.b.runAfter(silence/2, func() { s.moveTo("Finished", "Service finished successfully") })
+	return fmt.Sprintf("Sending SIGTERM to task %s (PID %d, container %s)", s.id, s.pid(), s.id)
 }
 
 // info is the service as the API shows it.
@@ -157,7 +149,7 @@ func (s *service) launchProcess(process string, waits ...string) {
 
 // startSystemServices starts what runs on every machine.
 func (b *boot) startSystemServices() {
-	b.findService("containerd").launchProcess(containerd)
+	b.findService("containerd").launchProcess(system.ContainerdStarts)
 	b.findService("containerd").passHealth()
 	b.findService("machined").launchProcess("Service started as goroutine")
 	b.findService("machined").passHealth()
@@ -172,16 +164,19 @@ func (b *boot) startSystemServices() {
 // with the dependencies that were seen.
 func (b *boot) startNodeServices() {
 	c := b.findService("cri")
-	c.launchProcess(cri, criWaits)
+	c.launchProcess(system.CRIStarts, system.CRIWaits)
 	if b.set.control {
-		b.findService("trustd").launchProcess("Started task trustd (PID 180) for container trustd", trustdWaits)
+		b.findService("trustd").launchProcess("Started task trustd (PID 180) for container trustd", system.TrustdWaits)
 		b.findService("etcd").moveTo("Starting", "Starting service")
-		b.findService("etcd").moveTo("Waiting", etcdWaits)
+		b.findService("etcd").moveTo("Waiting", system.EtcdWaits)
 	}
 	b.findService("kubelet").moveTo("Starting", "Starting service")
-	b.findService("kubelet").moveTo("Waiting", kubeletWaits)
+	b.findService("kubelet").moveTo("Waiting", system.KubeletWaits)
 	b.startExtensions()
 	b.runAfter(b.f.step, func() {
+		if b.stopping {
+			return
+		}
 		c.passHealth()
 		b.criUp = true
 		if b.set.control {
@@ -233,24 +228,48 @@ func (b *boot) startKubelet() {
 	b.runKubelet()
 }
 
-// runKubelet runs the kubelet, once more if it ran before: then with another process.
+// runKubelet runs the kubelet, once more if it ran before: then with another process, and with
+// an image that may have to be pulled.
 func (b *boot) runKubelet() {
 	s := b.findService("kubelet")
 	s.moveTo("Preparing", "Running pre state")
 	s.starts++
+	before := s.image
 	s.image, s.args = b.kubeletImage(), b.kubeletArgs()
-	if b.lacksKubelet() {
-		return // it is asked for until another config comes (recorded)
+	start, wait := s.starts, b.f.step*7/10
+	if before != "" && before != s.image && !b.hasImage(s.image) {
+		wait += b.f.world.Latency.ImagePull
 	}
-	start := s.starts
-	b.runAfter(b.f.step*7/10, func() {
-		if s.starts != start {
-			return // it was restarted meanwhile
+	if b.lacksKubelet() {
+		b.runAfter(pullPatience, func() {
+			if s.starts == start && s.state == "Preparing" && !b.stopping {
+				s.moveTo("Failed", fmt.Sprintf("Failed to run pre stage: 1 error(s) occurred:\n\tfailed to pull image %[1]q: failed to resolve image: %[1]s: not found", s.image))
+			}
+		})
+		return // until another config comes (recorded)
+	}
+	b.runAfter(wait, func() {
+		if s.starts != start || b.stopping {
+			return // it was restarted meanwhile, or is not wanted any more
 		}
 		s.moveTo("Preparing", newRunner)
 		s.runProcess(fmt.Sprintf("Started task kubelet (PID %d) for container kubelet", s.pid()))
-		b.runAfter(b.f.step*27/10, s.passHealth)
+		b.runAfter(b.f.step*27/10, func() {
+			if s.starts == start {
+				s.passHealth()
+			}
+		})
 	})
+}
+
+// pullPatience is for how long Talos asks a registry for an image that it does not have: six
+// times, 0, 5, 15, 35 and 75 s apart.
+// Source: talos v1.13.9, image.Pull; go-retry, ExponentialTicker.
+const pullPatience = 130 * time.Second
+
+// hasImage reports whether an image was pulled to the machine.
+func (b *boot) hasImage(ref string) bool {
+	return slices.ContainsFunc(b.m.disk().images, func(i system.Image) bool { return i.Ref == ref })
 }
 
 // kubeletImage is the image of the active config.
@@ -264,7 +283,7 @@ func (b *boot) kubeletImage() string {
 // lacksKubelet reports whether no registry has the image of the kubelet, nor the machine.
 func (b *boot) lacksKubelet() bool {
 	image := b.kubeletImage()
-	return image != "" && !system.IsPublished(image) && !slices.ContainsFunc(b.m.disk().images, func(i system.Image) bool { return i.Ref == image })
+	return image != "" && !system.IsPublished(image) && !b.hasImage(image)
 }
 
 // kubeletArgs is what else of the active config a running kubelet does not take.
@@ -277,16 +296,34 @@ func (b *boot) kubeletArgs() string {
 }
 
 // judgeKubelet starts a kubelet of another image, or with other arguments. The present one is
-// stopped first (recorded).
+// stopped first, which takes a while (recorded).
 func (b *boot) judgeKubelet() {
 	s := b.services["kubelet"]
-	if s == nil || s.image == "" || s.image == b.kubeletImage() && s.args == b.kubeletArgs() || s.state != "Running" && s.state != "Preparing" {
+	if s == nil || s.image == "" || s.image == b.kubeletImage() && s.args == b.kubeletArgs() {
 		return
 	}
-	if s.state == "Running" {
-		s.moveTo("Stopping", fmt.Sprintf("Sending SIGTERM to task kubelet (PID %d, container kubelet)", s.pid()))
+	restart := func() {
+		if s.state != "Failed" {
+			s.moveTo("Finished", "Service finished successfully")
+		}
+		s.moveTo("Starting", "Starting service")
+		s.moveTo("Waiting", system.KubeletWaits)
+		b.runKubelet()
 	}
-	b.runKubelet()
+	switch s.state {
+	case "Running":
+		s.moveTo("Stopping", s.goodbye())
+		if d := b.m.disk(); !b.hasImage(s.image) { // it stays on the machine
+			d.images = append(d.images, system.Image{Ref: s.image, Namespace: common.ContainerdNamespace_NS_SYSTEM, Pulled: b.started})
+		}
+		b.runAfter(b.f.stop, func() {
+			if s.state == "Stopping" && !b.stopping {
+				restart()
+			}
+		})
+	case "Preparing", "Failed":
+		restart()
+	}
 }
 
 // pid is the process of a kubelet, which each start makes another, or of an extension.
@@ -313,7 +350,7 @@ func (b *boot) operateService(id, operation string) error {
 		if s == nil {
 			return fmt.Errorf("service %q not defined", id)
 		}
-		active := s.state != "Finished" && s.state != "Failed"
+		active := !s.hasEnded()
 		switch {
 		case operation == "start" && active, operation == "stop" && !active:
 			return nil // it is so already
@@ -326,7 +363,7 @@ func (b *boot) operateService(id, operation string) error {
 		}
 		if active {
 			if s.state == "Running" {
-				s.moveTo("Stopping", fmt.Sprintf("Sending SIGTERM to task %s (PID %d, container %s)", id, s.pid(), id))
+				s.moveTo("Stopping", s.goodbye())
 			}
 			s.moveTo("Finished", "Service finished successfully")
 		}
@@ -338,7 +375,7 @@ func (b *boot) operateService(id, operation string) error {
 			b.startExtensions()
 			return nil
 		}
-		s.moveTo("Waiting", kubeletWaits)
+		s.moveTo("Waiting", system.KubeletWaits)
 		if b.criUp { // else the boot goes on with it
 			b.startKubelet()
 		}

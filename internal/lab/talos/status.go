@@ -5,6 +5,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"time"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	etcdres "github.com/siderolabs/talos/pkg/machinery/resources/etcd"
@@ -19,10 +20,10 @@ import (
 // evaluateState works out everything about a machine that follows from the rest:
 // the health of its etcd, what Kubernetes is given, its stage and its readiness.
 func (b *boot) evaluateState() {
+	if b.set != nil && b.set.control {
+		b.judgeEtcd()
+	}
 	if b.set != nil && !b.stopping {
-		if b.set.control {
-			b.judgeEtcd()
-		}
 		b.judgeKubelet()
 		b.reportToKubernetes()
 		if b.servicesUp() {
@@ -210,6 +211,9 @@ func (b *boot) reportToKubernetes() {
 		k = &kubelet{b.set.kubeCA, b.set.kubelet}
 		k.Address, k.BootID = b.address.Addr(), b.id
 	}
+	if k == nil && b.kubelet.what != nil && b.nodeReady {
+		b.runAfter(nodeGrace, func() { b.nodeReady = b.nodeReady && b.kubelet.what != nil })
+	}
 	b.kubelet.setWanted(b, k, func(k kubelet, ready func(bool)) func() {
 		return b.f.kubernetes.RunKubelet(k.ca, k.Kubelet, ready)
 	}, b.takeReadiness)
@@ -269,6 +273,9 @@ func (b *boot) reportPods() {
 		b.f.queueEffect(func() { k.RunStaticPods(ca, etcd, node, pods) })
 	}
 }
+
+// nodeGrace is for how long the Node of a kubelet that does not run is still Ready (recorded).
+const nodeGrace = 48 * time.Second
 
 // takeReadiness learns how the machine's Kubernetes node does. On the node that
 // founded the cluster, readiness comes, goes and comes again: a static pod has
