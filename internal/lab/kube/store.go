@@ -360,9 +360,9 @@ func (s *store) stampObject(res *resource, meta map[string]any) {
 }
 
 // countsGenerations reports whether the server counts the generations of such
-// objects.
+// objects. (Of attachments it does not: recorded of Kubernetes 1.36.3.)
 func (r *resource) countsGenerations() bool {
-	return r.group != "" && (r.status || r.typ == nil) || r == resPods
+	return r != resAttachments && r.group != "" && (r.status || r.typ == nil) || r == resPods
 }
 
 // nextUnique returns 64 hex digits that no other call returns. They follow from

@@ -23,7 +23,7 @@ func TestAttachmentsByHand(t *testing.T) {
 		made, err := all.Create(ctx, &storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "va-1"}, Spec: storagev1.VolumeAttachmentSpec{
 			Attacher: "lab.csi", NodeName: "wk-1", Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume},
 		}}, metav1.CreateOptions{})
-		if err != nil || made.Status.Attached {
+		if err != nil || made.Status.Attached || made.Generation != 0 {
 			t.Errorf("made %+v, %v", made, err)
 		}
 		_, err = all.List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=wk-1"})
