@@ -475,6 +475,7 @@ var excuses = []struct {
 	{"the recorded API outlived machined for a moment, the lab's ends with it", []string{"J2d/68", "J2d/69", "J3/12", "J3/13", "J3/15"}},
 	{"whether the moment between two sequences was reported is chance", []string{"J2c/47"}},
 	{"the recorded machine stopped before it had reported everything", []string{"J3b/33"}},
+	{"the members that are left noticed the loss of the leader at another moment", []string{"J4/88"}},
 	{"the lab plays no upgrades", []string{"J3c/49", "J3c/50"}},
 	{"the digests of the lab's images are made up", []string{"J3c/48"}},
 	{"Talos shows the Node as Kubernetes has it, the lab what the config wants of it", []string{"N1/48"}},
