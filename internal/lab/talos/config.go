@@ -2,9 +2,6 @@ package talos
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/pem"
 	"fmt"
 	"net"
 	"net/netip"
@@ -18,6 +15,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/proto"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/ingress"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
@@ -79,18 +77,18 @@ func (m *machine) readSettings(cfg config.Provider) (*settings, error) {
 	}
 	security := cfg.Machine().Security()
 	if ca := security.IssuingCA(); ca != nil {
-		s.machineCA = hashCertificate(ca.Crt)
+		s.machineCA = access.HashCertificate(ca.Crt)
 		s.acceptedCA = append(s.acceptedCA, ca.Crt)
 	}
 	for _, ca := range security.AcceptedCAs() {
 		if s.machineCA == "" {
-			s.machineCA = hashCertificate(ca.Crt)
+			s.machineCA = access.HashCertificate(ca.Crt)
 		}
 		s.acceptedCA = append(s.acceptedCA, ca.Crt)
 	}
 	s.sans = security.CertSANs()
 	if etcd := cfg.Cluster().Etcd(); s.control && etcd != nil && etcd.CA() != nil {
-		s.etcdCA = hashCertificate(etcd.CA().Crt)
+		s.etcdCA = access.HashCertificate(etcd.CA().Crt)
 	}
 	s.readKubernetes(m)
 	return s, nil
@@ -199,7 +197,7 @@ func (s *settings) readKubernetes(m *machine) {
 	}
 	if ca := cfg.K8sAPIServerCAConfig(); ca != nil {
 		if accepted := ca.AcceptedCAs(); len(accepted) > 0 {
-			s.kubeCA = hashCertificate(accepted[0].Crt)
+			s.kubeCA = access.HashCertificate(accepted[0].Crt)
 		}
 		if issuing := ca.IssuingCA(); issuing != nil {
 			s.plane.CACert, s.plane.CAKey = issuing.Crt, issuing.Key
@@ -273,15 +271,4 @@ func (s *settings) readPlane(node string, address netip.Addr) {
 	if c := cfg.K8sClusterConfig(); c != nil && c.ClusterEndpoint() != nil {
 		p.SANs = append(p.SANs, c.ClusterEndpoint().Hostname())
 	}
-}
-
-// hashCertificate is the hex SHA-256 of the first certificate's DER in a PEM, ""
-// when there is none.
-func hashCertificate(crt []byte) string {
-	block, _ := pem.Decode(crt)
-	if block == nil {
-		return ""
-	}
-	sum := sha256.Sum256(block.Bytes)
-	return hex.EncodeToString(sum[:])
 }

@@ -2,16 +2,9 @@ package talos
 
 import (
 	"context"
-	"fmt"
-	"strings"
-	"time"
 
-	"github.com/siderolabs/crypto/x509"
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
-	clientconfig "github.com/siderolabs/talos/pkg/machinery/client/config"
-	"github.com/siderolabs/talos/pkg/machinery/constants"
-	"github.com/siderolabs/talos/pkg/machinery/role"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -31,7 +24,7 @@ func (s *machineService) Kubeconfig(_ *emptypb.Empty, out grpc.ServerStreamingSe
 	if err != nil {
 		return err
 	}
-	config, err := set.makeKubeconfig(s.b.f.world.GuestNow())
+	config, err := access.AdminKubeconfig(s.b.f.world.GuestNow(), set.provider, set.plane.CACert, set.plane.CAKey)
 	if err != nil {
 		return err
 	}
@@ -40,20 +33,6 @@ func (s *machineService) Kubeconfig(_ *emptypb.Empty, out grpc.ServerStreamingSe
 		return err
 	}
 	return out.Send(&common.Data{Bytes: packed})
-}
-
-// makeKubeconfig makes an administrator's kubeconfig, valid for a year.
-func (s *settings) makeKubeconfig(now time.Time) ([]byte, error) {
-	ca, err := access.ParseAuthority(s.plane.CACert, s.plane.CAKey)
-	if err != nil {
-		return nil, err
-	}
-	crt, key, err := ca.IssueClient(now, "admin", []string{constants.KubernetesAdminCertOrganization}, constants.KubernetesAdminCertDefaultLifetime)
-	if err != nil {
-		return nil, err
-	}
-	cluster := s.provider.K8sClusterConfig()
-	return access.WriteKubeconfig(cluster.ClusterName(), cluster.ClusterEndpoint().String(), s.plane.CACert, crt, key), nil
 }
 
 // GenerateClientConfiguration issues a client certificate for any roles, also
@@ -76,21 +55,5 @@ func (s *machineService) GenerateClientConfiguration(_ context.Context, in *mach
 	if ttl <= 0 {
 		return nil, status.Error(codes.InvalidArgument, "crt_ttl should be positive")
 	}
-	roles, _ := role.Parse(in.GetRoles())
-	crt, key, err := ca.IssueClient(s.b.f.world.GuestNow(), "", roles.Strings(), ttl)
-	if err != nil {
-		return nil, err
-	}
-	name := set.provider.K8sClusterConfig().ClusterName()
-	if r := roles.Strings(); len(r) == 1 {
-		name = strings.TrimPrefix(r[0], role.Prefix) + "@" + name
-	}
-	pem := set.acceptedCA[0]
-	talosconfig, err := clientconfig.NewConfig(name, nil, pem, &x509.PEMEncodedCertificateAndKey{Crt: crt, Key: key}).Bytes()
-	if err != nil {
-		return nil, fmt.Errorf("encode talosconfig: %w", err)
-	}
-	return &machineapi.GenerateClientConfigurationResponse{Messages: []*machineapi.GenerateClientConfiguration{
-		{Ca: pem, Crt: crt, Key: key, Talosconfig: talosconfig},
-	}}, nil
+	return access.ClientConfiguration(s.b.f.world.GuestNow(), ca, set.acceptedCA[0], in.GetRoles(), ttl, set.provider.K8sClusterConfig().ClusterName())
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -202,7 +203,7 @@ func (f *Fleet) PowerOn(g world.Guest) {
 		if old := f.machines[g.VMID]; old != nil {
 			old.switchOff()
 		}
-		m := &machine{f: f, guest: g, disks: listDisks(g)}
+		m := &machine{f: f, guest: g, disks: system.ListDisks(g)}
 		f.machines[g.VMID] = m
 		if m.canBoot() {
 			m.startBoot()

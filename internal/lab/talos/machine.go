@@ -53,17 +53,6 @@ func (m *machine) disk() *disk {
 	return d
 }
 
-// listDisks returns the disks of a guest in the order of their names: the one it
-// boots from first.
-func listDisks(g world.Guest) (disks []system.Disk) {
-	for _, d := range append([]*world.Disk{g.Boot}, g.Disks...) {
-		if d != nil && (d != g.Boot || len(disks) == 0) {
-			disks = append(disks, system.Disk{Bytes: d.Bytes, Serial: d.Serial})
-		}
-	}
-	return disks
-}
-
 // canBoot reports whether there is a Talos image to boot and a guest that is
 // able to.
 func (m *machine) canBoot() bool {
@@ -303,7 +292,7 @@ func (f *Fleet) learnAuthority(cfg config.Provider) {
 		f.world.Report("fleet", "%v", err)
 		return
 	}
-	f.authorities[hashCertificate(ca.Crt)] = a
+	f.authorities[access.HashCertificate(ca.Crt)] = a
 }
 
 // adoptSettings makes a machine config the active one.

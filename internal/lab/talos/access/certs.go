@@ -4,9 +4,11 @@ import (
 	"crypto"
 	"crypto/ed25519"
 	"crypto/rand"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/hex"
 	"encoding/pem"
 	"fmt"
 	"math/big"
@@ -140,4 +142,15 @@ func (a Authority) signCertificate(now time.Time, tmpl *x509.Certificate) (tls.C
 		return tls.Certificate{}, fmt.Errorf("sign certificate for %s: %w", tmpl.Subject.CommonName, err)
 	}
 	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
+}
+
+// HashCertificate is the hex SHA-256 of the first certificate's DER in a PEM, ""
+// when there is none.
+func HashCertificate(crt []byte) string {
+	block, _ := pem.Decode(crt)
+	if block == nil {
+		return ""
+	}
+	sum := sha256.Sum256(block.Bytes)
+	return hex.EncodeToString(sum[:])
 }

@@ -42,6 +42,17 @@ type Disk struct {
 	Serial string
 }
 
+// ListDisks returns the disks of a guest in the order of their names: the one it
+// boots from first.
+func ListDisks(g world.Guest) (disks []Disk) {
+	for _, d := range append([]*world.Disk{g.Boot}, g.Disks...) {
+		if d != nil && (d != g.Boot || len(disks) == 0) {
+			disks = append(disks, Disk{Bytes: d.Bytes, Serial: d.Serial})
+		}
+	}
+	return disks
+}
+
 // Machine is what answers are made of.
 type Machine interface {
 	// Look returns the machine as it is, or why it cannot answer.
