@@ -307,8 +307,16 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.LabelNamespace:
 		return r.c.Releases.LabelNamespace(ctx, d, a.Namespace, a.Meta)
 	case action.DeleteVM:
+		if err := r.beginDeletion(ctx, d, a); err != nil {
+			return err
+		}
 		return r.c.VMs.Delete(ctx, d, a.VM, p)
 	case action.ChangeVM:
+		if a.Moves {
+			if err := r.beginWatch(ctx, d, a.Node, a.Voteless); err != nil {
+				return err
+			}
+		}
 		if err := r.c.VMs.Change(ctx, d, a.Node, a.Host, a.Fields(), p); err != nil || !a.Moves {
 			return err
 		}
@@ -320,6 +328,9 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 			if err := r.c.Machines.PullImages(ctx, d.Repository(), a.Node, p); err != nil {
 				return err
 			}
+		}
+		if err := r.beginWatch(ctx, d, a.Node, a.Voteless); err != nil {
+			return err
 		}
 		if err := r.noteCanary(a); err != nil {
 			return err
@@ -395,6 +406,24 @@ func watchNode(ctx context.Context, p Progress) error {
 	return retry.Sleep(ctx, action.WatchedFor)
 }
 
+// beginWatch does what comes before a change of a control plane that may isolate it, or restart its
+// kube-apiserver: the quorum is looked at once more, unless the node has no vote; and which node is
+// watched is noted, for the agent may end before the minute does. It is noted once, before the
+// change: by an agent that ends meanwhile the node is watched for less than a whole minute after it.
+func (r *Reconciler) beginWatch(ctx context.Context, d cluster.Desired, n cluster.Node, voteless bool) error {
+	if n.Role != cluster.ControlPlane {
+		return nil
+	}
+	if !voteless {
+		if err := r.checkEtcd(ctx, d, n, "changed"); err != nil {
+			return err
+		}
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Intend(cluster.Intent{Kind: cluster.IntendWatch, Node: n.Name, At: time.Now().UTC()})
+	})
+}
+
 // noteCanary makes durable which node has its config first, before it gets it.
 func (r *Reconciler) noteCanary(a action.ChangeConfig) error {
 	if !a.First {
@@ -426,7 +455,7 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n clus
 				return err
 			}
 		}
-		if err := r.checkEtcd(ctx, d, n); err != nil {
+		if err := r.checkEtcd(ctx, d, n, "taken down"); err != nil {
 			return err
 		}
 	}

@@ -257,7 +257,7 @@ func isLeftUnproven(d cluster.Desired, o cluster.Observed) bool {
 // forgetFounding drops what is remembered of a cluster of which nothing is left:
 // neither its intents nor the keys' fingerprint mean anything then.
 func forgetFounding(f *cluster.Facts) {
-	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.IntendCanary, cluster.SeenReady)
+	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.IntendCanary, cluster.IntendWatch, cluster.SeenReady)
 	f.Fingerprint, f.Lost = "", false
 	f.Guarded, f.Forgotten = nil, nil
 	clear(f.Restarts)

@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -40,13 +41,36 @@ func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a acti
 	return r.c.Machines.RemoveMember(ctx, d, a.Node, a.Member)
 }
 
-// checkEtcd asks all members of etcd once more, right before one of them goes down, and
+// checkEtcd asks all members of etcd once more, right before one of them goes down, or may, and
 // returns an error unless the others keep the quorum.
-func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster.Node) error {
+func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster.Node, what string) error {
 	if why := plan.EtcdWithout(d, r.askEtcd(ctx, d), n.Name); why != "" {
-		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "%s is not taken down: %s", n.Name, why)
+		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "%s is not %s: %s", n.Name, what, why)
 	}
 	return nil
+}
+
+// beginDeletion does what comes before the VM of a node that leaves is deleted: etcd is asked once
+// more whether its member has left; and that its deletion is a removal is noted, so that it is
+// ended whatever comes meanwhile.
+func (r *Reconciler) beginDeletion(ctx context.Context, d cluster.Desired, a action.DeleteVM) error {
+	if a.Votes {
+		if why := plan.EtcdKeeps(r.askEtcd(ctx, d), a.Node); why != "" {
+			return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "the vm of %s is not deleted: %s", a.Node.Name, why)
+		}
+	}
+	in, _ := r.c.Journal.Facts().Intent(cluster.IntendApproved)
+	if a.Node.Name == "" || slices.Contains(in.VMs, a.VM.VMID) {
+		return nil
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		in, ok := f.Intent(cluster.IntendApproved)
+		if !ok {
+			in = cluster.Intent{Kind: cluster.IntendApproved, At: time.Now().UTC()} // of no revision: it approves no change
+		}
+		in.VMs = append(slices.Clone(in.VMs), a.VM.VMID)
+		f.Intend(in)
+	})
 }
 
 // askEtcd asks all members of etcd who they are.

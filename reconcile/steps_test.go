@@ -192,6 +192,7 @@ func TestStepsOfActions(t *testing.T) {
 		given func(*cluster.Facts) // what is in the journal before
 		fails string               // what fails; "journal": what is written into it
 		few   bool                 // members of etcd are healthy
+		blind bool                 // no member of etcd is seen
 		want  []string
 		ok    bool
 	}{
@@ -221,16 +222,24 @@ func TestStepsOfActions(t *testing.T) {
 		"bootstrap, unwritten":       {do: action.Bootstrap{Node: cp}, fails: "journal"},
 
 		"change a vm":                 {do: action.ChangeVM{Node: cp}, want: []string{"change vm"}, ok: true},
-		"change a vm's network":       {do: action.ChangeVM{Node: cp, Moves: true}, want: []string{"change vm", "watch"}, ok: true},
-		"a vm that is not changed":    {do: action.ChangeVM{Node: cp, Moves: true}, fails: "change vm", want: []string{"change vm"}},
-		"change a config":             {do: action.ChangeConfig{Node: cp, Config: config}, want: []string{"change config", "watch"}, ok: true},
+		"change a vm's network":       {do: action.ChangeVM{Node: cp, Moves: true}, want: []string{"forget", "look", "change vm", "watch"}, ok: true},
+		"a network that etcd needs":   {do: action.ChangeVM{Node: cp, Moves: true}, few: true, want: []string{"forget", "look"}},
+		"a network of no vote":        {do: action.ChangeVM{Node: cp, Moves: true, Voteless: true}, few: true, want: []string{"change vm", "watch"}, ok: true},
+		"a worker's network":          {do: action.ChangeVM{Node: wk, Moves: true}, few: true, fails: "journal", want: []string{"change vm", "watch"}, ok: true},
+		"a network, unwritten":        {do: action.ChangeVM{Node: cp, Moves: true}, fails: "journal", want: []string{"forget", "look"}},
+		"a vm that is not changed":    {do: action.ChangeVM{Node: cp, Moves: true}, fails: "change vm", want: []string{"forget", "look", "change vm"}},
+		"change a config":             {do: action.ChangeConfig{Node: cp, Config: config}, want: []string{"forget", "look", "change config", "watch"}, ok: true},
+		"a config, after its images":  {do: action.ChangeConfig{Node: cp, Config: config, Pulls: true}, want: []string{"pull images", "forget", "look", "change config", "watch"}, ok: true},
+		"a config without etcd":       {do: action.ChangeConfig{Node: cp, Config: config, Pulls: true, First: true}, few: true, want: []string{"pull images", "forget", "look"}},
+		"a config of no vote":         {do: action.ChangeConfig{Node: cp, Config: config, Voteless: true}, few: true, want: []string{"change config", "watch"}, ok: true},
+		"a config, unwritten":         {do: action.ChangeConfig{Node: cp, Config: config}, fails: "journal", want: []string{"forget", "look"}},
 		"change a worker's config":    {do: action.ChangeConfig{Node: wk, Config: config}, want: []string{"change config"}, ok: true},
 		"drop a staged config":        {do: action.DropConfig{Node: cp, Config: config}, want: []string{"drop staged"}, ok: true},
 		"a config with new images":    {do: action.ChangeConfig{Node: wk, Config: config, Pulls: true}, want: []string{"pull images", "change config"}, ok: true},
 		"a config without its images": {do: action.ChangeConfig{Node: wk, Config: config, Pulls: true, First: true}, fails: "pull images", want: []string{"pull images"}},
 		"reboot without its images":   {do: action.RebootNode{Node: cp, Config: config, Pulls: true}, fails: "pull images", want: []string{"pull images"}},
 		"pull images":                 {do: action.PullImages{Node: wk}, want: []string{"pull images"}, ok: true},
-		"a config that is not taken":  {do: action.ChangeConfig{Node: cp, Config: config}, fails: "change config", want: []string{"change config"}},
+		"a config that is not taken":  {do: action.ChangeConfig{Node: cp, Config: config}, fails: "change config", want: []string{"forget", "look", "change config"}},
 		"the first config":            {do: action.ChangeConfig{Node: wk, Config: config, First: true}, want: []string{"change config"}, ok: true},
 		"the first config, unwritten": {do: action.ChangeConfig{Node: wk, Config: config, First: true}, fails: "journal"},
 
@@ -247,6 +256,13 @@ func TestStepsOfActions(t *testing.T) {
 		"remove a dead member":            {do: action.RemoveMember{Node: cp}, want: []string{"forget", "look", "remove member"}, ok: true},
 		"remove a member etcd needs":      {do: action.RemoveMember{Node: cp}, few: true, want: []string{"forget", "look"}},
 		"remove a lost member, unwritten": {do: action.RemoveMember{Node: cp}, given: func(f *cluster.Facts) { f.Forget(cluster.Forgotten{Node: "cp-1"}) }, fails: "journal", want: []string{"forget", "look"}},
+
+		"delete a worker that leaves":   {do: action.DeleteVM{Node: wk}, want: []string{"delete"}, ok: true},
+		"delete, unwritten":             {do: action.DeleteVM{Node: wk}, fails: "journal"},
+		"delete with all others":        {do: action.DeleteVM{}, few: true, fails: "journal", want: []string{"delete"}, ok: true},
+		"delete one that has left etcd": {do: action.DeleteVM{Node: cluster.Node{Name: "cp-9"}, Votes: true}, want: []string{"forget", "look", "delete"}, ok: true},
+		"delete a member of etcd":       {do: action.DeleteVM{Node: cp, Votes: true}, want: []string{"forget", "look"}},
+		"delete what may be a member":   {do: action.DeleteVM{Node: cluster.Node{Name: "cp-9"}, Votes: true}, blind: true, want: []string{"forget", "look"}},
 
 		"fetch":                {do: action.FetchChart{Addon: chart}, want: []string{"fetch"}, ok: true},
 		"fetch, unwritten":     {do: action.FetchChart{Addon: chart}, fails: "journal", want: []string{"fetch"}},
@@ -269,6 +285,9 @@ func TestStepsOfActions(t *testing.T) {
 				if c.few {
 					healthy := s.etcd
 					s.etcd = func(o *cluster.Observed) { healthy(o); delete(o.Machines, "cp-2"); delete(o.Machines, "cp-3") }
+				}
+				if c.blind {
+					s.etcd = nil
 				}
 				before := r.c.Journal.Facts()
 				err := r.execute(t.Context(), d, c.do, func(p cluster.Progress) { _ = s.take("watch") })
@@ -319,6 +338,29 @@ func TestWhatActionsWriteDown(t *testing.T) {
 			_, ok := f.Intent(cluster.IntendCanary)
 			return !ok
 		}},
+		"a removal": {do: action.DeleteVM{VM: cluster.VM{VMID: 510}, Node: wk}, want: func(f cluster.Facts) bool {
+			in := intentOf(f, cluster.IntendApproved)
+			return slices.Equal(in.VMs, []int{510}) && !f.Approved(rev(1), cluster.Step{Action: cluster.ChangeVM, Change: "cores=4"})
+		}},
+		"a removal beside what was approved": {do: action.DeleteVM{VM: cluster.VM{VMID: 510}, Node: wk}, given: func(f *cluster.Facts) {
+			f.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: rev(1), VMs: []int{511}})
+		}, want: func(f cluster.Facts) bool {
+			in := intentOf(f, cluster.IntendApproved)
+			return slices.Equal(in.VMs, []int{511, 510}) && in.Revision == rev(1)
+		}},
+		"an approved removal": {do: action.DeleteVM{VM: cluster.VM{VMID: 510}, Node: wk}, given: func(f *cluster.Facts) {
+			f.Intend(cluster.Intent{Kind: cluster.IntendApproved, VMs: []int{510}})
+		}, quiet: true, want: func(f cluster.Facts) bool { return len(intentOf(f, cluster.IntendApproved).VMs) == 1 }},
+		"a destruction": {do: action.DeleteVM{VM: cluster.VM{VMID: 510}}, quiet: true, want: func(f cluster.Facts) bool {
+			_, ok := f.Intent(cluster.IntendApproved)
+			return !ok
+		}},
+		"whose config is changed":  {do: action.ChangeConfig{Node: f.spec.Nodes[0]}, want: func(f cluster.Facts) bool { return intentOf(f, cluster.IntendWatch).Node == "cp-1" }},
+		"whose network is changed": {do: action.ChangeVM{Node: f.spec.Nodes[0], Moves: true, Voteless: true}, want: func(f cluster.Facts) bool { return intentOf(f, cluster.IntendWatch).Node == "cp-1" }},
+		"a vm that stays where it is": {do: action.ChangeVM{Node: f.spec.Nodes[0]}, quiet: true, want: func(f cluster.Facts) bool {
+			_, ok := f.Intent(cluster.IntendWatch)
+			return !ok
+		}},
 		"a restart": {do: action.RebootNode{Node: wk, Restart: cluster.Restart{Target: "t"}}, want: func(f cluster.Facts) bool { return f.Restarts["wk-1"].Target == "t" }},
 		"a member that is lost": {do: action.RemoveMember{Node: f.spec.Nodes[0]}, given: func(f *cluster.Facts) { f.Forget(cluster.Forgotten{Node: "cp-1", Unfenced: true}) }, want: func(f cluster.Facts) bool {
 			return len(f.Forgotten) == 1 && f.Forgotten[0].Left && f.Forgotten[0].Unfenced
@@ -335,7 +377,7 @@ func TestWhatActionsWriteDown(t *testing.T) {
 				}
 			}
 			before := files.steps
-			if err := r.execute(t.Context(), d, c.do, nil); err != nil {
+			if err := r.execute(t.Context(), d, c.do, func(cluster.Progress) {}); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
 			if facts := r.c.Journal.Facts(); !c.want(facts) || (files.steps == before) != c.quiet {

@@ -99,6 +99,9 @@ const (
 	IntendCanary IntentKind = "Canary"
 	// IntendApproved is an administrator's approval of a plan that waits for one.
 	IntendApproved IntentKind = "Approved"
+	// IntendWatch is which control plane was given a machine config while it ran, or another
+	// network, last. It is written before that, and counts for a minute.
+	IntendWatch IntentKind = "Watch"
 	// SeenReady is written when the cluster was Ready for the first time. What is
 	// waited for only until then, others may have replaced since.
 	SeenReady IntentKind = "Ready"
@@ -135,7 +138,7 @@ type Intent struct {
 	Despite []int `json:"despite,omitempty"`
 	// VMs are, of IntendDestroy, the VMs that were shown when it was confirmed, by
 	// VMID: no others are deleted. Older agents wrote none. Of IntendApproved, the VMs of
-	// the nodes that may be removed.
+	// the nodes that may be removed, and those whose deletion was begun.
 	VMs []int `json:"vms,omitempty"`
 	// Changes are, of IntendApproved, the steps that were shown. Older agents wrote none:
 	// then whatever the revision changes is approved.

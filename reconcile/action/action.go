@@ -158,8 +158,14 @@ type (
 		Meta      cluster.NamespaceMeta
 	}
 
-	// DeleteVM stops a VM of ours and deletes it with its disks.
-	DeleteVM struct{ VM cluster.VM }
+	// DeleteVM stops a VM of ours and deletes it with its disks. Node is who leaves with it, none
+	// where the whole cluster is destroyed. Votes: it may be a control plane's, whose member of
+	// etcd must have left.
+	DeleteVM struct {
+		VM    cluster.VM
+		Node  cluster.Node
+		Votes bool
+	}
 
 	// ChangeVM corrects what of a node's VM can be corrected as it is, running or
 	// stopped.
@@ -168,8 +174,9 @@ type (
 		Host    string
 		Drifts  []drift.Drift
 		Changed drift.Changed // who changed it last
-		// Moves: its machine answers, and is on another network afterwards.
-		Moves bool
+		// Moves: its machine may run, and is on another network afterwards. Voteless: it is seen
+		// not to work, so that etcd need not be asked for it once more.
+		Moves, Voteless bool
 	}
 
 	// PullImages has a machine pull what its next config names, before that.
@@ -192,6 +199,8 @@ type (
 		Since  time.Time
 		// Pulls: the machine has the images of the config before it is given that.
 		Pulls bool
+		// Voteless: there is no quorum that etcd could lose with it.
+		Voteless bool
 	}
 
 	// DropConfig has a machine that runs what it should keep that, and drop another config,

@@ -93,3 +93,6 @@ func neverFounded(o cluster.Observed, n cluster.Node) bool {
 	}
 	return m.Reach == cluster.Configured && m.Services["etcd"].State == "Preparing"
 }
+
+// mayBeFounded reports whether there is an etcd, as far as is known.
+func (m *planner) mayBeFounded() bool { return m.o.Facts.BootstrapSent() || m.o.Facts.Lost }

@@ -54,8 +54,13 @@ func budgetsOf(s cluster.Spec, phases map[string]cluster.Phase, o cluster.Observ
 	return out
 }
 
-// isDisrupted reports whether a disruptive action is under way on a node.
+// isDisrupted reports whether a disruptive action is under way on a node, or an agent that has
+// ended since has begun one of which the node is still to be seen to do well.
 func isDisrupted(o cluster.Observed, n cluster.Node) bool {
+	in, _ := o.Facts.Intent(cluster.IntendWatch)
+	if since := o.Now.Sub(in.At); in.Node == n.Name && since >= 0 && since < action.WatchedFor {
+		return true
+	}
 	return slices.ContainsFunc(o.Running, func(r cluster.Running) bool { return r.Node == n.Name && r.Disrupts })
 }
 
@@ -138,8 +143,8 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 		return ""
 	case m.hasNoQuorum() && slices.Contains([]cluster.ActionKind{cluster.ChangeConfig, cluster.RebootNode, cluster.ShutDownVM}, i.Kind):
 		return "" // there is none to lose
-	case i.Kind == cluster.ChangeConfig && !m.o.Machines[n.Name].Services["etcd"].Healthy && m.lacksAPI() && m.isRepaired(i, n):
-		return "" // it has no vote, and without a kube-apiserver there is no quorum
+	case i.Kind == cluster.ChangeConfig && m.hasNoVote(n) && m.isRepaired(i, n), i.Kind == cluster.ChangeVM && m.isIsolated(n):
+		return ""
 	case i.Kind == cluster.DrainNode && (!stays || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts)):
 		return "" // its etcd goes on; its member is removed by a step of its own
 	}

@@ -78,7 +78,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		if tokens := m.o.Facts.Replaced[n.Name]; vm.Unmarked && len(tokens) > 0 {
 			n.Replace = m.o.Facts.LastToken(n.Name) // for its mark; a later one is for another machine
 		}
-		a := action.ChangeVM{Node: n, Host: host, Drifts: now, Changed: drift.ChangedOf(vm), Moves: m.movesNetwork(n, vm, now)}
+		a := action.ChangeVM{Node: n, Host: host, Drifts: now, Changed: drift.ChangedOf(vm), Moves: m.movesNetwork(n, vm, now), Voteless: m.isIsolated(n)}
 		if m.holdBySwitch(a.Info()) {
 			return false
 		}
@@ -87,10 +87,10 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 	return true
 }
 
-// movesNetwork reports whether a change takes a machine that answers to another network,
-// where it may not.
+// movesNetwork reports whether a change takes a machine to another network, where it may run.
+// One in maintenance mode has no config, and serves nothing.
 func (m *planner) movesNetwork(n cluster.Node, vm cluster.VM, drifts []drift.Drift) bool {
-	return vm.Power == cluster.PowerRunning && m.o.Machines[n.Name].Reach == cluster.Configured &&
+	return vm.Power != cluster.Stopped && m.o.Machines[n.Name].Reach != cluster.Maintenance && m.mayBeFounded() &&
 		slices.ContainsFunc(drifts, func(dr drift.Drift) bool {
 			return dr.Field == string(cluster.FieldBridge) || dr.Field == string(cluster.FieldVLAN)
 		})
@@ -191,7 +191,7 @@ func (m *planner) lacksImages(n cluster.Node) bool {
 func (m *planner) changeConfig(n cluster.Node) {
 	c := m.o.Machines[n.Name].Change
 	a := action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed, Pulls: m.plan.Phases[n.Name] == cluster.PhaseReady}
-	a.Target = m.configs()
+	a.Target, a.Voteless = m.configs(), m.hasNoQuorum() || m.hasNoVote(n) && m.isRepaired(a.Info(), n)
 	if m.isEdited(n) {
 		a.Edited, a.Since = true, m.o.Machines[n.Name].ConfigSince
 	}

@@ -32,6 +32,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 		endRunning(&d, &o, r)
 	}
 	o.Running, o.Backoffs = nil, nil
+	o.Facts.Drop(cluster.IntendWatch)
 
 	now := decide(d, o, p)
 	for _, w := range now.Waiting {

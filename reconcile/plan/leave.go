@@ -144,7 +144,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what), m.approveHint())
 	case !approved && deletions > limit:
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, deletions, limit, m.p.Line("removals")), m.approveHint())
-	case !stays && !vm.Deleting && votes && n.Role == cluster.ControlPlane && !m.d.Spec.AllowEven && planes%2 == 0:
+	case !stays && !(vm.Deleting && approved) && votes && n.Role == cluster.ControlPlane && !m.d.Spec.AllowEven && planes%2 == 0:
 		return keep(cluster.EvenControlPlanes, fmt.Sprintf("without it an even number of control planes is left (%d), which survives no more losses than %d would", planes, planes-1),
 			"take another one out, or write `allow_even: true` in cluster.yaml")
 	case vm.Protected:
@@ -155,10 +155,11 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	return cluster.Block{}
 }
 
-// isApproved reports whether the deletion of a VM was approved, or has begun.
+// isApproved reports whether the deletion of a VM was approved, or has begun as a removal. One that
+// was begun by a command to destroy, which was withdrawn, was not.
 func (m *planner) isApproved(vm cluster.VM) bool {
 	in, _ := m.o.Facts.Intent(cluster.IntendApproved)
-	return vm.Deleting || slices.Contains(in.VMs, vm.VMID) || vm.Node != "" && m.forgets(vm.Node)
+	return slices.Contains(in.VMs, vm.VMID) || vm.Node != "" && m.forgets(vm.Node)
 }
 
 // countsDeletions reports whether it is seen how many VMs are to be deleted: those that
@@ -176,7 +177,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	wait := func(reason cluster.Reason, within time.Duration, format string, args ...any) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: reason, About: "removal", Message: "is " + verb + ": " + fmt.Sprintf(format, args...), Within: within})
 	}
-	founded := m.o.Facts.BootstrapSent() || m.o.Facts.Lost
+	founded := m.mayBeFounded()
 	member, isMember := m.ownMemberOf(n)
 	kn := m.o.Nodes.Value[n.Name]
 	_, watched := m.o.Machines[n.Name]
@@ -192,7 +193,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case !vm.Hardware.Known:
 		wait(cluster.VMConfigUnknown, seeWithin, "cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why)
 		return
-	case vm.Deleting && !isMember:
+	case vm.Deleting && !isMember && (m.o.Members.Known || m.isWorker(n)):
 	case founded && !m.o.Members.Known:
 		wait(cluster.EtcdMembersUnknown, etcdWithin, "waits until the members of etcd are known, to see whether it is one%s", text.Colon(m.o.Members.Why))
 		return
@@ -222,8 +223,15 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if m.hostUsable(n.Name, m.o.Hosts[vm.Host], vm.Host) {
-		m.do(action.DeleteVM{VM: vm})
+		m.do(action.DeleteVM{VM: vm, Node: n, Votes: founded && !m.isWorker(n)})
 	}
+}
+
+// isWorker reports whether a node that leaves is seen to be a worker: while neither etcd nor
+// Kubernetes answers, a control plane looks like one.
+func (m *planner) isWorker(n cluster.Node) bool {
+	kn := m.o.Nodes.Value[n.Name]
+	return n.Role == cluster.Worker && m.o.Nodes.Known && m.isOwnNode(n) && !kn.ControlPlane
 }
 
 // canMake reports whether what a new VM of a node is made from is seen to be there.

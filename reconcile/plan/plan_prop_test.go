@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"maps"
 	"reflect"
@@ -101,6 +102,9 @@ func anyWorld(t *rapid.T) *world {
 	f.Lost = rapid.IntRange(0, 4).Draw(t, "lost") == 0
 	if rapid.IntRange(0, 9).Draw(t, "suspended") == 0 {
 		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend})
+	}
+	if rapid.Bool().Draw(t, "was ready") {
+		f.Intend(cluster.Intent{Kind: cluster.SeenReady})
 	}
 	if rapid.IntRange(0, 4).Draw(t, "destroying") == 0 {
 		f.Intend(cluster.Intent{Kind: cluster.IntendDestroy, VMs: rapid.SliceOfDistinct(rapid.SampledFrom([]int{411, 412, 521, 599}), rapid.ID).Draw(t, "shown")})
@@ -208,6 +212,7 @@ func anyMachine(t *rapid.T, n cluster.Node) cluster.Machine {
 		m.Change = rapid.SampledFrom([]*cluster.Change{nil, {For: "config-" + n.Name}, {For: "config-" + n.Name, Reboots: true}, {For: "config-" + n.Name, Refused: "no"}, {For: "config-" + n.Name, Lacks: "image", Reboots: true}, {For: "config-" + n.Name, Lacks: "image"}, {For: "old", Lacks: "image", Reboots: true}}).Draw(t, "answer")
 		m.Staged = rapid.SampledFrom([]string{"", "", "theirs"}).Draw(t, "staged")
 	}
+	m.Since = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).Add(-time.Duration(rapid.IntRange(0, 30).Draw(t, "reached so for")) * time.Minute)
 	if n.Role == cluster.ControlPlane && rapid.Bool().Draw(t, "has etcd") {
 		m.Services["etcd"] = cluster.Service{State: rapid.SampledFrom([]string{"Waiting", "Preparing", "Preparing", "Starting", "Running"}).Draw(t, "etcd"), Healthy: rapid.Bool().Draw(t, "healthy")}
 	}
@@ -222,6 +227,7 @@ func TestLaws(t *testing.T) {
 		if again := Make(w.d, w.o, w.p); !reflect.DeepEqual(p, again) {
 			t.Fatalf("the same input gave two plans:\n%s\n%s", p, again)
 		}
+		moving := map[cluster.Role]int{}
 		seen := map[cluster.ActionID]bool{}
 		held := map[cluster.Claim]cluster.ActionID{}
 		for _, r := range w.o.Running {
@@ -235,6 +241,9 @@ func TestLaws(t *testing.T) {
 			if seen[i.ID()] {
 				t.Errorf("planned twice, or although it is under way: %s", i)
 			}
+			if n, _ := w.d.Spec.Node(i.Node); i.Kind == cluster.ChangeVM && i.Disrupts {
+				moving[n.Role]++
+			}
 			seen[i.ID()] = true
 			for _, c := range i.Claims {
 				if by, ok := held[c]; ok {
@@ -243,6 +252,9 @@ func TestLaws(t *testing.T) {
 				held[c] = i.ID()
 			}
 			lawOf(t, w, a)
+		}
+		if moving[cluster.ControlPlane] > 1 || moving[cluster.Worker] > 1 {
+			t.Errorf("%v move to another network at once: %s", moving, p)
 		}
 		if w.o.Facts.Suspended() && !w.o.Facts.Destroying() && len(p.Actions) > 0 {
 			t.Errorf("suspended, and still: %s", p)
@@ -295,6 +307,9 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		if w.o.Machines[n.Name].Reach != cluster.Maintenance || w.o.VMs[n.Name].Owner != cluster.Ours {
 			t.Errorf("%s to a machine that is not ours in maintenance mode", a.Info())
 		}
+		if n.Role == cluster.ControlPlane && w.o.Facts.BootstrapSent() && !w.o.Members.Known {
+			t.Errorf("%s, which may be a member of etcd", a.Info())
+		}
 	case action.Bootstrap:
 		n = a.Node
 		in, intended := w.o.Facts.Intent(cluster.IntendBootstrap)
@@ -310,6 +325,10 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		n = a.Node
 		if vm := w.o.VMs[n.Name]; vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Lock != "" || vm.Deleting || !vm.Hardware.Known {
 			t.Errorf("%s, but the vm is %+v", a.Info(), vm)
+		}
+		moves := slices.ContainsFunc(a.Drifts, func(dr drift.Drift) bool { return dr.Field == string(cluster.FieldBridge) })
+		if m := w.o.Machines[n.Name]; moves && w.o.VMs[n.Name].Power != cluster.Stopped && m.Reach != cluster.Maintenance && w.o.Facts.BootstrapSent() && !a.Info().Disrupts {
+			t.Errorf("%s, which takes a machine to another network that may work: %+v", a.Info(), m)
 		}
 	case action.ChangeConfig:
 		n = a.Node
@@ -397,10 +416,31 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		t.Errorf("%s although the node is locked", a.Info())
 	}
 	open := w.d.Spec.Window.IsOpen(w.o.Now) && w.p.Window.IsOpen(w.o.Now)
-	broken := readiness.Classify(n, w.o) == cluster.PhaseJoining && (a.Info().Kind == cluster.ChangeConfig || a.Info().Kind == cluster.ChangeVM)
-	if i := a.Info(); !open && !broken && w.o.Machines[i.Node].Reach != cluster.Silent && i.Disrupts && i.Kind != cluster.RemoveMember && w.o.Nodes.Value[i.Node].Turn == "" && !w.o.Facts.Destroying() {
+	if i := a.Info(); !open && !isRepairOf(w, n, i.Kind) && i.Disrupts && i.Kind != cluster.RemoveMember && w.o.Nodes.Value[i.Node].Turn == "" && !w.o.Facts.Destroying() {
 		t.Errorf("%s although the window is closed", i)
 	}
+}
+
+// isRepairOf reports whether a node has not worked for long enough to be changed at any time, or is
+// to be removed because it is dead.
+func isRepairOf(w *world, n cluster.Node, kind cluster.ActionKind) bool {
+	lasts := func(since time.Time, within time.Duration) bool {
+		return !since.IsZero() && w.o.Now.Sub(since) >= within
+	}
+	joins := readiness.Classify(n, w.o) == cluster.PhaseJoining
+	mach, kn := w.o.Machines[n.Name], w.o.Nodes.Value[n.Name]
+	failed := !w.o.Nodes.Known && n.Role == cluster.ControlPlane
+	for _, cp := range w.d.Spec.ControlPlanes() {
+		cp := w.o.Machines[cp.Name]
+		failed = failed && !cp.Ready && lasts(cp.Since, readiness.BootWithin)
+	}
+	switch {
+	case kind == cluster.ChangeVM && mach.Reach == cluster.Silent:
+		return lasts(mach.Since, readiness.BootWithin) && (failed || w.o.Nodes.Known && !kn.Ready)
+	case kind == cluster.ChangeConfig, kind == cluster.ChangeVM:
+		return joins && (!w.o.Facts.WasReady() || failed && lasts(mach.Since, 10*time.Minute) || !mach.Ready && lasts(mach.Since, 10*time.Minute) || !kn.Ready && lasts(kn.NotReadySince, 10*time.Minute))
+	}
+	return mach.Reach == cluster.Silent
 }
 
 // lacks reports whether the machine of a node that is Ready pulls images before it is given its
@@ -458,11 +498,15 @@ func lawOfRemoval(t *rapid.T, w *world, a action.DeleteVM) {
 			removed++
 		}
 	}
-	if removed > w.p.RemovalLimit() && !slices.Contains(in.VMs, a.VM.VMID) && !a.VM.Deleting {
+	if removed > w.p.RemovalLimit() && !slices.Contains(in.VMs, a.VM.VMID) {
 		t.Errorf("%s without approval", a.Info())
 	}
 	if founded := w.o.Facts.BootstrapSent() || w.o.Facts.Lost; founded && !a.VM.Deleting && (!w.o.Members.Known || !w.o.Nodes.Known) {
 		t.Errorf("%s, and it is not known whether it is a member of etcd or a node", a.Info())
+	}
+	mayVote := w.o.Facts.BootstrapSent() && (n.Role == cluster.ControlPlane || !w.o.Nodes.Known || w.o.Nodes.Value[a.VM.Node].ControlPlane)
+	if mayVote && (!a.Votes || !w.o.Members.Known) {
+		t.Errorf("%s, which may be a member of etcd", a.Info())
 	}
 	if slices.ContainsFunc(w.o.Members.Value, func(mem cluster.Member) bool { return mem.Name == a.VM.Node }) {
 		t.Errorf("%s, which is a member of etcd", a.Info())

@@ -7,6 +7,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // What keeps a cluster or a node from working may be the config that it runs, and then the
@@ -63,10 +64,10 @@ func (m *planner) isHopeless(first cluster.Node, at time.Time) bool {
 	return first.Role == cluster.ControlPlane && m.lacksAPI() && since.Before(at) && m.o.Now.Sub(at) >= repairAfter && !m.isRunning(cluster.ChangeConfig, first.Name)
 }
 
-// isRepairable reports whether a node that has not been Ready for long may have its turn all the
-// same, for another config. Without a kube-apiserver only a control plane may.
-func (m *planner) isRepairable(n cluster.Node, drifts []drift.Drift) bool {
-	if m.plan.Phases[n.Name] != cluster.PhaseJoining || !slices.ContainsFunc(drifts, func(dr drift.Drift) bool { return dr.Reason == cluster.ConfigDrift }) {
+// isBroken reports whether a machine answers, and its node has not been Ready for long. Without a
+// kube-apiserver that is known of a control plane only.
+func (m *planner) isBroken(n cluster.Node) bool {
+	if m.plan.Phases[n.Name] != cluster.PhaseJoining {
 		return false
 	}
 	if !m.o.Nodes.Known {
@@ -75,6 +76,46 @@ func (m *planner) isRepairable(n cluster.Node, drifts []drift.Drift) bool {
 	}
 	mach, kn := m.o.Machines[n.Name], m.o.Nodes.Value[n.Name]
 	return m.isLong(mach.Since) && !mach.Ready || m.isLong(kn.NotReadySince) && !kn.Ready
+}
+
+// isRepairable reports whether a node that has not been Ready for long may have its turn all the
+// same, for another config.
+func (m *planner) isRepairable(n cluster.Node, drifts []drift.Drift) bool {
+	return m.isBroken(n) && slices.ContainsFunc(drifts, func(dr drift.Drift) bool { return dr.Reason == cluster.ConfigDrift })
+}
+
+// isIsolated reports whether the network that a VM is on is what its node needs corrected, because it
+// is seen not to work: its machine has not answered for longer than a boot takes, Kubernetes has
+// called it NotReady for as long, and etcd has its quorum without it. While no control plane is
+// seen to work, a change that somebody else has made may be why, and is taken back on one of them.
+func (m *planner) isIsolated(n cluster.Node) bool {
+	mach, kn := m.o.Machines[n.Name], m.o.Nodes.Value[n.Name]
+	switch {
+	case mach.Reach != cluster.Silent, !m.isLongerThanBoot(mach.Since):
+		return false
+	case !m.o.Nodes.Known:
+		return n.Role == cluster.ControlPlane && (m.isEdited(n) || !m.o.Facts.WasReady()) && m.mayMoveBlindly(n)
+	}
+	return !kn.Ready && (kn.Name == "" || m.isLongerThanBoot(kn.NotReadySince)) && (n.Role != cluster.ControlPlane || m.etcd.Spares(n.Name))
+}
+
+// mayMoveBlindly reports whether no control plane is seen to work, and has not been for longer than
+// a boot takes, and the one that was moved last answers, or has had its time: where it does not, it
+// may be the agent that is isolated.
+func (m *planner) mayMoveBlindly(n cluster.Node) bool {
+	in, ok := m.o.Facts.Intent(cluster.IntendWatch)
+	last := m.o.Machines[in.Node].Reach
+	if ok && in.Node != n.Name && last != cluster.Configured && last != cluster.Maintenance && m.o.Now.Sub(in.At) < repairAfter {
+		return false
+	}
+	return all(m.d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
+		mach := m.o.Machines[cp.Name]
+		return mach.Reach != cluster.ReachUnknown && !mach.Ready && m.isLongerThanBoot(mach.Since)
+	})
+}
+
+func (m *planner) isLongerThanBoot(since time.Time) bool {
+	return !since.IsZero() && m.o.Now.Sub(since) >= readiness.BootWithin
 }
 
 // isLong reports whether something is so for long enough to be taken for what stays so.
@@ -91,24 +132,30 @@ func (m *planner) isDrainable(n cluster.Node) bool {
 	return m.o.Nodes.Known && kn.Name != "" && !idle
 }
 
-// isRepaired reports whether an action gives a node that does not work another config. It spends
-// nothing of the budget, however many others do not work either, as long as they get theirs one at
-// a time, and each has had its time to come up.
+// isRepaired reports whether an action gives a node that does not work another config, or its
+// network back. It spends nothing of the budget, however many others do not work either, as long as
+// they get theirs one at a time, and each has had its time to come up.
 func (m *planner) isRepaired(i action.Info, n cluster.Node) bool {
+	repairs := false
 	switch i.Kind {
+	case cluster.ChangeVM:
+		repairs = m.isIsolated(n) || m.isBroken(n)
 	case cluster.ChangeConfig:
+		repairs = m.plan.Phases[n.Name] == cluster.PhaseJoining
 	case cluster.DrainNode, cluster.RebootNode, cluster.ShutDownVM:
-		if !m.isRepairable(n, m.turnOf(n)) {
-			return false
-		}
-	default:
-		return false
+		repairs = m.isRepairable(n, m.turnOf(n))
 	}
-	return m.plan.Phases[n.Name] == cluster.PhaseJoining && !slices.ContainsFunc(slices.Concat(m.d.Spec.Nodes, m.removed), func(other cluster.Node) bool {
+	return repairs && !slices.ContainsFunc(slices.Concat(m.d.Spec.Nodes, m.removed), func(other cluster.Node) bool {
 		r, restarted := m.o.Facts.Restarts[other.Name]
 		comesUp := restarted && r.Revision == m.d.Repository().Revision && m.plan.Phases[other.Name] != cluster.PhaseReady && m.o.Now.Sub(r.At) < repairAfter
 		return other.Role == n.Role && other.Name != n.Name && (m.isInTurn(other.Name) || comesUp)
 	})
+}
+
+// hasNoVote reports whether etcd does not work on a node while no kube-apiserver answers, without
+// which there is no quorum.
+func (m *planner) hasNoVote(n cluster.Node) bool {
+	return !m.o.Machines[n.Name].Services["etcd"].Healthy && m.lacksAPI()
 }
 
 // hasNoQuorum reports whether etcd works on no control plane of a cluster that never was Ready, and

@@ -90,14 +90,17 @@ func (m *planner) isUnfinished(n cluster.Node) bool {
 
 // holdByWindow holds what takes a node that runs out of service while the window of the
 // cluster, or of the host, is closed, and reports whether it does. What was begun is
-// ended, members of etcd without a machine are removed at any time, and a machine that
-// answers on a node that does not work is changed at any time: it may be why.
+// ended, members of etcd without a machine are removed at any time, and a node that has not worked
+// for long is changed at any time: what it has may be why.
 func (m *planner) holdByWindow(i action.Info) bool {
-	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || m.o.Nodes.Value[i.Node].Turn != "" || m.o.Facts.Destroying() {
+	n, stays := m.d.Spec.Node(i.Node)
+	begun := m.o.Nodes.Value[i.Node].Turn != "" && (!stays || m.isUnfinished(n))
+	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || begun || m.o.Facts.Destroying() {
 		return false
 	}
-	n, _ := m.d.Spec.Node(i.Node)
-	if m.plan.Phases[i.Node] == cluster.PhaseJoining && (i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM || m.isRepairable(n, m.turnOf(n))) {
+	changes := i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM
+	joins := m.plan.Phases[i.Node] == cluster.PhaseJoining && !m.o.Facts.WasReady()
+	if changes && (joins || m.isBroken(n)) || i.Kind == cluster.ChangeVM && m.isIsolated(n) || m.isRepairable(n, m.turnOf(n)) {
 		return false
 	}
 	opens, ever := m.d.Spec.Window.OpensWith(m.p.Window, m.o.Now)

@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // What takes a node down is done in its turn, all of it in one: it is drained, changed,
@@ -136,7 +137,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	drainable := ready || m.isDrainable(n)
 	drain := action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange)}
 	switch {
-	case ready && kn.Turn != "" && !m.isUnfinished(n) && m.holdBySwitch(drain.Info()):
+	case ready && kn.Turn != "" && !m.isUnfinished(n) && (m.holdBySwitch(drain.Info()) || m.holdByWindow(drain.Info())):
 		m.do(action.UncordonNode{Node: n}) // what it was drained for is over, and the next change waits
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
 		m.drainTo(drain)
@@ -238,3 +239,7 @@ func EtcdWithout(d cluster.Desired, o cluster.Observed, node string) string {
 	}
 	return m.etcd.Without(node)
 }
+
+// EtcdKeeps returns why the VM of a node that leaves is kept for the sake of etcd, "" when it is
+// not: the question of the planner, to be asked once more right before.
+func EtcdKeeps(o cluster.Observed, n cluster.Node) string { return quorum.Keeps(o.Members, n) }

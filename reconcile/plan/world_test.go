@@ -318,6 +318,21 @@ func (w *world) run(t *testing.T, line string) string {
 			m.Ready, m.Since = false, w.o.Now.Add(-parseAge(t, arg(1)))
 			w.o.Machines[name] = m
 		}
+	case "silent": // machines, since so long ago
+		w.o = effect.Clone(w.o)
+		for _, name := range f[2:] {
+			w.o.Machines[name] = cluster.Machine{Reach: cluster.Silent, Since: w.o.Now.Add(-parseAge(t, arg(1)))}
+		}
+	case "vlan": // of the inventory
+		w.d.Spec.Network.VLAN = w.number(t, arg(1))
+	case "watched": // a control plane, for what it was given so long ago
+		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendWatch, Node: arg(1), At: w.o.Now.Add(-parseAge(t, arg(2)))})
+	case "begun": // the deletion of these VMs, as removals
+		in := cluster.Intent{Kind: cluster.IntendApproved}
+		for _, id := range f[1:] {
+			in.VMs = append(in.VMs, w.number(t, id))
+		}
+		w.o.Facts.Intend(in)
 	case "machine":
 		w.editMachine(t, arg(1), f[2:])
 	case "image":

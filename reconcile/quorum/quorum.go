@@ -112,6 +112,12 @@ func (e Etcd) DescribeRemoval(node string) string {
 	return fmt.Sprintf("%d of %d members are healthy; without that of %s %d of %d, and %d are needed", len(e.Healthy), e.voters, node, left, after, after/2+1)
 }
 
+// Spares reports whether etcd has its quorum without a node, whatever that does. Who is healthy
+// answers, so that this holds while the node itself cannot be asked.
+func (e Etcd) Spares(node string) bool {
+	return e.unknown == "" && len(e.Down(node).Healthy) > e.voters/2
+}
+
 // Down is the etcd with a node down, so that the next one is judged after it.
 func (e Etcd) Down(node string) Etcd {
 	e.Healthy = slices.DeleteFunc(slices.Clone(e.Healthy), func(name string) bool { return name == node })
@@ -121,6 +127,18 @@ func (e Etcd) Down(node string) Etcd {
 // IsOnly reports whether a node's member is the only one, and healthy.
 func (e Etcd) IsOnly(node string) bool {
 	return e.unknown == "" && e.agreed.Known && e.agreed.Value && e.voters == 1 && len(e.learners) == 0 && slices.Equal(e.Healthy, []string{node})
+}
+
+// Keeps returns why the VM of a node that leaves is kept for the sake of etcd, "" when it is not: its
+// member has left.
+func Keeps(members cluster.Seen[[]cluster.Member], n cluster.Node) string {
+	switch {
+	case !members.Known:
+		return "the members of etcd are not known: " + cmp.Or(members.Why, "there is no answer yet")
+	case slices.ContainsFunc(members.Value, func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && mem.IsOf(n) }):
+		return "its member is still in etcd"
+	}
+	return ""
 }
 
 // OwnerOf returns whose member of etcd one is, "" when no control plane's. A

@@ -145,3 +145,62 @@ func TestWhoseMembers(t *testing.T) {
 		}
 	}
 }
+
+// TestSparesANode: a node counts for nothing where the others are healthy and a majority of all; one
+// that cannot be asked whether they agree, such as the node itself, makes no difference.
+func TestSparesANode(t *testing.T) {
+	planes := func(healthy ...string) (nodes []cluster.Node, o cluster.Observed) {
+		o.Machines = map[string]cluster.Machine{}
+		var members []cluster.Member
+		for i, name := range []string{"cp-1", "cp-2", "cp-3"} {
+			nodes = append(nodes, cluster.Node{Name: name, Role: cluster.ControlPlane})
+			members = append(members, cluster.Member{ID: uint64(i + 1), Name: name})
+		}
+		for _, name := range healthy {
+			o.Machines[name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {Healthy: true}}}
+		}
+		o.Members = cluster.Saw(members)
+		return nodes, o
+	}
+	for _, c := range []struct {
+		node    string
+		healthy []string
+		want    bool
+	}{
+		{"cp-3", []string{"cp-1", "cp-2"}, true},
+		{"cp-3", []string{"cp-1", "cp-2", "cp-3"}, true},
+		{"cp-2", []string{"cp-1", "cp-2"}, false},
+		{"cp-3", []string{"cp-1"}, false},
+		{"cp-9", []string{"cp-1", "cp-2"}, true},
+	} {
+		nodes, o := planes(c.healthy...)
+		if got := Of(nodes, o).Spares(c.node); got != c.want {
+			t.Errorf("%s, with %v healthy: %v", c.node, c.healthy, got)
+		}
+		o.Members.Known = false
+		if Of(nodes, o).Spares(c.node) {
+			t.Errorf("%s is spared by an etcd of which nothing is known", c.node)
+		}
+	}
+}
+
+// TestKeepsAMember: the VM of a control plane is kept while its member is in etcd, or may be.
+func TestKeepsAMember(t *testing.T) {
+	n := cluster.Node{Name: "cp-1", IP: netip.MustParseAddr("10.10.0.11")}
+	for _, c := range []struct {
+		what    string
+		members cluster.Seen[[]cluster.Member]
+		kept    bool
+	}{
+		{"not seen", cluster.Unseen[[]cluster.Member]("timeout"), true},
+		{"not asked", cluster.Seen[[]cluster.Member]{}, true},
+		{"a member", cluster.Saw([]cluster.Member{{Name: "cp-1", Address: "10.10.0.11"}}), true},
+		{"a learner that has no name yet", cluster.Saw([]cluster.Member{{Address: "10.10.0.11", Learner: true}}), true},
+		{"another node's, at its address", cluster.Saw([]cluster.Member{{Name: "cp-2", Address: "10.10.0.11"}}), false},
+		{"none", cluster.Saw([]cluster.Member{}), false},
+	} {
+		if why := Keeps(c.members, n); (why != "") != c.kept {
+			t.Errorf("%s: %q", c.what, why)
+		}
+	}
+}
