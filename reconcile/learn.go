@@ -205,7 +205,8 @@ func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 		}
 	}
 	r.memo.drifts = keepSince(r.memo.drifts, differs, o.Now)
-	o.LostSince, o.DeadSince, o.DriftSince = r.memo.lost, r.memo.dead, r.memo.drifts
+	r.memo.learners = plan.Learners(*d, *o, r.memo.learners)
+	o.Learners, o.LostSince, o.DeadSince, o.DriftSince = r.memo.learners, r.memo.lost, r.memo.dead, r.memo.drifts
 }
 
 // keepSince returns since when what is seen now was seen without a break.

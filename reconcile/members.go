@@ -32,7 +32,7 @@ func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a acti
 			return err
 		}
 	}
-	if why := plan.EtcdWithoutMember(d, r.askEtcd(ctx, d), a.Node.Name); why != "" {
+	if why := plan.EtcdWithoutMember(d, r.askEtcd(ctx, d), a.Node.Name, a.Member.ID); why != "" {
 		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "the member of %s is not removed from etcd: %s", a.Node.Name, why)
 	}
 	if err := r.noteMemberLeaves(a.Node.Name); err != nil {

@@ -344,6 +344,7 @@ type memo struct {
 	removing []cluster.Node                 // plan.RemovedNodes
 	silent   []string                       // nodes whose machines did not answer
 	lost     map[uint64]time.Time           // plan.LostMembers, since when
+	learners map[uint64]cluster.Learner     // plan.Learners
 	dead     map[string]time.Time           // plan.DeadNodes, since when
 	drifts   map[cluster.DriftKey]time.Time // drift.List, since when
 

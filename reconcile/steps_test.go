@@ -159,7 +159,7 @@ func newSteps(t *testing.T) (*steps, *Reconciler, *memFiles, cluster.Desired) {
 	t.Helper()
 	f, files := newFake(3, 1), newMemFiles()
 	s := &steps{fake: f, etcd: func(o *cluster.Observed) {
-		o.Members, o.MembersAgree, o.MembersAsked = cluster.Saw([]cluster.Member{{Name: "cp-1"}, {Name: "cp-2"}, {Name: "cp-3"}}), cluster.Saw(true), 3
+		o.Members, o.MembersAgree, o.MembersAsked = cluster.Saw([]cluster.Member{{Name: "cp-1"}, {Name: "cp-2"}, {Name: "cp-3"}}), cluster.Saw(true), []string{"cp-1", "cp-2", "cp-3"}
 		o.Machines = map[string]cluster.Machine{}
 		for _, name := range []string{"cp-1", "cp-2", "cp-3"} {
 			o.Machines[name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {Healthy: true}}}

@@ -36,12 +36,14 @@ type Observed struct {
 	// MembersAgree states whether every member of etcd names the same members. It
 	// is unknown until all of them were asked.
 	MembersAgree Seen[bool]
-	// MembersAsked is how many members were asked and name the same members; 0 where
-	// they do not.
-	MembersAsked int
+	// MembersAsked are the nodes whose members were asked, answered, and name the same
+	// members; none where they do not.
+	MembersAsked []string
 	// LostSince is since when members of etcd, by id, were seen to have no machine, in
 	// every look. One that was seen so for the first time has the time of this look.
 	LostSince map[uint64]time.Time
+	// Learners are the members of etcd, by id, that were seen to be learners in every look.
+	Learners map[uint64]Learner
 	// DeadSince is since when nodes, by name, were seen to be dead while all else worked,
 	// in every look of this agent.
 	DeadSince map[string]time.Time
@@ -378,6 +380,20 @@ type Member struct {
 	Name    string
 	Address string // of its peer URL
 	Learner bool
+}
+
+// Learner is what was seen of a member of etcd since it is a learner.
+type Learner struct {
+	Since time.Time // since when its machine's etcd was seen to run
+	Boot  string    // boot id of its machine when it was seen first, "" when that was not known
+}
+
+// Describe names the member: one has no name before it runs for the first time.
+func (m Member) Describe() string {
+	if m.Name != "" {
+		return m.Name
+	}
+	return fmt.Sprintf("the member without a name at %s, id %s,", cmp.Or(m.Address, "no address"), m.HexID())
 }
 
 // IsOf reports whether the member is a node's.

@@ -107,6 +107,7 @@ const (
 	WaitingForMembership Reason = "WaitingForMembership"
 	EtcdMembersUnknown   Reason = "EtcdMembersUnknown"
 	EtcdMemberLost       Reason = "EtcdMemberLost"
+	EtcdMemberStuck      Reason = "EtcdMemberStuck"
 	EtcdUnhealthy        Reason = "EtcdUnhealthy"
 	APIServerNotReady    Reason = "APIServerNotReady"
 	StaticPodOutdated    Reason = "StaticPodOutdated"

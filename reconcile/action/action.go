@@ -27,6 +27,7 @@ type Info struct {
 	Node    string // the node it concerns, "" when it concerns none
 	VMID    int    // the VM it concerns, 0 when it concerns none
 	Addon   string // the addon it concerns, "" when it concerns none
+	Member  uint64 // the id of the member of etcd that it removes, 0 when it removes none
 	// Claims are what it needs for itself while it is under way.
 	Claims []cluster.Claim
 	// Disrupts means that a node which works does not while the action is under
@@ -414,6 +415,7 @@ func (a RemoveMember) Info() Info {
 	i := infoOfNode(cluster.RemoveMember, a.Node, fmt.Sprintf("remove member %s of %s from etcd", a.Member.HexID(), a.Node.Name))
 	i.Claims = append(i.Claims, cluster.ClaimEtcd)
 	i.Disrupts, i.Destructive, i.Change = true, true, "member="+a.Member.HexID()
+	i.Member = a.Member.ID
 	return i
 }
 

@@ -135,7 +135,7 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		bootAgain(o, a.Node.Name, a.Config, cluster.Configured)
 	case action.RemoveMember:
 		o.Members.Value = slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.ID == a.Member.ID })
-		o.MembersAsked = max(0, o.MembersAsked-1)
+		o.MembersAsked = slices.DeleteFunc(slices.Clone(o.MembersAsked), func(name string) bool { return name == a.Node.Name })
 	case action.DeleteNode:
 		o.Nodes.Value = maps.Clone(o.Nodes.Value)
 		delete(o.Nodes.Value, a.Node.Name)

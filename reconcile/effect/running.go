@@ -34,7 +34,7 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 		Of(d, o, action.DrainNode{Node: cluster.Node{Name: r.Subject}, Target: target})
 	case cluster.RemoveMember:
 		o.Members.Value = slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.Name == r.Subject })
-		o.MembersAsked = min(o.MembersAsked, len(o.Members.Value))
+		o.MembersAsked = slices.DeleteFunc(slices.Clone(o.MembersAsked), func(name string) bool { return name == r.Subject })
 	case cluster.DeleteVM:
 		Of(d, o, action.DeleteVM{VM: vm})
 	case cluster.DeleteNode:

@@ -87,6 +87,9 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 			return true
 		})
 		o.Members = cluster.Saw(append(members, cluster.Member{ID: id, Name: n.Name, Address: n.IP.String()}))
+		if !slices.Contains(o.MembersAsked, n.Name) {
+			o.MembersAsked = append(slices.Clone(o.MembersAsked), n.Name)
+		}
 		o.APIs[n.Name] = cluster.Saw(true)
 	}
 	m.Services = services

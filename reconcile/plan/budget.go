@@ -138,7 +138,7 @@ func (m *planner) waitsInTurn(name string) bool {
 func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 	switch {
 	case i.Kind == cluster.RemoveMember:
-		return m.etcd.WithoutMember(n.Name)
+		return m.etcd.WithoutMember(n.Name, i.Member)
 	case n.Role != cluster.ControlPlane, stays && m.isOnlyMember(n.Name):
 		return ""
 	case m.hasNoQuorum() && slices.Contains([]cluster.ActionKind{cluster.ChangeConfig, cluster.RebootNode, cluster.ShutDownVM}, i.Kind):

@@ -28,7 +28,7 @@ func TestEndpointOfANode(t *testing.T) {
 				break
 			}
 		}
-		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), 3
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), namesOf(w.o.Members.Value)
 		i := slices.IndexFunc(w.d.Spec.Nodes, func(n cluster.Node) bool { return n.Name == c.node })
 		cfg := w.d.Configs[c.node]
 		cfg.Summary.Discovery = c.discovery

@@ -55,7 +55,8 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 		return cluster.Block{Subject: n.Name, Reason: reason, Message: message, Hint: hint}
 	}
 	_, stays := d.Spec.Node(n.Name)
-	etcd := etcdOf(d, o).WithoutMember(n.Name)
+	member, isMember := ownMemberOf(o, n)
+	etcd := etcdOf(d, o).WithoutMember(n.Name, member.ID)
 	switch vm := o.VMs[n.Name]; {
 	case o.Facts.Destroying():
 		return refuse(cluster.Destroying, "the cluster is being destroyed", fmt.Sprintf("`talos-agent status %s` shows how far that is", d.Spec.Name))
@@ -71,7 +72,7 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 		return refuse(cluster.NodeUnknown, "it is not known whether it answers", fmt.Sprintf("`talos-agent status %s` shows what cannot be seen", d.Spec.Name))
 	case stays && n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1:
 		return refuse(cluster.OnlyControlPlane, "it is the only control plane: etcd would be lost with it", "bring it back: restore its vm from a backup, or look at its console")
-	case hasMember(o, n) && etcd != "":
+	case isMember && etcd != "":
 		return refuse(cluster.WaitingForQuorum, "its member cannot be removed from etcd: "+etcd, "bring the other control planes back first")
 	}
 	return cluster.Block{}
@@ -79,7 +80,8 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 
 // hasMember reports whether a node has a member of etcd.
 func hasMember(o cluster.Observed, n cluster.Node) bool {
-	return slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && mem.IsOf(n) })
+	_, ok := ownMemberOf(o, n)
+	return ok
 }
 
 // StillForgotten are those of some nodes whose machines do not come back of which anything
@@ -137,7 +139,7 @@ func (m *planner) forgetUnseen(n cluster.Node) bool {
 			Hint: fmt.Sprintf("when its machine is off for certain, `talos-agent forget %s %s` once more removes it from etcd and Kubernetes before that", m.d.Spec.Name, n.Name)})
 		return true
 	}
-	member, isMember := m.ownMemberOf(n)
+	member, isMember := ownMemberOf(m.o, n)
 	switch {
 	case !m.o.Members.Known || !m.o.Nodes.Known:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, About: "removal", Message: "is lost: cannot see the members of etcd and the nodes in Kubernetes" + text.Colon(m.o.Members.Why), Within: etcdWithin})

@@ -25,7 +25,7 @@ func TestNothingGrowsPastWhatThereIs(t *testing.T) {
 				idle = 0
 			}
 		}
-		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), len(w.o.Members.Value)
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), namesOf(w.o.Members.Value)
 		thin := rapid.Bool().Draw(t, "thin")
 		total := rapid.Int64Range(1, 800).Draw(t, "storage") << 30
 		st := cluster.Storage{Active: true, Content: []string{"images"}, TotalBytes: total, FreeBytes: total * rapid.Int64Range(0, 100).Draw(t, "free") / 100, Thin: thin}
@@ -95,7 +95,7 @@ func TestDrainedNodeKeepsItsRoom(t *testing.T) {
 			idle = 0
 		}
 	}
-	w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), 2
+	w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), namesOf(w.o.Members.Value)
 	st := cluster.Storage{Active: true, Content: []string{"images"}, TotalBytes: 500 << 30, FreeBytes: 80 << 30, Thin: true, Volumes: cluster.Saw(map[int]int64{})}
 	for i, more := range []int64{0, 60, 30} { // of cp-1, cp-2, wk-1
 		n := &w.d.Spec.Nodes[i]

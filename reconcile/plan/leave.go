@@ -129,7 +129,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	}
 	approved, forgotten := m.isApproved(vm), m.forgets(n.Name)
 	deletions, limit, planes := len(Deletions(m.d, m.o)), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
-	_, votes := m.ownMemberOf(n)
+	_, votes := ownMemberOf(m.o, n)
 	votes = votes || !m.o.Members.Known
 	switch {
 	case forgotten && !vm.Protected && !vm.Managed:
@@ -178,7 +178,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: reason, About: "removal", Message: "is " + verb + ": " + fmt.Sprintf(format, args...), Within: within})
 	}
 	founded := m.mayBeFounded()
-	member, isMember := m.ownMemberOf(n)
+	member, isMember := ownMemberOf(m.o, n)
 	kn := m.o.Nodes.Value[n.Name]
 	_, watched := m.o.Machines[n.Name]
 	switch {
@@ -203,8 +203,8 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case founded && n.IP.IsValid() && !watched:
 		wait(cluster.NodeUnknown, seeWithin, "it is not known yet whether it answers")
 		return
-	case isMember && m.etcd.WithoutMember(n.Name) != "":
-		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.WithoutMember(n.Name))
+	case isMember && m.etcd.WithoutMember(n.Name, member.ID) != "":
+		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.WithoutMember(n.Name, member.ID))
 		return
 	case n.Name == m.dead && !m.forgets(n.Name) && !vm.Deleting && !m.canMake(n, vm):
 		wait(cluster.WaitingForImage, 0, "waits until its new machine can be made: the image or a storage is not seen")
@@ -274,18 +274,18 @@ func (m *planner) isUnderWay(node string) bool {
 
 // memberOf is the member of etcd of a node.
 func (m *planner) memberOf(n cluster.Node) (cluster.Member, bool) {
-	return m.findMember(func(mem cluster.Member) bool { return mem.IsOf(n) })
+	return findMember(m.o, func(mem cluster.Member) bool { return mem.IsOf(n) })
 }
 
 // ownMemberOf is the member of etcd that the machine of a node is: the one with its name,
 // or one at its address that has no name yet. Its address may be another's by now.
-func (m *planner) ownMemberOf(n cluster.Node) (cluster.Member, bool) {
-	return m.findMember(func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && mem.IsOf(n) })
+func ownMemberOf(o cluster.Observed, n cluster.Node) (cluster.Member, bool) {
+	return findMember(o, func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && mem.IsOf(n) })
 }
 
-func (m *planner) findMember(is func(cluster.Member) bool) (found cluster.Member, ok bool) {
-	if i := slices.IndexFunc(m.o.Members.Value, is); i >= 0 {
-		return m.o.Members.Value[i], true
+func findMember(o cluster.Observed, is func(cluster.Member) bool) (found cluster.Member, ok bool) {
+	if i := slices.IndexFunc(o.Members.Value, is); i >= 0 {
+		return o.Members.Value[i], true
 	}
 	return cluster.Member{}, false
 }

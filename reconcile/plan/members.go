@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
@@ -19,7 +21,7 @@ func (m *planner) removeLost(n cluster.Node, mem cluster.Member) bool {
 	}
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMemberLost, About: mem.HexID(), Message: fmt.Sprintf("its member of etcd has no machine any longer (id %s)", mem.HexID())}
 	since, ok := m.o.LostSince[mem.ID]
-	switch why := m.etcd.WithoutMember(mem.Name); {
+	switch why := m.etcd.WithoutMember(mem.Name, mem.ID); {
 	case why != "":
 		w.Message += "; it cannot be removed: " + why
 		w.Reason, w.Hint = cluster.WaitingForQuorum, fmt.Sprintf("bring the other control planes back: `talos-agent status %s` shows what they lack", m.d.Spec.Name)
@@ -78,6 +80,62 @@ func (m *planner) planOrphanMembers() {
 		}
 		m.blockDrift(cluster.Block{Subject: mem.Name, Reason: cluster.OrphanEtcdMember, About: mem.HexID(), Message: message, Hint: hint}, []cluster.FieldDifference{drift.OfMember(m.o, mem)})
 	}
+}
+
+// learnsWithin is how long a learner whose etcd runs may take to become a voter: Talos tries
+// to make it one for ten minutes after it was added (Talos 1.13.9: source).
+const learnsWithin = 15 * time.Minute
+
+// Learners is what is known of the members of etcd that are learners, from what was known
+// before. While the members are not seen, none ends.
+func Learners(d cluster.Desired, o cluster.Observed, before map[uint64]cluster.Learner) map[uint64]cluster.Learner {
+	if !o.Members.Known {
+		return before
+	}
+	out := map[uint64]cluster.Learner{}
+	for _, mem := range o.Members.Value {
+		if !mem.Learner {
+			continue
+		}
+		mach := o.Machines[learnerOf(d, mem)]
+		l, known := before[mem.ID]
+		if !known || mach.Services["etcd"].State != "Running" {
+			l.Since = o.Now
+		}
+		l.Boot = cmp.Or(l.Boot, mach.BootID)
+		out[mem.ID] = l
+	}
+	return out
+}
+
+// learnerOf is the control plane of the inventory that a learner is, "" when none.
+func learnerOf(d cluster.Desired, mem cluster.Member) string {
+	planes := d.Spec.ControlPlanes()
+	if i := slices.IndexFunc(planes, func(n cluster.Node) bool { return mem.IsOf(n) }); i >= 0 {
+		return planes[i].Name
+	}
+	return ""
+}
+
+// blockLearner reports a control plane that stays a learner: only the boot that has added it
+// to etcd makes it a voter (Talos 1.13.9: source), and etcd takes no other one meanwhile.
+func (m *planner) blockLearner(n cluster.Node) bool {
+	mem, _ := m.memberOf(n)
+	l, known := m.o.Learners[mem.ID]
+	if !mem.Learner || !known {
+		return false
+	}
+	why := "its machine has booted again since it joined"
+	if boot := m.o.Machines[n.Name].BootID; l.Boot == "" || boot == "" || l.Boot == boot {
+		if m.o.Now.Sub(l.Since) < learnsWithin {
+			return false
+		}
+		why = "its etcd runs since " + text.Moment(l.Since)
+	}
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberStuck, About: mem.HexID(),
+		Message: fmt.Sprintf("it is a learner of etcd, and Talos does not make it a voter any longer: %s; no other control plane can join meanwhile", why),
+		Hint:    "give it another `replace` in nodes.yaml: its member is removed, and it joins with a new machine"})
+	return true
 }
 
 // lostHint is what to do about a control plane that founded etcd and has lost its data,

@@ -67,7 +67,7 @@ func (m *planner) planNode(n cluster.Node) {
 		if m.blockLeft(n) {
 			return
 		}
-		if !m.isRunning(cluster.ApplyConfig, n.Name) {
+		if !m.blockLearner(n) && !m.isRunning(cluster.ApplyConfig, n.Name) {
 			m.wait(readiness.Lacking(n, m.o).Wait(n, joinWithin))
 		}
 		m.waitForPressure(n)

@@ -129,7 +129,7 @@ func converged() *world {
 			break
 		}
 	}
-	w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), 3
+	w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), namesOf(w.o.Members.Value)
 	return w
 }
 

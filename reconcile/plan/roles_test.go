@@ -31,7 +31,7 @@ func TestNodesKeepTheirRole(t *testing.T) {
 				break
 			}
 		}
-		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), 3
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), namesOf(w.o.Members.Value)
 		at := func(name string) *cluster.Node {
 			return &w.d.Spec.Nodes[slices.IndexFunc(w.d.Spec.Nodes, func(n cluster.Node) bool { return n.Name == name })]
 		}

@@ -224,10 +224,10 @@ func EndedTurns(d cluster.Desired, o cluster.Observed, p cluster.Policy) []strin
 	return out
 }
 
-// EtcdWithoutMember returns why the member of a node cannot be removed from etcd, ""
-// when it can: the question of the planner, to be asked once more right before.
-func EtcdWithoutMember(d cluster.Desired, o cluster.Observed, node string) string {
-	return newPlanner(d, o, cluster.Policy{}).etcd.WithoutMember(node)
+// EtcdWithoutMember returns why the member of a node, with that id, cannot be removed from
+// etcd, "" when it can: the question of the planner, to be asked once more right before.
+func EtcdWithoutMember(d cluster.Desired, o cluster.Observed, node string, id uint64) string {
+	return newPlanner(d, o, cluster.Policy{}).etcd.WithoutMember(node, id)
 }
 
 // EtcdWithout returns why the etcd of a cluster does not survive a node going down, ""

@@ -125,7 +125,7 @@ func (w *world) dead(name string, since time.Duration) {
 	w.o.DeadSince = cloneMap(w.o.DeadSince)
 	w.o.DeadSince[name] = w.o.Now.Add(-since)
 	if n, _ := w.d.Spec.Node(name); n.Role == cluster.ControlPlane { // it is listed, and cannot be asked
-		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), len(w.o.Members.Value)-1
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), slices.DeleteFunc(namesOf(w.o.Members.Value), func(member string) bool { return member == name })
 	}
 }
 
@@ -429,7 +429,7 @@ func (w *world) run(t *testing.T, line string) string {
 			w.d.Asked = &asked
 			break
 		}
-		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), w.number(t, arg(1))
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), w.answering(t, w.number(t, arg(1)))
 	case "orphans-are": // these, name=VMID
 		var vms []cluster.VM
 		for _, kv := range f[1:] {
@@ -699,7 +699,11 @@ func (w *world) run(t *testing.T, line string) string {
 	case "max-unavailable":
 		w.d.Spec.MaxUnavailable = w.number(t, arg(1))
 	case "agree": // the members of etcd, on who they are
-		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), len(w.o.Members.Value)
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), namesOf(w.o.Members.Value)
+	case "answers": // these members only, so far as is known
+		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), f[1:]
+	case "learners": // are looked at, as in each pass
+		w.o.Learners = Learners(w.d, w.o, w.o.Learners)
 	case "allow-even":
 		w.d.Spec.AllowEven = true
 	case "approve-shown": // what the forecast shows
@@ -954,6 +958,28 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			t.Fatalf("node: %q", kv)
 		}
 	}
+}
+
+// namesOf are the names of members.
+func namesOf(members []cluster.Member) []string {
+	var names []string
+	for _, mem := range members {
+		names = append(names, mem.Name)
+	}
+	return names
+}
+
+// answering are so many nodes whose members answer: those come first whose machines do.
+func (w *world) answering(t *testing.T, count int) []string {
+	names := slices.DeleteFunc(namesOf(w.o.Members.Value), func(name string) bool { return name == "" })
+	slices.SortStableFunc(names, func(a, b string) int {
+		silent := func(name string) int { return map[bool]int{true: 1}[w.o.Machines[name].Reach != cluster.Configured] }
+		return silent(a) - silent(b)
+	})
+	if count > len(names) {
+		t.Fatalf("%d of %d members are asked", count, len(names))
+	}
+	return names[:count]
 }
 
 func (w *world) editKubeNode(t *testing.T, kn *cluster.KubeNode, words []string) {

@@ -18,10 +18,10 @@ import (
 type Etcd struct {
 	unknown  string // why it is not known, "" when it is
 	voters   int
-	Healthy  []string           // nodes whose voter is healthy
-	learners []string           // names of members
+	Healthy  []string // nodes whose voter is healthy
+	learners []cluster.Member
 	agreed   cluster.Seen[bool] // on who the members are
-	asked    int                // members that name the same
+	asked    []string           // nodes whose members answered, and name the same
 }
 
 // Of reads the state of etcd out of what was observed. A voter is healthy
@@ -35,7 +35,7 @@ func Of(nodes []cluster.Node, o cluster.Observed) Etcd {
 	out := Etcd{agreed: o.MembersAgree, asked: o.MembersAsked}
 	for _, mem := range o.Members.Value {
 		if mem.Learner {
-			out.learners = append(out.learners, mem.Name)
+			out.learners = append(out.learners, mem)
 		} else {
 			out.voters++
 		}
@@ -44,14 +44,14 @@ func Of(nodes []cluster.Node, o cluster.Observed) Etcd {
 		if n.Role != cluster.ControlPlane {
 			continue
 		}
-		members := 0
+		members, votes := 0, false
 		for _, mem := range o.Members.Value {
 			if mem.IsOf(n) {
-				members++
+				members, votes = members+1, !mem.Learner
 			}
 		}
 		m := o.Machines[n.Name]
-		if members == 1 && m.Reach == cluster.Configured && m.Services["etcd"].Healthy {
+		if members == 1 && votes && m.Reach == cluster.Configured && m.Services["etcd"].Healthy {
 			out.Healthy = append(out.Healthy, n.Name)
 		}
 	}
@@ -70,7 +70,7 @@ func (e Etcd) Without(node string) string {
 	case !e.agreed.Value:
 		return "the members of etcd do not all name the same members"
 	case len(e.learners) > 0:
-		return strings.Join(e.learners, ", ") + " is still a learner of etcd"
+		return describeLearners(e.learners)
 	}
 	left, majority := len(e.Down(node).Healthy), e.voters/2+1
 	if left < majority {
@@ -79,23 +79,34 @@ func (e Etcd) Without(node string) string {
 	return ""
 }
 
-// WithoutMember returns why a member cannot be removed from etcd, "" when it can: a
-// majority must be healthy to decide on it, and one of those that stay afterwards; none of
-// those that were asked may name other members, and none may be joining. (etcd 3.6 itself
-// refuses only what would lose the quorum at once, and not the removal of a healthy one:
-// seen.) What is not known counts as no.
-func (e Etcd) WithoutMember(node string) string {
+// describeLearners is why nothing else may happen to an etcd that some members join.
+func describeLearners(learners []cluster.Member) string {
+	var names []string
+	for _, mem := range learners {
+		names = append(names, mem.Describe())
+	}
+	return strings.Join(names, ", ") + " is still a learner of etcd"
+}
+
+// WithoutMember returns why the member of a node, with that id, cannot be removed from
+// etcd, "" when it can: a majority must be healthy to decide on it, and one of those that
+// stay afterwards; none of those that were asked may name other members, and no other one
+// may be joining. (etcd 3.6 itself refuses only what would lose the quorum at once, and not
+// the removal of a healthy one: seen.) What is not known counts as no, and a member that
+// did not answer as down: that its machine is, is seen up to 15 s later.
+func (e Etcd) WithoutMember(node string, id uint64) string {
+	e = e.answering()
 	majority := e.voters/2 + 1
-	learners := slices.DeleteFunc(slices.Clone(e.learners), func(name string) bool { return name == node })
+	learners := slices.DeleteFunc(slices.Clone(e.learners), func(mem cluster.Member) bool { return mem.ID == id })
 	switch {
 	case e.unknown != "":
 		return "the members of etcd are not known: " + e.unknown
 	case e.agreed.Known && !e.agreed.Value:
 		return "the members of etcd do not all name the same members"
 	case len(learners) > 0:
-		return strings.Join(learners, ", ") + " is still a learner of etcd"
-	case e.asked < majority:
-		return fmt.Sprintf("%d of %d members of etcd were asked, and %d have to agree", e.asked, e.voters, majority)
+		return describeLearners(learners)
+	case len(e.asked) < majority:
+		return fmt.Sprintf("%d of %d members of etcd were asked, and %d have to agree", len(e.asked), e.voters, majority)
 	case len(e.Healthy) < majority:
 		return fmt.Sprintf("%d of %d members of etcd are healthy, and %d are needed to remove one", len(e.Healthy), e.voters, majority)
 	}
@@ -106,8 +117,15 @@ func (e Etcd) WithoutMember(node string) string {
 	return ""
 }
 
+// answering is the etcd in which only those are healthy that have answered.
+func (e Etcd) answering() Etcd {
+	e.Healthy = slices.DeleteFunc(slices.Clone(e.Healthy), func(name string) bool { return !slices.Contains(e.asked, name) })
+	return e
+}
+
 // DescribeRemoval is what becomes of etcd without a member, for people.
 func (e Etcd) DescribeRemoval(node string) string {
+	e = e.answering()
 	left, after := len(e.Down(node).Healthy), e.voters-1
 	return fmt.Sprintf("%d of %d members are healthy; without that of %s %d of %d, and %d are needed", len(e.Healthy), e.voters, node, left, after, after/2+1)
 }

@@ -19,7 +19,7 @@ func TestWhyADisruptionWaits(t *testing.T) {
 		{Etcd{voters: 3, Healthy: three[1:], agreed: cluster.Saw(true)}, ""},
 		{Etcd{voters: 3, Healthy: []string{"cp-1", "cp-3"}, agreed: cluster.Saw(true)}, "with cp-1 down 1 of 3 members of etcd would be healthy, and 2 are needed"},
 		{Etcd{voters: 1, Healthy: three[:1], agreed: cluster.Saw(true)}, "with cp-1 down 0 of 1 members of etcd would be healthy, and 1 are needed"},
-		{Etcd{voters: 3, Healthy: three, learners: []string{"cp-4"}, agreed: cluster.Saw(true)}, "cp-4 is still a learner of etcd"},
+		{Etcd{voters: 3, Healthy: three, learners: []cluster.Member{{Name: "cp-4"}}, agreed: cluster.Saw(true)}, "cp-4 is still a learner of etcd"},
 		{Etcd{voters: 3, Healthy: three, agreed: cluster.Saw(false)}, "the members of etcd do not all name the same members"},
 		{Etcd{voters: 3, Healthy: three}, "whether all members of etcd name the same members is not known"},
 		{Etcd{unknown: "timeout"}, "the members of etcd are not known: timeout"},
@@ -33,24 +33,61 @@ func TestWhyADisruptionWaits(t *testing.T) {
 // TestWhyARemovalWaits: what a person reads when a member may not be removed.
 func TestWhyARemovalWaits(t *testing.T) {
 	four := []string{"cp-1", "cp-2", "cp-3", "cp-4"}
+	unknown := cluster.Unseen[bool]("one cannot be asked")
+	learner := func(id uint64, name string) cluster.Member {
+		return cluster.Member{ID: id, Name: name, Address: "10.0.0.4", Learner: true}
+	}
 	for _, c := range []struct {
 		e    Etcd
 		want string
 	}{
-		{Etcd{voters: 3, Healthy: four[:3], asked: 3, agreed: cluster.Saw(true)}, ""},
-		{Etcd{voters: 3, Healthy: four[1:3], asked: 2, agreed: cluster.Unseen[bool]("cp-1 cannot be asked")}, ""},
-		{Etcd{voters: 3, Healthy: four[:3], asked: 3, learners: []string{"cp-1"}, agreed: cluster.Saw(true)}, ""},
-		{Etcd{voters: 3, Healthy: four[:3], asked: 3, learners: []string{"cp-1", "cp-4"}, agreed: cluster.Saw(true)}, "cp-4 is still a learner of etcd"},
-		{Etcd{voters: 3, Healthy: four[:3], asked: 3, agreed: cluster.Saw(false)}, "the members of etcd do not all name the same members"},
-		{Etcd{voters: 3, Healthy: four[:3], asked: 1, agreed: cluster.Unseen[bool]("")}, "1 of 3 members of etcd were asked, and 2 have to agree"},
-		{Etcd{voters: 4, Healthy: four[1:3], asked: 4, agreed: cluster.Saw(true)}, "2 of 4 members of etcd are healthy, and 3 are needed to remove one"},
-		{Etcd{voters: 3, Healthy: four[:2], asked: 3, agreed: cluster.Saw(true)}, "without cp-1 1 of 2 members of etcd would be healthy, and 2 are needed"},
-		{Etcd{voters: 1, Healthy: four[:1], asked: 1, agreed: cluster.Saw(true)}, "without cp-1 0 of 0 members of etcd would be healthy, and 1 are needed"},
-		{Etcd{unknown: "timeout", voters: 3, Healthy: four[:3], asked: 3, agreed: cluster.Saw(true)}, "the members of etcd are not known: timeout"},
+		{Etcd{voters: 3, Healthy: four[:3], asked: four[:3], agreed: cluster.Saw(true)}, ""},
+		{Etcd{voters: 3, Healthy: four[1:3], asked: four[1:3], agreed: unknown}, ""},
+		{Etcd{voters: 3, Healthy: four[:3], asked: four[1:3], agreed: unknown}, ""},
+		{Etcd{voters: 3, Healthy: four[:3], asked: four[:3], learners: []cluster.Member{learner(1, "cp-1")}, agreed: cluster.Saw(true)}, ""},
+		{Etcd{voters: 3, Healthy: four[:3], asked: four[:3], learners: []cluster.Member{learner(1, "")}, agreed: cluster.Saw(true)}, ""},
+		{Etcd{voters: 3, Healthy: four[:3], asked: four[:3], learners: []cluster.Member{learner(1, "cp-1"), learner(4, "cp-4")}, agreed: cluster.Saw(true)}, "cp-4 is still a learner of etcd"},
+		{Etcd{voters: 3, Healthy: four[:3], asked: four[:3], learners: []cluster.Member{learner(4, "cp-1")}, agreed: cluster.Saw(true)}, "cp-1 is still a learner of etcd"},
+		{Etcd{voters: 3, Healthy: four[:3], asked: four[:3], learners: []cluster.Member{learner(4, "")}, agreed: cluster.Saw(true)}, "the member without a name at 10.0.0.4, id 0000000000000004, is still a learner of etcd"},
+		{Etcd{voters: 3, Healthy: four[:3], asked: four[:3], agreed: cluster.Saw(false)}, "the members of etcd do not all name the same members"},
+		{Etcd{voters: 3, Healthy: four[:3], asked: four[:1], agreed: cluster.Unseen[bool]("")}, "1 of 3 members of etcd were asked, and 2 have to agree"},
+		{Etcd{voters: 4, Healthy: four[1:3], asked: four, agreed: cluster.Saw(true)}, "2 of 4 members of etcd are healthy, and 3 are needed to remove one"},
+		{Etcd{voters: 3, Healthy: four[:2], asked: four[:3], agreed: cluster.Saw(true)}, "without cp-1 1 of 2 members of etcd would be healthy, and 2 are needed"},
+		{Etcd{voters: 3, Healthy: four[:3], asked: four[:2], agreed: unknown}, "without cp-1 1 of 2 members of etcd would be healthy, and 2 are needed"},
+		{Etcd{voters: 1, Healthy: four[:1], asked: four[:1], agreed: cluster.Saw(true)}, "without cp-1 0 of 0 members of etcd would be healthy, and 1 are needed"},
+		{Etcd{unknown: "timeout", voters: 3, Healthy: four[:3], asked: four[:3], agreed: cluster.Saw(true)}, "the members of etcd are not known: timeout"},
 	} {
-		if got := c.e.WithoutMember("cp-1"); got != c.want {
+		if got := c.e.WithoutMember("cp-1", 1); got != c.want {
 			t.Errorf("%+v: %q, want %q", c.e, got, c.want)
 		}
+	}
+}
+
+// TestWhoDidNotAnswer: right before a member is removed, one whose machine still looks
+// healthy did not answer. It is down, for all that is known.
+func TestWhoDidNotAnswer(t *testing.T) {
+	var nodes []cluster.Node
+	var members []cluster.Member
+	o := cluster.Observed{Machines: map[string]cluster.Machine{}}
+	for i, name := range []string{"cp-1", "cp-2", "cp-3"} {
+		nodes = append(nodes, cluster.Node{Name: name, Role: cluster.ControlPlane, IP: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})})
+		members = append(members, cluster.Member{ID: uint64(i + 1), Name: name})
+		o.Machines[name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}}
+	}
+	o.Members, o.MembersAgree = cluster.Saw(members), cluster.Unseen[bool]("ask cp-2 for the members of etcd: no answer in time")
+	o.MembersAsked = []string{"cp-1", "cp-3"}
+	e := Of(nodes, o)
+	if why := e.WithoutMember("cp-3", 3); why != "without cp-3 1 of 2 members of etcd would be healthy, and 2 are needed" {
+		t.Errorf("cp-3: %q", why)
+	}
+	if why := e.WithoutMember("cp-2", 2); why != "" {
+		t.Errorf("the one that did not answer: %q", why)
+	}
+	if words := e.DescribeRemoval("cp-2"); words != "2 of 3 members are healthy; without that of cp-2 2 of 2, and 2 are needed" {
+		t.Errorf("%q", words)
+	}
+	if len(e.Healthy) != 3 {
+		t.Errorf("what it was made from has %v", e.Healthy)
 	}
 }
 
@@ -67,7 +104,7 @@ func TestOnlyMember(t *testing.T) {
 		"not asked":    {func(e *Etcd) { e.agreed = cluster.Unseen[bool]("timeout") }, false},
 		"another list": {func(e *Etcd) { e.agreed = cluster.Saw(false) }, false},
 		"two voters":   {func(e *Etcd) { e.voters = 2 }, false},
-		"a learner":    {func(e *Etcd) { e.learners = []string{"cp-2"} }, false},
+		"a learner":    {func(e *Etcd) { e.learners = []cluster.Member{{Name: "cp-2"}} }, false},
 		"not healthy":  {func(e *Etcd) { e.Healthy = nil }, false},
 		"another node": {func(e *Etcd) { e.Healthy = []string{"cp-2"} }, false},
 		"lost agreement": {func(e *Etcd) {
@@ -93,15 +130,19 @@ func TestOf(t *testing.T) {
 	nodes := []cluster.Node{node("cp-1", cluster.ControlPlane), node("cp-2", cluster.ControlPlane), node("cp-3", cluster.ControlPlane), node("cp-4", cluster.ControlPlane), node("wk-1", cluster.Worker)}
 	o := cluster.Observed{
 		Machines:     map[string]cluster.Machine{"cp-1": healthy, "cp-2": silent, "cp-3": sick, "cp-4": healthy, "wk-1": healthy},
-		MembersAgree: cluster.Saw(true), MembersAsked: 4,
+		MembersAgree: cluster.Saw(true), MembersAsked: []string{"cp-1", "cp-2", "cp-3", "cp-4"},
 		Members: cluster.Saw([]cluster.Member{{ID: 1, Name: "cp-1"}, {ID: 2, Name: "cp-2"}, {ID: 3, Name: "cp-3"}, {ID: 4, Name: "cp-4"}, {ID: 5, Name: "cp-4"}, {ID: 6, Name: "wk-1"}, {ID: 7, Name: "cp-9", Learner: true}}),
 	}
 	for i := range nodes { // or an address would be that of every member without one
 		nodes[i].IP = netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
 	}
 	e := Of(nodes, o)
-	if e.voters != 6 || !slices.Equal(e.Healthy, []string{"cp-1"}) || !slices.Equal(e.learners, []string{"cp-9"}) || e.asked != 4 || e.unknown != "" {
+	if e.voters != 6 || !slices.Equal(e.Healthy, []string{"cp-1"}) || len(e.learners) != 1 || e.learners[0].Name != "cp-9" || len(e.asked) != 4 || e.unknown != "" {
 		t.Errorf("%+v", e)
+	}
+	o.Members.Value[0].Learner = true
+	if e := Of(nodes, o); e.voters != 5 || len(e.Healthy) != 0 || len(e.learners) != 2 {
+		t.Errorf("a learner votes: %+v", e)
 	}
 	o.Members = cluster.Unseen[[]cluster.Member]("timeout")
 	if e := Of(nodes, o); e.unknown != "timeout" || len(e.Healthy) != 0 {

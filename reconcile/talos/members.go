@@ -45,7 +45,7 @@ type ballot struct {
 // agreement is how far the members of etcd name the same members.
 type agreement struct {
 	agree cluster.Seen[bool] // whether all do
-	asked int                // how many were asked and do; 0 where one does not
+	asked []string           // the nodes whose members answered and do; none where one does not
 }
 
 // goodFor is how long the ballot need not be asked for again when nothing changes.
@@ -73,9 +73,9 @@ type plane struct {
 // The others are asked after it whether they name the same.
 //
 // Known is never empty: before there is an etcd, it is unknown.
-func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder string) (members cluster.Seen[[]cluster.Member], agree cluster.Seen[bool], asked int) {
-	unseen := func(why string) (cluster.Seen[[]cluster.Member], cluster.Seen[bool], int) {
-		return cluster.Unseen[[]cluster.Member](why), cluster.Unseen[bool](why), 0
+func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder string) (members cluster.Seen[[]cluster.Member], agree cluster.Seen[bool], asked []string) {
+	unseen := func(why string) (cluster.Seen[[]cluster.Member], cluster.Seen[bool], []string) {
+		return cluster.Unseen[[]cluster.Member](why), cluster.Unseen[bool](why), nil
 	}
 	planes, turn, last := f.planes(d, founder)
 	var able []plane
@@ -106,7 +106,7 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	}
 	// One that is removed may be joining, which no machine shows that is a member already.
 	if last.known && last.turn == turn && time.Since(last.at) < last.goodFor() && len(d.StillRemoved()) == 0 && isSettled(planes, last.members) {
-		return cluster.Saw(slices.Clone(last.members)), last.agree, last.asked
+		return cluster.Saw(slices.Clone(last.members)), last.agree, slices.Clone(last.asked)
 	}
 	asking, cancel := context.WithTimeout(ctx, allWithin)
 	defer cancel()
@@ -117,7 +117,7 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	if err != nil {
 		return unseen(formatError(err))
 	}
-	return cluster.Saw(slices.Clone(list)), found.agree, found.asked
+	return cluster.Saw(slices.Clone(list)), found.agree, slices.Clone(found.asked)
 }
 
 // Forget implements reconcile.Forgetter: the members of etcd are asked for again,
@@ -172,24 +172,24 @@ func askMembers(ctx context.Context, able []plane) ([]cluster.Member, agreement,
 			}
 		}
 		if len(errs) > 0 { // of those before it
-			return members, agreement{agree: cluster.Unseen[bool](formatError(errs[0])), asked: 1}, nil
+			return members, agreement{agree: cluster.Unseen[bool](formatError(errs[0])), asked: []string{p.node.Name}}, nil
 		}
 		others := slices.DeleteFunc(slices.Clone(able[i+1:]), func(p plane) bool { return !isMember(members, p.node) })
-		return members, compareMembers(ctx, members, others), nil
+		return members, compareMembers(ctx, p.node.Name, members, others), nil
 	}
 	return nil, agreement{}, errors.Join(errs...)
 }
 
-// compareMembers asks the others, side by side, whether they name the same members. It
+// compareMembers asks the others, side by side, whether they name the same members as the first. It
 // is not known of all while a member among them is not asked, or does not answer.
-func compareMembers(ctx context.Context, members []cluster.Member, others []plane) agreement {
+func compareMembers(ctx context.Context, first string, members []cluster.Member, others []plane) agreement {
 	lists, errs := make([][]cluster.Member, len(others)), make([]error, len(others))
 	var all sync.WaitGroup
 	for i, p := range others {
 		all.Go(func() { lists[i], errs[i] = p.link.members(ctx) })
 	}
 	all.Wait()
-	out := agreement{agree: cluster.Saw(true), asked: 1}
+	out := agreement{agree: cluster.Saw(true), asked: []string{first}}
 	if missing := len(members) - len(others) - 1; missing > 0 {
 		out.agree = cluster.Unseen[bool](fmt.Sprintf("%d of %d members cannot be asked", missing, len(members)))
 	}
@@ -200,7 +200,7 @@ func compareMembers(ctx context.Context, members []cluster.Member, others []plan
 		case !sameMembers(members, lists[i]):
 			return agreement{agree: cluster.Saw(false)}
 		default:
-			out.asked++
+			out.asked = append(out.asked, p.node.Name)
 		}
 	}
 	return out

@@ -54,7 +54,7 @@ func TestRemoveMember(t *testing.T) {
 		}
 		b.desired.Spec.Nodes, b.desired.Removed = []cluster.Node{cp(1)}, []cluster.Node{cp(2)}
 		b.until("one is left, and what is removed runs on", func(o cluster.Observed) bool {
-			return o.Members.Known && len(o.Members.Value) == 1 && o.MembersAgree.Value && o.MembersAsked == 1 && o.Machines["cp-2"].Reach == cluster.Configured
+			return o.Members.Known && len(o.Members.Value) == 1 && o.MembersAgree.Value && len(o.MembersAsked) == 1 && o.Machines["cp-2"].Reach == cluster.Configured
 		})
 	})
 }
