@@ -307,6 +307,11 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.LabelNamespace:
 		return r.c.Releases.LabelNamespace(ctx, d, a.Namespace, a.Meta)
 	case action.DeleteVM:
+		if a.Drained {
+			if err := r.c.Nodes.CheckDrained(ctx, d, cluster.Node{Name: a.VM.Node}, len(d.Spec.Nodes) == 1); err != nil {
+				return err
+			}
+		}
 		if err := r.beginDeletion(ctx, d, a); err != nil {
 			return err
 		}
@@ -344,12 +349,12 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.DrainNode:
 		return r.c.Nodes.Drain(ctx, d, a.Node, a.Target, a.How, p)
 	case action.ShutDownVM:
-		if err := r.beginRestart(ctx, d, a.Node, a.Restart, a.Config, a.Pulls, p); err != nil {
+		if err := r.beginRestart(ctx, d, action.RebootNode(a), p); err != nil {
 			return err
 		}
 		return r.c.VMs.ShutDown(ctx, d, a.Node, p)
 	case action.RebootNode:
-		if err := r.beginRestart(ctx, d, a.Node, a.Restart, a.Config, a.Pulls, p); err != nil {
+		if err := r.beginRestart(ctx, d, a, p); err != nil {
 			return err
 		}
 		return r.c.Machines.Reboot(ctx, d, a.Node, a.Restart.Boot, p)
@@ -436,25 +441,32 @@ func (r *Reconciler) noteCanary(a action.ChangeConfig) error {
 
 // beginRestart does what comes before a machine goes down: it gets its new config, if
 // there is one, from the next boot on, with its images, unless it does not work anyway; its etcd gives up leadership, so that the others do
-// not wait for an election; the quorum is looked at once more; and what it is taken down
-// for is noted, so that it is once.
-func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, n cluster.Node, restart cluster.Restart, config cluster.Config, pulls bool, p Progress) error {
-	if config.Digest != "" {
-		if pulls {
+// not wait for an election; whether its node is drained still, and the quorum, are looked at
+// once more, because all that takes its time; and what it is taken down for is noted, so
+// that it is once.
+func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, a action.RebootNode, p Progress) error {
+	n, restart := a.Node, a.Restart
+	if a.Config.Digest != "" {
+		if a.Pulls {
 			if err := r.c.Machines.PullImages(ctx, d.Repository(), n, p); err != nil {
 				return err
 			}
 		}
-		if err := r.c.Machines.Change(ctx, d.Repository(), n, config, true); err != nil {
+		if err := r.c.Machines.Change(ctx, d.Repository(), n, a.Config, true); err != nil {
+			return err
+		}
+	}
+	if n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) > 1 {
+		if err := r.forfeit(ctx, d, n); err != nil {
+			return err
+		}
+	}
+	if !a.Undrained {
+		if err := r.c.Nodes.CheckDrained(ctx, d, n, len(d.Spec.Nodes) == 1); err != nil {
 			return err
 		}
 	}
 	if n.Role == cluster.ControlPlane {
-		if len(d.Spec.ControlPlanes()) > 1 {
-			if err := r.forfeit(ctx, d, n); err != nil {
-				return err
-			}
-		}
 		if err := r.checkEtcd(ctx, d, n, "taken down"); err != nil {
 			return err
 		}

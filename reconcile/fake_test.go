@@ -432,6 +432,8 @@ func (f *fake) Drain(ctx context.Context, _ cluster.Desired, n cluster.Node, tur
 	return nil
 }
 
+func (f *fake) CheckDrained(context.Context, cluster.Desired, cluster.Node, bool) error { return nil }
+
 func (f *fake) Uncordon(ctx context.Context, _ cluster.Desired, n cluster.Node) error {
 	if err := f.act(ctx, "uncordon", n.Name); err != nil {
 		return err

@@ -99,6 +99,10 @@ func (s *steps) Drain(context.Context, cluster.Desired, cluster.Node, string, cl
 	return s.take("drain")
 }
 
+func (s *steps) CheckDrained(context.Context, cluster.Desired, cluster.Node, bool) error {
+	return s.take("see it drained")
+}
+
 func (s *steps) Uncordon(context.Context, cluster.Desired, cluster.Node) error {
 	return s.take("uncordon")
 }
@@ -186,7 +190,7 @@ func TestStepsOfActions(t *testing.T) {
 	chart := cluster.Addon{Name: "a", Chart: cluster.Chart{Repository: "https://charts.example.org", Name: "a", Version: "1"}}
 	pinned, own := chart, chart
 	pinned.Chart.Digest, own.Chart.Path = "pinned", "charts/a"
-	asksEtcd := []string{"forfeit", "forget", "look"}
+	asksEtcd, asksAll := []string{"forfeit", "forget", "look"}, []string{"forfeit", "see it drained", "forget", "look"}
 	for name, c := range map[string]struct {
 		do    action.Action
 		given func(*cluster.Facts) // what is in the journal before
@@ -243,19 +247,24 @@ func TestStepsOfActions(t *testing.T) {
 		"the first config":            {do: action.ChangeConfig{Node: wk, Config: config, First: true}, want: []string{"change config"}, ok: true},
 		"the first config, unwritten": {do: action.ChangeConfig{Node: wk, Config: config, First: true}, fails: "journal"},
 
-		"shut down":                       {do: action.ShutDownVM{Node: cp}, want: append(slices.Clone(asksEtcd), "shut down"), ok: true},
-		"shut down a worker":              {do: action.ShutDownVM{Node: wk}, want: []string{"shut down"}, ok: true},
-		"shut down without etcd":          {do: action.ShutDownVM{Node: cp}, few: true, want: asksEtcd},
-		"shut down, unwritten":            {do: action.ShutDownVM{Node: cp}, fails: "journal", want: asksEtcd},
-		"reboot one that does not work":   {do: action.RebootNode{Node: cp, Config: config}, want: append([]string{"stage"}, append(slices.Clone(asksEtcd), "reboot")...), ok: true},
-		"reboot":                          {do: action.RebootNode{Node: cp, Config: config, Pulls: true}, want: append([]string{"pull images", "stage"}, append(slices.Clone(asksEtcd), "reboot")...), ok: true},
-		"reboot, and it does not stage":   {do: action.RebootNode{Node: cp, Config: config, Pulls: true}, fails: "stage", want: []string{"pull images", "stage"}},
-		"reboot, and it leads etcd":       {do: action.RebootNode{Node: cp}, fails: "forfeit", want: append(slices.Clone(asksEtcd), "reboot"), ok: true},
-		"remove a member":                 {do: action.RemoveMember{Node: cp, Answers: true}, want: append(slices.Clone(asksEtcd), "remove member"), ok: true},
-		"remove a member, which may lead": {do: action.RemoveMember{Node: cp, Answers: true}, fails: "forfeit", want: append(slices.Clone(asksEtcd), "remove member"), ok: true},
-		"remove a dead member":            {do: action.RemoveMember{Node: cp}, want: []string{"forget", "look", "remove member"}, ok: true},
-		"remove a member etcd needs":      {do: action.RemoveMember{Node: cp}, few: true, want: []string{"forget", "look"}},
-		"remove a lost member, unwritten": {do: action.RemoveMember{Node: cp}, given: func(f *cluster.Facts) { f.Forget(cluster.Forgotten{Node: "cp-1"}) }, fails: "journal", want: []string{"forget", "look"}},
+		"shut down":                        {do: action.ShutDownVM{Node: cp}, want: append(slices.Clone(asksAll), "shut down"), ok: true},
+		"shut down a worker":               {do: action.ShutDownVM{Node: wk}, want: []string{"see it drained", "shut down"}, ok: true},
+		"shut down without etcd":           {do: action.ShutDownVM{Node: cp}, few: true, want: asksAll},
+		"shut down, unwritten":             {do: action.ShutDownVM{Node: cp}, fails: "journal", want: asksAll},
+		"reboot one that does not work":    {do: action.RebootNode{Node: cp, Config: config, Undrained: true}, want: append([]string{"stage"}, append(slices.Clone(asksEtcd), "reboot")...), ok: true},
+		"reboot":                           {do: action.RebootNode{Node: cp, Config: config, Pulls: true}, want: append([]string{"pull images", "stage"}, append(slices.Clone(asksAll), "reboot")...), ok: true},
+		"reboot, and it does not stage":    {do: action.RebootNode{Node: cp, Config: config, Pulls: true}, fails: "stage", want: []string{"pull images", "stage"}},
+		"reboot, and it leads etcd":        {do: action.RebootNode{Node: cp}, fails: "forfeit", want: append(slices.Clone(asksAll), "reboot"), ok: true},
+		"shut down, and it is in service":  {do: action.ShutDownVM{Node: cp, Config: config, Pulls: true}, fails: "see it drained", want: []string{"pull images", "stage", "forfeit", "see it drained"}},
+		"shut down what cannot be drained": {do: action.ShutDownVM{Node: wk, Undrained: true}, fails: "see it drained", want: []string{"shut down"}, ok: true},
+		"reboot a worker in service":       {do: action.RebootNode{Node: wk}, fails: "see it drained", want: []string{"see it drained"}},
+		"delete what is drained":           {do: action.DeleteVM{VM: cluster.VM{Node: "wk-9"}, Drained: true}, want: []string{"see it drained", "delete"}, ok: true},
+		"delete what is in service":        {do: action.DeleteVM{VM: cluster.VM{Node: "wk-9"}, Drained: true}, fails: "see it drained", want: []string{"see it drained"}},
+		"remove a member":                  {do: action.RemoveMember{Node: cp, Answers: true}, want: append(slices.Clone(asksEtcd), "remove member"), ok: true},
+		"remove a member, which may lead":  {do: action.RemoveMember{Node: cp, Answers: true}, fails: "forfeit", want: append(slices.Clone(asksEtcd), "remove member"), ok: true},
+		"remove a dead member":             {do: action.RemoveMember{Node: cp}, want: []string{"forget", "look", "remove member"}, ok: true},
+		"remove a member etcd needs":       {do: action.RemoveMember{Node: cp}, few: true, want: []string{"forget", "look"}},
+		"remove a lost member, unwritten":  {do: action.RemoveMember{Node: cp}, given: func(f *cluster.Facts) { f.Forget(cluster.Forgotten{Node: "cp-1"}) }, fails: "journal", want: []string{"forget", "look"}},
 
 		"delete a worker that leaves":   {do: action.DeleteVM{Node: wk}, want: []string{"delete"}, ok: true},
 		"delete, unwritten":             {do: action.DeleteVM{Node: wk}, fails: "journal"},

@@ -134,7 +134,11 @@ type Nodes interface {
 	// are evicted as their budgets allow. One that somebody else cordoned is an error,
 	// and pods that do not leave in time are one; the node is in service again then.
 	Drain(ctx context.Context, d cluster.Desired, n cluster.Node, turn string, how cluster.Drain, p Progress) error
-	// Uncordon puts a node back into service that Drain took out of it.
+	// CheckDrained returns an error unless a node is as Drain left it, right before its
+	// machine goes down; stay: with its pods. What voids its drain is noted.
+	CheckDrained(ctx context.Context, d cluster.Desired, n cluster.Node, stay bool) error
+	// Uncordon puts a node back into service that Drain took out of it, but for a cordon
+	// that was there before.
 	Uncordon(ctx context.Context, d cluster.Desired, n cluster.Node) error
 	// DeleteNode deletes the Node object of a node whose machine is not there any longer.
 	DeleteNode(ctx context.Context, d cluster.Desired, n cluster.Node) error

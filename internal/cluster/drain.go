@@ -13,6 +13,9 @@ const (
 	// AnnotationDrained holds the boot id of the machine that was drained: one that
 	// has booted since runs pods again.
 	AnnotationDrained = "talos-agent.dev/drained"
+	// AnnotationAdopted is on a node that somebody had cordoned before the agent took it
+	// out of service: that cordon stays when the agent is done with the node.
+	AnnotationAdopted = "talos-agent.dev/adopted"
 )
 
 // TurnRemoval is what AnnotationTurn holds of a node that is removed from the cluster.
@@ -25,8 +28,8 @@ type Drain struct {
 	// Delete deletes the pods that are left then, whatever their disruption budgets
 	// allow. Without it the drain fails, and the node returns to service.
 	Delete bool
-	// Adopt takes over a cordon that is not the agent's: the node does not return to
-	// service.
+	// Adopt drains a node although somebody else has cordoned it, whose cordon it keeps
+	// whatever becomes of the drain.
 	Adopt bool
 	// Stay: the node is cordoned, and its pods stay, because there is no other node for
 	// them.

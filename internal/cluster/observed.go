@@ -428,6 +428,9 @@ type KubeNode struct {
 	// Drained is the boot id of the machine at the time the agent had drained it; "" :
 	// it has not.
 	Drained string
+	// Adopted: somebody had cordoned it before the agent took it out of service, and it
+	// stays so.
+	Adopted bool
 	// BootID identifies the boot of the machine that its kubelet reports from.
 	BootID string
 	// UUID is the SMBIOS UUID of the machine that its kubelet reports from, in lower

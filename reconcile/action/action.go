@@ -161,11 +161,11 @@ type (
 
 	// DeleteVM stops a VM of ours and deletes it with its disks. Node is who leaves with it, none
 	// where the whole cluster is destroyed. Votes: it may be a control plane's, whose member of
-	// etcd must have left.
+	// etcd must have left. Drained: its node was, and is to be so still.
 	DeleteVM struct {
-		VM    cluster.VM
-		Node  cluster.Node
-		Votes bool
+		VM             cluster.VM
+		Node           cluster.Node
+		Votes, Drained bool
 	}
 
 	// ChangeVM corrects what of a node's VM can be corrected as it is, running or
@@ -242,8 +242,12 @@ type (
 		Undrained bool
 	}
 
-	// UncordonNode puts a node back into service.
-	UncordonNode struct{ Node cluster.Node }
+	// UncordonNode puts a node back into service. Adopted: it stays cordoned, as somebody
+	// had it before.
+	UncordonNode struct {
+		Node    cluster.Node
+		Adopted bool
+	}
 
 	// RemoveMember removes a member from etcd, for ever. Answers: its machine does, and
 	// gives up leadership first.
@@ -407,7 +411,11 @@ func (a RebootNode) Info() Info {
 
 // Info implements Action.
 func (a UncordonNode) Info() Info {
-	return infoOfNode(cluster.UncordonNode, a.Node, fmt.Sprintf("put %s back into service", a.Node.Name))
+	words := fmt.Sprintf("put %s back into service", a.Node.Name)
+	if a.Adopted {
+		words = fmt.Sprintf("end the turn of %s, and leave it cordoned, as somebody had it before", a.Node.Name)
+	}
+	return infoOfNode(cluster.UncordonNode, a.Node, words)
 }
 
 // Info implements Action.

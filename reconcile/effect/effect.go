@@ -120,10 +120,11 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		}
 	case action.DrainNode:
 		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) {
+			kn.Adopted = kn.Cordoned && (kn.Adopted || kn.Turn == "")
 			kn.Cordoned, kn.Turn, kn.Drained = true, a.Target, cmp.Or(o.Machines[a.Node.Name].BootID, kn.BootID)
 		})
 	case action.UncordonNode:
-		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Turn, kn.Drained = false, "", "" })
+		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Adopted, kn.Turn, kn.Drained = kn.Adopted, false, "", "" })
 	case action.LabelNode:
 		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Meta, kn.Owned, kn.SetBy = a.Node.Meta(), a.Node.Meta().Noted(), nil })
 	case action.ShutDownVM:

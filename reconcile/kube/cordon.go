@@ -25,9 +25,9 @@ const patchTries = 10
 
 var errNoNode = errors.New("there is no Node object of this name")
 
-// Uncordon puts a node back into service: its cordon and the annotations of a turn are
-// removed. A node that is not there, or was not taken out of service by the agent, is
-// left as it is. What it returns is no more than that Kubernetes cannot be asked or
+// Uncordon ends the turn of a node: its cordon and the annotations of a turn are removed, or
+// these alone, where somebody had cordoned it before. A node that is not there, or was not
+// taken out of service by the agent, is left as it is. What it returns is no more than that Kubernetes cannot be asked or
 // refuses: it can be called again.
 func (k *Cluster) Uncordon(ctx context.Context, d cluster.Desired, n cluster.Node) error {
 	ctx, leave, err := k.enter(ctx)
@@ -47,7 +47,11 @@ func (c *changer) uncordon(ctx context.Context, name string) error {
 		if node.Annotations[cluster.AnnotationTurn] == "" {
 			return nil, nil
 		}
-		return patchNode(nil, map[string]any{cluster.AnnotationTurn: nil, cluster.AnnotationDrained: nil}), nil
+		var unschedulable any
+		if isAdopted(node) {
+			unschedulable = true
+		}
+		return patchNode(unschedulable, map[string]any{cluster.AnnotationTurn: nil, cluster.AnnotationDrained: nil, cluster.AnnotationAdopted: nil}), nil
 	})
 	switch {
 	case errors.Is(err, errNoNode):
@@ -58,12 +62,18 @@ func (c *changer) uncordon(ctx context.Context, name string) error {
 	return nil
 }
 
+// isAdopted reports whether a Node has a cordon of somebody else that the agent drained it
+// behind.
+func isAdopted(node *corev1.Node) bool {
+	return node.Spec.Unschedulable && node.Annotations[cluster.AnnotationAdopted] != ""
+}
+
 // cordon takes the node out of service for the turn, unless it already is, and returns
 // the Node as it is then. A Node that is cordoned without an annotation of ours is
 // somebody else's.
 func (dr *drainer) cordon(ctx context.Context) (*corev1.Node, error) {
 	return dr.alterNode(ctx, dr.node, func(node *corev1.Node) (patch, error) {
-		turn, drained := node.Annotations[cluster.AnnotationTurn], node.Annotations[cluster.AnnotationDrained]
+		turn := node.Annotations[cluster.AnnotationTurn]
 		switch {
 		case node.Spec.Unschedulable && turn == "" && !dr.how.Adopt:
 			return nil, fault.WithHint(cluster.ErrCordonedByOthers,
@@ -72,13 +82,16 @@ func (dr *drainer) cordon(ctx context.Context) (*corev1.Node, error) {
 			return nil, errors.New("its kubelet has not reported a boot id yet")
 		case node.Spec.Unschedulable && turn == dr.turn:
 			return nil, nil
+		case node.Spec.Unschedulable && turn == "":
+			return patchNode(true, map[string]any{cluster.AnnotationTurn: dr.turn, cluster.AnnotationAdopted: "true"}), nil
 		case node.Spec.Unschedulable:
 			return patchNode(true, map[string]any{cluster.AnnotationTurn: dr.turn}), nil
 		}
-		dr.own = true
 		annotations := map[string]any{cluster.AnnotationTurn: dr.turn}
-		if drained != "" {
-			annotations[cluster.AnnotationDrained] = nil // pods may run on it since
+		for _, key := range []string{cluster.AnnotationDrained, cluster.AnnotationAdopted} {
+			if node.Annotations[key] != "" {
+				annotations[key] = nil // it was put back into service since
+			}
 		}
 		return patchNode(true, annotations), nil
 	})
@@ -163,7 +176,7 @@ func (k *Cluster) settleNode(ctx context.Context, name string, wrote *corev1.Nod
 		if wrote == nil || !there {
 			return !there
 		}
-		return have.Cordoned == want.Cordoned && have.Turn == want.Turn && have.Drained == want.Drained && reflect.DeepEqual(have.Owned, want.Owned)
+		return have.Cordoned == want.Cordoned && have.Turn == want.Turn && have.Drained == want.Drained && have.Adopted == want.Adopted && reflect.DeepEqual(have.Owned, want.Owned)
 	})
 }
 

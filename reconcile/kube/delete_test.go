@@ -44,7 +44,8 @@ func TestDeleteNode(t *testing.T) {
 }
 
 // TestDrainAdoptsACordon: a node that is to be removed is drained although somebody
-// cordoned it before.
+// cordoned it before, and stays cordoned when it is not removed after all. A cordon that is
+// the agent's own goes with its turn, also where that one came after theirs.
 func TestDrainAdoptsACordon(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
 		b.patchNode("wk-1", `{"spec":{"unschedulable":true}}`)
@@ -55,5 +56,28 @@ func TestDrainAdoptsACordon(t *testing.T) {
 			t.Error(err)
 		}
 		b.mustBe(true, turn, "boot-1")
+		if n := b.look().Nodes.Value["wk-1"]; !n.Adopted {
+			t.Errorf("seen is %+v", n)
+		}
+		uncordon := func() {
+			if err := b.cluster.Uncordon(context.Background(), b.desired, cluster.Node{Name: "wk-1"}); err != nil {
+				t.Error(err)
+			}
+		}
+		uncordon()
+		b.mustBe(true, "", "")
+		if n := b.look().Nodes.Value["wk-1"]; n.Adopted || !n.Cordoned {
+			t.Errorf("seen is %+v", n)
+		}
+		if err := b.drain(cluster.Drain{Adopt: true}); err != nil {
+			t.Error(err)
+		}
+		b.patchNode("wk-1", `{"spec":{"unschedulable":false}}`)
+		if err := b.drain(cluster.Drain{Adopt: true}); err != nil {
+			t.Error(err)
+		}
+		b.mustBe(true, turn, "boot-1")
+		uncordon()
+		b.mustBe(false, "", "")
 	})
 }

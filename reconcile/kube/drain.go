@@ -45,9 +45,9 @@ const (
 //   - cluster.ErrCordonedByOthers: the cordon is not ours, nothing was changed;
 //   - cluster.ErrUncordoned: somebody put the node back into service, nothing more was
 //     evicted;
-//   - cluster.ErrUndrained: pods are left. Without how.Delete the cordon is removed if
-//     this call set it; with it, the node stays cordoned, because most of its pods are
-//     somewhere else by then;
+//   - cluster.ErrUndrained: pods are left. Without how.Delete the turn ends as by Uncordon,
+//     whichever call has begun it; with it, the node stays cordoned, because most of its
+//     pods are somewhere else by then;
 //   - the machine has restarted meanwhile, so that its pods run again, or has not
 //     reported a boot id yet: then nothing was changed.
 //
@@ -81,7 +81,6 @@ type drainer struct {
 	deadline time.Time // until pods are deleted, or the drain is given up
 	deleting bool      // against the budgets, since the first deadline
 
-	own         bool      // this call has cordoned the node
 	uid         types.UID // of the Node
 	boot        string    // boot id of the machine when the drain began
 	unreachable bool      // Kubernetes does not reach the node
@@ -118,11 +117,8 @@ func (dr *drainer) run(ctx context.Context) error {
 	return dr.mark(ctx)
 }
 
-// giveUp puts the node back into service, if this call took it out, and returns why.
+// giveUp puts the node back into service, unless somebody else took it out, and returns why.
 func (dr *drainer) giveUp(ctx context.Context, why error) error {
-	if !dr.own {
-		return why
-	}
 	if err := dr.uncordon(ctx, dr.node); err != nil {
 		return fault.WithHint(fmt.Errorf("%w; and it stays cordoned: %w", why, err), fault.HintOf(why))
 	}

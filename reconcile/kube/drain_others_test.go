@@ -172,6 +172,27 @@ func TestDrainInterrupted(t *testing.T) {
 	})
 }
 
+// TestDrainGivenUpAfterARestart: a drain that another agent began is given up as one's own,
+// as often as it is tried: each time the node returns to service.
+func TestDrainGivenUpAfterARestart(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		b.addPod("db", nil)
+		b.refuseAll("db")
+		ctx, cancel := context.WithTimeout(context.Background(), 12*time.Second)
+		defer cancel()
+		if err := b.drainWith(ctx, cluster.Drain{}); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+		b.mustBe(true, turn, "")
+		for range 2 {
+			if err := b.drain(cluster.Drain{}); !errors.Is(err, cluster.ErrUndrained) {
+				t.Errorf("%v", err)
+			}
+			b.mustBe(false, "", "")
+		}
+	})
+}
+
 // TestDrainFaults: whatever happens to one request, the node is drained, and no pod is
 // evicted on another node.
 func TestDrainFaults(t *testing.T) {

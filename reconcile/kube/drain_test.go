@@ -26,13 +26,17 @@ import (
 // trimmed.
 func TestNodesOfATurn(t *testing.T) {
 	n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n", Annotations: map[string]string{
-		cluster.AnnotationTurn: "up\x1b[2Jgrade", cluster.AnnotationDrained: "boot-1", "other": strings.Repeat("x", 1000)}}}
+		cluster.AnnotationTurn: "up\x1b[2Jgrade", cluster.AnnotationDrained: "boot-1", cluster.AnnotationAdopted: "true", "other": strings.Repeat("x", 1000)}}}
 	n.Spec.Unschedulable, n.Status.NodeInfo.BootID = true, "boot-2"
-	want := cluster.KubeNode{Name: "n", Why: "its kubelet has not reported yet", Cordoned: true, Turn: "up [2Jgrade", Drained: "boot-1", BootID: "boot-2"}
+	want := cluster.KubeNode{Name: "n", Why: "its kubelet has not reported yet", Cordoned: true, Turn: "up [2Jgrade", Drained: "boot-1", BootID: "boot-2", Adopted: true}
 	for _, obj := range []any{n, plainReader.trimNode(n)} {
 		if got, err := plainReader.nodeOf(obj); err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%+v, %v", got, err)
 		}
+	}
+	n.Spec.Unschedulable, want.Cordoned, want.Adopted = false, false, false // whoever had it is done with it
+	if got, err := plainReader.nodeOf(n); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("in service: %+v, %v", got, err)
 	}
 	if body, err := json.Marshal(plainReader.trimNode(n)); err != nil || len(body) > 1000 {
 		t.Errorf("trimmed it has %d bytes, %v", len(body), err)
@@ -147,17 +151,25 @@ func TestDrainWaitsForBudgets(t *testing.T) {
 	})
 }
 
-// TestDrainTimeout: the node returns to service, unless the cordon was there before.
+// TestDrainTimeout: the node returns to service, also when an agent that has ended cordoned
+// it; a cordon of somebody else stays.
 func TestDrainTimeout(t *testing.T) {
-	for _, before := range []bool{false, true} {
+	for before, stays := range map[string]bool{
+		"": false,
+		`{"metadata":{"annotations":{"talos-agent.dev/turn":"reboot"}},"spec":{"unschedulable":true}}`:                                    false,
+		`{"metadata":{"annotations":{"talos-agent.dev/turn":"upgrade"}},"spec":{"unschedulable":true}}`:                                   false,
+		`{"metadata":{"annotations":{"talos-agent.dev/turn":"upgrade","talos-agent.dev/adopted":"true"}},"spec":{"unschedulable":true}}`:  true,
+		`{"metadata":{"annotations":{"talos-agent.dev/turn":"upgrade","talos-agent.dev/adopted":"true"}},"spec":{"unschedulable":false}}`: false,
+		`{"spec":{"unschedulable":true}}`: true,
+	} {
 		onDrains(t, 1, func(b *drains) {
 			b.addPod("db", nil)
 			b.refuseAll("db")
-			if before {
-				b.patchNode("wk-1", `{"metadata":{"annotations":{"talos-agent.dev/turn":"upgrade"}},"spec":{"unschedulable":true}}`)
+			if before != "" {
+				b.patchNode("wk-1", before)
 			}
 			began := time.Now()
-			err := b.drain(cluster.Drain{})
+			err := b.drain(cluster.Drain{Adopt: true})
 			if !errors.Is(err, cluster.ErrUndrained) || !strings.HasPrefix(err.Error(), "drain wk-1: pods are left on the node after 5m0s: default/db (The disruption budget db needs 1 ") {
 				t.Errorf("%v", err)
 			}
@@ -167,10 +179,9 @@ func TestDrainTimeout(t *testing.T) {
 			if took := time.Since(began); took < 5*time.Minute || took > 5*time.Minute+10*time.Second {
 				t.Errorf("it took %v", took)
 			}
-			if before {
-				b.mustBe(true, turn, "")
-			} else {
-				b.mustBe(false, "", "")
+			b.mustBe(stays, "", "")
+			if n := b.node("wk-1"); n.Annotations[cluster.AnnotationAdopted] != "" {
+				t.Errorf("annotations %v", n.Annotations)
 			}
 		})
 	}

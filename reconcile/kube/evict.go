@@ -63,6 +63,23 @@ func (dr *drainer) due() []*evicted {
 // What came to the node after the first time is taken too, unless it tolerates a
 // cordon: it would come back as often as it was evicted.
 func (dr *drainer) choose(ctx context.Context, first bool) error {
+	pods, err := dr.listEvictable(ctx, first)
+	if err != nil {
+		return err
+	}
+	for _, p := range pods {
+		dr.pods[p.UID] = &evicted{pod: p}
+	}
+	dr.total += len(dr.pods)
+	if lost := dr.describeLost(); lost != "" {
+		dr.k.log.Warn("a drain deletes pods that no controller starts again", logging.Node, dr.node, logging.Detail, lost)
+	}
+	return nil
+}
+
+// listEvictable returns the pods on the node that a drain has end, be it at its first look
+// or later.
+func (dr *drainer) listEvictable(ctx context.Context, first bool) ([]corev1.Pod, error) {
 	var chosen *drain.PodDeleteList
 	err := dr.insist(ctx, func(ctx context.Context, set kubernetes.Interface) error {
 		helper := &drain.Helper{
@@ -79,16 +96,9 @@ func (dr *drainer) choose(ctx context.Context, first bool) error {
 		return errors.Join(errs...)
 	})
 	if err != nil {
-		return fmt.Errorf("choose the pods to evict: %w", kubeError(err))
+		return nil, fmt.Errorf("choose the pods to evict: %w", kubeError(err))
 	}
-	for _, p := range chosen.Pods() {
-		dr.pods[p.UID] = &evicted{pod: p}
-	}
-	dr.total += len(dr.pods)
-	if lost := dr.describeLost(); lost != "" {
-		dr.k.log.Warn("a drain deletes pods that no controller starts again", logging.Node, dr.node, logging.Detail, lost)
-	}
-	return nil
+	return chosen.Pods(), nil
 }
 
 // toleratesCordon reports whether the scheduler may put a pod on a node that is cordoned.

@@ -55,7 +55,7 @@ func (r nodeReader) trimNode(obj any) any {
 	owned := r.ownedOf(n)
 	small.Labels, small.Spec.Taints = r.pick(n.Labels, owned.Labels), r.taintsOf(n, owned)
 	small.Annotations = r.pick(n.Annotations, owned.Annotations)
-	for _, key := range []string{cluster.AnnotationTurn, cluster.AnnotationDrained, cluster.AnnotationOwned} {
+	for _, key := range []string{cluster.AnnotationTurn, cluster.AnnotationDrained, cluster.AnnotationAdopted, cluster.AnnotationOwned} {
 		if v, ok := n.Annotations[key]; ok {
 			metav1.SetMetaDataAnnotation(&small.ObjectMeta, key, v)
 		}
@@ -98,7 +98,7 @@ func (r nodeReader) nodeOf(obj any) (cluster.KubeNode, error) {
 	n := cluster.KubeNode{Name: o.Name, Kubelet: o.Status.NodeInfo.KubeletVersion, Why: "its kubelet has not reported yet",
 		Cordoned: o.Spec.Unschedulable, BootID: o.Status.NodeInfo.BootID, UUID: strings.ToLower(o.Status.NodeInfo.SystemUUID), Address: addressOf(o),
 		Turn: kubeapi.Sanitize(o.Annotations[cluster.AnnotationTurn]), Drained: kubeapi.Sanitize(o.Annotations[cluster.AnnotationDrained]),
-		Meta: r.metaOf(o, owned), Owned: owned, Created: o.CreationTimestamp.Time}
+		Adopted: isAdopted(o), Meta: r.metaOf(o, owned), Owned: owned, Created: o.CreationTimestamp.Time}
 	for _, c := range o.Status.Conditions {
 		if c.Type != corev1.NodeReady {
 			continue

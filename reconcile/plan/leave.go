@@ -223,7 +223,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if m.hostUsable(n.Name, m.o.Hosts[vm.Host], vm.Host) {
-		m.do(action.DeleteVM{VM: vm, Node: n, Votes: founded && !m.isWorker(n)})
+		m.do(action.DeleteVM{VM: vm, Node: n, Votes: founded && !m.isWorker(n), Drained: m.isOwnNode(n) && kn.BootID != "" && !vm.Deleting})
 	}
 }
 

@@ -99,6 +99,9 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	drifts, kn := m.turnOf(n), m.o.Nodes.Value[n.Name]
 	ready := m.plan.Phases[n.Name] == cluster.PhaseReady
 	switch {
+	case kn.Turn != "" && kn.Adopted && !n.Locked: // it was drained for a removal that is called off
+		m.do(action.UncordonNode{Node: n, Adopted: true})
+		return
 	case len(drifts) == 0, m.isHeld() && kn.Turn != "":
 		if kn.Turn != "" && ready && !n.Locked {
 			m.do(action.UncordonNode{Node: n})

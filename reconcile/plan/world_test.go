@@ -989,6 +989,8 @@ func (w *world) editKubeNode(t *testing.T, kn *cluster.KubeNode, words []string)
 			kn.Cordoned = v == "" || v == "true"
 		case "turn":
 			kn.Turn = v
+		case "adopted":
+			kn.Adopted = true
 		case "drained":
 			kn.Drained = v
 		case "uuid":

@@ -65,6 +65,10 @@ func (n nodes) Drain(ctx context.Context, d cluster.Desired, node cluster.Node, 
 	return n.c.Drain(ctx, d, node, turn, how, p)
 }
 
+func (n nodes) CheckDrained(ctx context.Context, d cluster.Desired, node cluster.Node, stay bool) error {
+	return n.c.CheckDrained(ctx, d, node, stay)
+}
+
 func (n nodes) DeleteNode(ctx context.Context, d cluster.Desired, node cluster.Node) error {
 	return n.c.DeleteNode(ctx, d, node)
 }
