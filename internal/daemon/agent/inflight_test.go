@@ -117,6 +117,54 @@ func TestPeopleInADrain(t *testing.T) {
 	})
 }
 
+// TestPeopleBetweenDrainAndRestart: a node is drained, its shutdown fails, and the agent is
+// stopped. Meanwhile somebody puts the node back into service, a pod comes to it, and they
+// cordon it again. Nothing on the Node shows that: the next agent finds the pod, and evicts it
+// before the machine goes down.
+func TestPeopleBetweenDrainAndRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		s.watchTurns(sz)
+		api, node := netip.MustParseAddr("10.10.0.11"), "dev-wk-1"
+		s.Lab.World.Inject(world.Fault{Op: "POST /nodes/{node}/qemu/{vmid}/status/shutdown", Kind: world.Answer, Status: 500, Text: "can't lock file", Times: 1000})
+		files := sz.Files()
+		changed(t, files, "inventory/dev/nodes.yaml", "ip: 10.10.0.41, cpu: 4", "ip: 10.10.0.41, cpu: 6")
+		s.Push(files, "more cores")
+		s.Until(time.Hour, "it is not shut down", func(st cluster.Status) bool {
+			return waitFor(st, node, cluster.ActionFailed) != "" && slices.Equal(s.cordoned(), []string{node})
+		})
+		d, err := s.desired()
+		must(err)
+		s.Halt()
+		for _, step := range []struct{ method, path, body string }{
+			{http.MethodPatch, "/api/v1/nodes/" + node, `{"spec":{"unschedulable":null}}`},
+			{http.MethodPost, "/api/v1/namespaces/default/pods", `{"apiVersion":"v1","kind":"Pod","metadata":{"name":"late"},"spec":{"nodeName":"` + node + `","containers":[{"name":"late","image":"registry.example.org/late:1"}]}}`},
+			{http.MethodPatch, "/api/v1/nodes/" + node, `{"spec":{"unschedulable":true}}`},
+		} {
+			must(s.askKube(d, api, step.method, step.path, step.body))
+		}
+		s.Lab.World.Heal()
+		s.Boot()
+		s.UntilReady(time.Hour)
+		if vm, _ := s.Lab.PVE.VM(s.vmidOf(node)); vm.Config["cores"] != "6" {
+			t.Errorf("%v", vm.Config)
+		}
+		if s.has("", "pods", "default", "late") {
+			t.Error("the pod was not evicted")
+		}
+		if got := s.cordoned(); len(got) > 0 {
+			t.Errorf("left cordoned: %v", got)
+		}
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
 // TestUnhealthyControlPlanesHoldTurns: with two of five control planes away a change takes
 // none down, and the status names who is away, also when one of them is back: a node that
 // is not Ready has spent the budget. When both are, the change rolls.

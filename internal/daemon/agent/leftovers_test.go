@@ -26,19 +26,34 @@ func (s *sim) kubectl(server netip.Addr, method, path, body string) {
 	}
 }
 
-// tryKubectl is kubectl of a cluster that may not answer.
-func (s *sim) tryKubectl(server netip.Addr, method, path, body string) error {
-	s.T.Helper()
+// desired is what the agent makes of the repository, with its credentials.
+func (s *sim) desired() (cluster.Desired, error) {
 	c, ok := s.Cluster().(interface {
 		Desired() (cluster.Desired, bool)
 	})
 	if !ok {
-		return errors.New("a cluster has no credentials")
+		return cluster.Desired{}, errors.New("a cluster has no credentials")
 	}
 	d, ok := c.Desired()
 	if !ok {
-		return errors.New("there are no credentials yet")
+		return cluster.Desired{}, errors.New("there are no credentials yet")
 	}
+	return d, nil
+}
+
+// tryKubectl is kubectl of a cluster that may not answer.
+func (s *sim) tryKubectl(server netip.Addr, method, path, body string) error {
+	s.T.Helper()
+	d, err := s.desired()
+	if err != nil {
+		return err
+	}
+	return s.askKube(d, server, method, path, body)
+}
+
+// askKube is kubectl with credentials that an agent, which may have ended since, gave out.
+func (s *sim) askKube(d cluster.Desired, server netip.Addr, method, path, body string) error {
+	s.T.Helper()
 	pair, err := tls.X509KeyPair(d.Access.Kube.Cert.Reveal(), d.Access.Kube.Key.Reveal())
 	must(err)
 	roots := x509.NewCertPool()
@@ -51,6 +66,9 @@ func (s *sim) tryKubectl(server netip.Addr, method, path, body string) error {
 	must(err)
 	req.Header.Set("Accept", "application/json")
 	req.Header.Set("Content-Type", "application/merge-patch+json")
+	if method == http.MethodPost {
+		req.Header.Set("Content-Type", "application/json")
+	}
 	resp, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return err
