@@ -109,7 +109,7 @@ const (
 
 // Restart is one time that the agent took a node down to change it.
 type Restart struct {
-	Target   string    `json:"target"`   // digest of what was to change
+	Target   string    `json:"target"`   // what was to change, as on its Node object
 	Boot     string    `json:"boot"`     // id of the boot that it ended
 	Revision Revision  `json:"revision"` // that was in force
 	At       time.Time `json:"at,omitzero"`

@@ -27,9 +27,9 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 		host, _, _ := strings.Cut(r.Subject, "/")
 		Of(d, o, action.UploadImage{Image: d.Image, Host: host})
 	case cluster.DrainNode:
-		target := "forecast" // of a turn nothing more is asked
-		if leaves {
-			target = cluster.TurnRemoval
+		target := cluster.TurnRemoval
+		if n, stays := d.Spec.Node(r.Subject); stays && !leaves {
+			target = drift.SettledDigest(*d, n) // as far as is known it is for what the inventory has now
 		}
 		Of(d, o, action.DrainNode{Node: cluster.Node{Name: r.Subject}, Target: target})
 	case cluster.RemoveMember:

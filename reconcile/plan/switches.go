@@ -41,9 +41,9 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	_, known := m.o.Facts.Settled[n.Name]
 	_, joined := m.o.Nodes.Value[n.Name]
 	switch {
-	case i.Kind == cluster.UncordonNode, m.isUnfinished(n):
+	case i.Kind == cluster.UncordonNode, m.forgets(n.Name), m.isUnfinished(n), i.Kind == cluster.StartVM && m.isTakenDown(n):
 		return false
-	case !known && (!m.o.Facts.WasReady() || m.o.VMs[n.Name].Presence == cluster.Absent || m.o.Nodes.Known && !joined && isMaking(i.Kind)):
+	case !known && (!m.o.Facts.WasReady() && !m.o.Facts.Lost || m.o.VMs[n.Name].Presence == cluster.Absent || m.o.Nodes.Known && !joined && isMaking(i.Kind)):
 		return false // it is made
 	case i.Kind == cluster.LabelNode && i.Change == "":
 		return false // it only notes what is there
@@ -76,16 +76,28 @@ func isMaking(kind cluster.ActionKind) bool {
 	return kind == cluster.CreateVM || kind == cluster.StartVM || kind == cluster.ResumeVM || kind == cluster.ApplyConfig
 }
 
-// isUnfinished reports whether a turn of a node was begun and has not ended: it is drained for one
-// that has not taken it down yet, or it was taken down, and is not Ready since, or still has to be
-// seen with its change at the same revision.
+// isUnfinished reports whether a turn of a node was begun for what the inventory has of it, and has
+// not ended: it is drained for that and not taken down yet, or it was taken down for it, and is not
+// Ready since, or still has to be seen with its change at the same revision. One that is drained to
+// be replaced is until it need not be.
 func (m *planner) isUnfinished(n cluster.Node) bool {
-	turn := m.o.Nodes.Value[n.Name].Turn
+	turn, want := m.o.Nodes.Value[n.Name].Turn, wantOf(m.d, n)
 	r, restarted := m.o.Facts.Restarts[n.Name]
-	if !restarted {
-		return turn != ""
+	switch {
+	case turn == cluster.TurnRemoval:
+		return drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts) || m.isDead(n.Name)
+	case isFor(turn, want) && !(restarted && turn == r.Target):
+		return true
 	}
-	return turn != "" && turn != r.Target || m.o.Machines[n.Name].BootID == r.Boot || r.Revision == m.d.Repository().Revision || m.plan.Phases[n.Name] != cluster.PhaseReady
+	return restarted && isFor(r.Target, want) && (m.o.Machines[n.Name].BootID == r.Boot || r.Revision == m.d.Repository().Revision || m.plan.Phases[n.Name] != cluster.PhaseReady)
+}
+
+// isTakenDown reports whether the agent took a node down, for whatever that was, and the node is not
+// known to have returned to service.
+func (m *planner) isTakenDown(n cluster.Node) bool {
+	r, restarted := m.o.Facts.Restarts[n.Name]
+	kn := m.o.Nodes.Value[n.Name]
+	return restarted && (!m.o.Nodes.Known || kn.Turn != "" || kn.BootID == r.Boot)
 }
 
 // holdByWindow holds what takes a node that runs out of service while the window of the

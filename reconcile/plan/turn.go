@@ -46,6 +46,29 @@ func targetOf(drifts []drift.Drift) string {
 	return drift.DigestText(parts)
 }
 
+// wantOf identifies what the inventory has of a node, "" while that is not known.
+func wantOf(d cluster.Desired, n cluster.Node) string { return drift.SettledDigest(d, n) }
+
+// targetOfTurn is what a node is taken out of service for, as its Node object and the journal have
+// it: what the inventory has of it, and each thing that it is to be given of that, as digests.
+func (m *planner) targetOfTurn(n cluster.Node, drifts []drift.Drift) string {
+	parts := []string{wantOf(m.d, n)}
+	for _, dr := range drifts {
+		parts = append(parts, partOfTurn(dr))
+	}
+	return strings.Join(parts, ".")
+}
+
+// partOfTurn identifies one thing that a node is to be given. It is short: what is read of an
+// annotation is cut off.
+func partOfTurn(dr drift.Drift) string { return targetOf([]drift.Drift{dr})[:8] }
+
+// isFor reports whether a target of a turn is what the inventory has of a node.
+func isFor(target, want string) bool {
+	had, _, _ := strings.Cut(target, ".")
+	return want != "" && had == want
+}
+
 // describeOrigin describes drifts of a node as describe does, with who made what is undone of its VM
 // or its config, or since when that is so, as far as it is known.
 func (m *planner) describeOrigin(n cluster.Node, drifts []drift.Drift, describe func([]drift.Drift) string) string {
@@ -87,11 +110,13 @@ func (m *planner) failedTurn() string {
 	return ""
 }
 
-// wasTaken reports whether a node was taken down for this already, at this revision.
+// wasTaken reports whether a node was taken down for all of this already, at this revision, whatever
+// else it was taken down for. Older agents wrote one digest of all of that.
 func (m *planner) wasTaken(n cluster.Node, drifts []drift.Drift) bool {
 	r, ok := m.o.Facts.Restarts[n.Name]
-	boot := m.o.Machines[n.Name].BootID
-	return ok && r.Target == targetOf(drifts) && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot
+	boot, parts := m.o.Machines[n.Name].BootID, strings.Split(r.Target, ".")
+	ok = ok && (r.Target == targetOf(drifts) || all(drifts, func(dr drift.Drift) bool { return slices.Contains(parts, partOfTurn(dr)) }))
+	return ok && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot
 }
 
 // planTurn takes the next step of a node's turn, if it needs one.
@@ -116,10 +141,15 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, m.o.VMs[n.Name].Carrier(n), n.IP)}, m.describe(n, drifts...))
 		return
 	}
+	drain := action.DrainNode{Node: n, Target: m.targetOfTurn(n, drifts), For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange)}
+	if ready && kn.Turn != "" && !m.isUnfinished(n) && (m.holdBySwitch(drain.Info()) || m.holdByWindow(drain.Info())) {
+		m.do(action.UncordonNode{Node: n}) // what it was drained for is over, and the next change waits
+		return
+	}
 	if m.holdTurn(n, kn, ready, drifts) {
 		return
 	}
-	restart := cluster.Restart{Target: targetOf(drifts), Boot: mach.BootID, Revision: m.d.Repository().Revision}
+	restart := cluster.Restart{Target: drain.Target, Boot: mach.BootID, Revision: m.d.Repository().Revision}
 	var config cluster.Config // that is staged
 	hardware := false
 	for _, dr := range drifts {
@@ -138,10 +168,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		config = want // and not what somebody staged
 	}
 	drainable := ready || m.isDrainable(n)
-	drain := action.DrainNode{Node: n, Target: restart.Target, For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange)}
 	switch {
-	case ready && kn.Turn != "" && !m.isUnfinished(n) && (m.holdBySwitch(drain.Info()) || m.holdByWindow(drain.Info())):
-		m.do(action.UncordonNode{Node: n}) // what it was drained for is over, and the next change waits
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
 		m.drainTo(drain)
 	case hardware:

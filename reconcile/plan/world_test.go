@@ -665,7 +665,7 @@ func (w *world) run(t *testing.T, line string) string {
 		n, _ := w.d.Spec.Node(arg(1))
 		mach := w.o.Machines[n.Name]
 		m := newPlanner(w.d, w.o, w.p)
-		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: targetOf(m.turnOf(n)), Boot: before + mach.BootID, Revision: w.d.Revision}}
+		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: m.targetOfTurn(n, m.turnOf(n)), Boot: before + mach.BootID, Revision: w.d.Revision}}
 	case "restarted-at": // a node, so long ago, for what it has
 		w.o.Facts.Restarts = map[string]cluster.Restart{arg(1): {Target: "had", Boot: "before", Revision: w.d.Revision, At: w.o.Now.Add(-parseAge(t, arg(2)))}}
 	case "replaced": // a node, for tokens
@@ -708,6 +708,9 @@ func (w *world) run(t *testing.T, line string) string {
 		w.d.Spec.AllowEven = true
 	case "approve-shown": // what the forecast shows
 		forecast := Forecast(w.d, w.o, w.p)
+		if !forecast.Unapproved {
+			return "nothing to approve\n"
+		}
 		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: w.d.Revision, VMs: forecast.VMs, Changes: forecast.Changes})
 	case "approve": // the removal of these VMs
 		in := cluster.Intent{Kind: cluster.IntendApproved, Revision: w.d.Revision}
