@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -247,7 +246,7 @@ func (r *Reconciler) Approve(digest string) error {
 	case err != nil:
 		return err
 	case !f.Unapproved:
-		return cluster.WithReason(cluster.NothingToAccept, errors.New("there is nothing to approve: nothing waits for it"))
+		return cluster.WithReason(cluster.NothingToAccept, fault.Errorf(fmt.Sprintf("`talos-agent plan %s` shows what is done, and what else keeps that from being done", r.c.Cluster), "there is nothing to approve: no step waits for that"))
 	case len(digest) < leastDigest || !strings.HasPrefix(f.Digest, digest):
 		return cluster.WithReason(cluster.NotConfirmed, fault.Errorf(fmt.Sprintf("look at `talos-agent plan %s` again, and approve the digest that it ends with", r.c.Cluster), "the plan that waits for approval is not %s", digest))
 	}

@@ -427,6 +427,40 @@ func TestUnknownDescentIsNotReady(t *testing.T) {
 	})
 }
 
+// TestApproveWithoutSteps: a plan in which no step waits is not approved: an approval of nothing
+// would be one of whatever the revision changes.
+func TestApproveWithoutSteps(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 2), newMemFiles()
+		a := start(t, f, files)
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		protect := func(protected bool) {
+			f.set(func() {
+				vm := f.vms["wk-2"]
+				vm.Protected = protected
+				f.vms["wk-2"] = vm
+			})
+			time.Sleep(2 * time.Minute) // of virtual time: a quiet cluster is looked at every minute
+		}
+		f.change(rev(2), rev(1), func(s *cluster.Spec) { s.ApplyApproved, s.Nodes = true, s.Nodes[:2] })
+		protect(true)
+		until(t, a, cluster.Stalled)
+		for _, protected := range []bool{true, false} {
+			protect(protected)
+			shown, err := a.Forecast()
+			if err != nil || shown.Revision != rev(2) || shown.Unapproved == protected {
+				t.Fatalf("protected: %v: %+v %v", protected, shown, err)
+			}
+			err = a.Approve(shown.Digest)
+			in, approved := a.c.Journal.Facts().Intent(cluster.IntendApproved)
+			if refused := cluster.ReasonOf(err) == cluster.NothingToAccept; refused != protected || approved == protected {
+				t.Errorf("protected: %v: %v, and approved: %+v", protected, err, in)
+			}
+		}
+	})
+}
+
 func TestSuspendDestroyResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, files := newFake(1, 2), newMemFiles()

@@ -471,6 +471,7 @@ func TestApprovedSteps(t *testing.T) {
 		{Step{Action: LabelNode, Subject: "wk-2", Change: "labels=map[a:1]"}, false},
 		{Step{Action: InstallAddon, Subject: "web", Change: "chart=web-1.2.0 from=deployed"}, false},
 		{Step{Action: DrainNode, Subject: "wk-1", Change: "for=cores"}, false},
+		{Step{Action: RemoveMember, Subject: "cp-3", Change: "member=3"}, false},
 	} {
 		if got := f.Approved("r", c.step); got != c.want {
 			t.Errorf("%+v: %v, want %v", c.step, got, c.want)

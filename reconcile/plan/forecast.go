@@ -65,6 +65,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 	}
 	f.Waiting, f.Blocked = append(f.Waiting, last.Waiting...), append(bounds.BlockUnknown(d.Spec.Name, p), last.Blocked...)
 	slices.Sort(f.VMs)
+	f.Unapproved = len(f.Changes) > 0 // else nothing that is known goes on when it is approved
 	f.Digest = digest(f)
 	return f
 }

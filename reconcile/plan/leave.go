@@ -134,16 +134,10 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	switch {
 	case forgotten && !vm.Protected && !vm.Managed:
 		return cluster.Block{}
-	case healing && m.p.ObserveOnly:
+	case healing && !forgotten && m.p.ObserveOnly:
 		return keep(cluster.HealingOff, "it is dead, and is left so: heal is observe", "set `heal: heal`"+m.whereSwitch("heal", true))
-	case !healing && (m.d.Spec.ApplyOff || m.p.ApplyOff):
+	case !healing && !forgotten && (m.d.Spec.ApplyOff || m.p.ApplyOff):
 		return keep(cluster.ApplyingOff, fmt.Sprintf("it is %s, and apply is off", what), "set `apply: auto`"+m.whereSwitch("apply", m.p.ApplyOff))
-	case !approved && !stays && slices.Contains(m.o.Facts.Guarded, n.Name):
-		return keep(cluster.RemovalUnapproved, "it is no longer in the inventory, which had it protected or locked", m.approveHint())
-	case !approved && !healing && m.asksApproval():
-		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what), m.approveHint())
-	case !approved && deletions > limit:
-		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, deletions, limit, m.p.Line("removals")), m.approveHint())
 	case !stays && !(vm.Deleting && approved) && votes && n.Role == cluster.ControlPlane && !m.d.Spec.AllowEven && planes%2 == 0:
 		return keep(cluster.EvenControlPlanes, fmt.Sprintf("without it an even number of control planes is left (%d), which survives no more losses than %d would", planes, planes-1),
 			"take another one out, or write `allow_even: true` in cluster.yaml")
@@ -151,6 +145,12 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 		return keep(cluster.VMProtected, fmt.Sprintf("vm %d is kept: somebody has set Proxmox VE's Protection on it", vm.VMID), fmt.Sprintf("if it may go: `qm set %d --protection 0` on %s", vm.VMID, vm.Host))
 	case vm.Managed:
 		return keep(cluster.VMManaged, fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID), fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vm.VMID))
+	case !approved && !stays && slices.Contains(m.o.Facts.Guarded, n.Name):
+		return keep(cluster.RemovalUnapproved, "it is no longer in the inventory, which had it protected or locked", m.approveHint())
+	case !approved && !healing && m.asksApproval():
+		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what), m.approveHint())
+	case !approved && deletions > limit:
+		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, deletions, limit, m.p.Line("removals")), m.approveHint())
 	}
 	return cluster.Block{}
 }

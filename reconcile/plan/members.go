@@ -31,8 +31,22 @@ func (m *planner) removeLost(n cluster.Node, mem cluster.Member) bool {
 		w.Within = 2 * LostFor
 		m.wait(w)
 	default:
-		m.do(action.RemoveMember{Node: n, Member: mem})
+		if a := (action.RemoveMember{Node: n, Member: mem}); !m.holdMember(a) {
+			m.do(a)
+		}
 	}
+	return true
+}
+
+// holdMember holds the removal of a member whose node the inventory no longer has while that waits
+// for approval, and reports whether it does. Those of its nodes are held as all that is done to them.
+func (m *planner) holdMember(a action.RemoveMember) bool {
+	i := a.Info()
+	if _, stays := m.d.Spec.Node(i.Node); stays || !m.asksApproval() || m.forgets(i.Node) || m.o.Facts.Approved(m.d.Repository().Revision, i.Step()) {
+		return false
+	}
+	m.blockDrift(cluster.Block{Subject: i.Node, Reason: cluster.RemovalUnapproved, About: a.Member.HexID(), Message: "it is no longer in the inventory, and that waits for approval: apply is approve; then: " + i.Text,
+		Hint: "put the node back into nodes.yaml; or " + m.approveHint()}, []cluster.FieldDifference{drift.OfMember(m.o, a.Member)})
 	return true
 }
 
@@ -67,7 +81,7 @@ func (m *planner) planOrphanMembers() {
 				Hint:    fmt.Sprintf("`talosctl%s etcd status` shows the id of its own member; remove the other: `talosctl%s etcd remove-member ID`", m.onNode(owner), m.onNode(owner))}, []cluster.FieldDifference{drift.OfMember(m.o, mem)})
 			continue
 		}
-		if !m.d.Spec.ApplyOff && !m.p.ApplyOff && m.removeLost(cluster.Node{Name: mem.Name, Role: cluster.ControlPlane}, mem) {
+		if off := m.d.Spec.ApplyOff || m.p.ApplyOff; (!off || m.forgets(mem.Name)) && m.removeLost(cluster.Node{Name: mem.Name, Role: cluster.ControlPlane}, mem) {
 			continue
 		}
 		message := fmt.Sprintf("etcd has a member that is no control plane of the inventory: %s at %s, id %s; %d of its %d voters must run", cmp.Or(mem.Name, "one without a name"), cmp.Or(mem.Address, "no address"), mem.HexID(), voters/2+1, voters)
