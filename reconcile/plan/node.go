@@ -161,7 +161,7 @@ func (m *planner) mayJoin(n cluster.Node) bool {
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its vm was deleted, and it founded an etcd of which no other member is seen", Hint: lostHint})
 		return false
 	}
-	if m.holdMember(n) {
+	if m.awaitsMembers(n) {
 		return false
 	}
 	if own := readiness.OwnEndpoint(m.d, n); own.Reason != "" && m.foundable() {
@@ -171,9 +171,9 @@ func (m *planner) mayJoin(n cluster.Node) bool {
 	return true
 }
 
-// holdMember waits until it is known that a control plane without data is not a member of etcd, and
+// awaitsMembers waits until it is known that a control plane without data is not a member of etcd, and
 // reports whether it does.
-func (m *planner) holdMember(n cluster.Node) bool {
+func (m *planner) awaitsMembers(n cluster.Node) bool {
 	if !m.o.Facts.BootstrapSent() || m.o.Members.Known {
 		return false
 	}
@@ -343,7 +343,7 @@ func (m *planner) planMaintenance(n cluster.Node) {
 	case isPlane && m.awaitsRemoval(n):
 	case isPlane && m.lostFounder(n):
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it has lost its config and data, and it founded an etcd of which no other member is seen", Hint: lostHint})
-	case isPlane && m.holdMember(n):
+	case isPlane && m.awaitsMembers(n):
 	case own.Reason != "" && m.foundable():
 		m.block(own)
 	case isPlane && m.joinsBefore(n) != "":

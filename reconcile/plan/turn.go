@@ -59,8 +59,8 @@ func (m *planner) targetOfTurn(n cluster.Node, drifts []drift.Drift) string {
 	return strings.Join(parts, ".")
 }
 
-// partOfTurn identifies one thing that a node is to be given. It is short: what is read of an
-// annotation is cut off.
+// partOfTurn identifies one thing that a node is to be given. It is short, since no more than the
+// beginning of a long annotation is read.
 func partOfTurn(dr drift.Drift) string { return targetOf([]drift.Drift{dr})[:8] }
 
 // isFor reports whether a target of a turn is what the inventory has of a node.
