@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -266,6 +267,9 @@ func (e *executor) stop(grace time.Duration) {
 
 // execute is the one switch from an action to one adapter call.
 func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Action, p Progress) error {
+	if err := r.noteBegun(d, a.Info()); err != nil {
+		return err
+	}
 	switch a := a.(type) {
 	case action.RegisterSchematic:
 		return r.c.Images.Register(ctx, a.Schematic)
@@ -365,10 +369,20 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.DeleteNode:
 		return r.c.Nodes.DeleteNode(ctx, d, a.Node)
 	case action.LabelNode:
-		return r.c.Nodes.Label(ctx, d, a.Node)
+		return r.c.Nodes.Label(ctx, d, a.Node, a.Left)
 	default:
 		return fmt.Errorf("%s: internal error: %T cannot be carried out", a.Info(), a)
 	}
+}
+
+// noteBegun makes durable which fields of its node an action begins to change, before it does, so
+// that what it has done is taken for no edit later.
+func (r *Reconciler) noteBegun(d cluster.Desired, i action.Info) error {
+	n, ok := d.Spec.Node(i.Node)
+	if facts := r.c.Journal.Facts(); !ok || drift.Begin(d, facts, n, i.Fields) == facts.Settled[n.Name] {
+		return nil
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) { f.Settled[n.Name] = drift.Begin(d, *f, n, i.Fields) })
 }
 
 // pinConfig remembers which keys the cluster is built with and what its configs are made

@@ -442,7 +442,7 @@ func (f *fake) Uncordon(ctx context.Context, _ cluster.Desired, n cluster.Node) 
 	return nil
 }
 
-func (f *fake) Label(ctx context.Context, _ cluster.Desired, n cluster.Node) error {
+func (f *fake) Label(ctx context.Context, _ cluster.Desired, n cluster.Node, _ []string) error {
 	if err := f.act(ctx, "label", n.Name); err != nil {
 		return err
 	}

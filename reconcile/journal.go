@@ -63,7 +63,7 @@ type Journal struct {
 // journalVersion is the version of the file that is written. Older ones are read,
 // too; a newer one is refused. It grows with every new field, because an older agent
 // would take what it does not know for damage.
-const journalVersion = 8
+const journalVersion = 9
 
 // record is the journal's file.
 type record struct {
@@ -189,7 +189,7 @@ func cloneFacts(f cluster.Facts) cluster.Facts {
 	f.Restarts = maps.Clone(f.Restarts)
 	f.Settled = maps.Clone(f.Settled)
 	f.Replaced, f.Cards = maps.Clone(f.Replaced), maps.Clone(f.Cards)
-	f.Guarded = slices.Clone(f.Guarded)
+	f.Guarded, f.Installed = slices.Clone(f.Guarded), slices.Clone(f.Installed)
 	f.Forgotten = slices.Clone(f.Forgotten)
 	f.Intents = slices.Clone(f.Intents)
 	return f

@@ -156,7 +156,8 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 	fifth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":5`, 1))
 	sixth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":6`, 1))
 	seventh := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":7`, 1))
-	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil, fifth, nil, sixth, nil, seventh, nil} {
+	eighth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":8`, 1))
+	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil, fifth, nil, sixth, nil, seventh, nil, eighth, nil} {
 		if older != nil {
 			files.files["dev.json"] = older
 		}
@@ -170,7 +171,7 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 		if err := j.Update(func(*cluster.Facts) {}); err != nil {
 			t.Fatal(err)
 		}
-		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":8,`) {
+		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":9,`) {
 			t.Fatalf("written: %s", raw)
 		}
 	}

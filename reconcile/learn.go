@@ -56,6 +56,9 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	}
 	after.Forgotten = plan.StillForgotten(before.Forgotten, d, *o)
 	after.Guarded = guardedNodes(before.Guarded, d, *o)
+	if r.memo.refused == nil {
+		after.Installed = installedAddons(before, d, *o)
+	}
 	settled := map[string]string{}
 	if r.memo.refused == nil {
 		settled = plan.SettledNodes(d, *o)
@@ -63,13 +66,27 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if after.Settled == nil {
 		after.Settled = map[string]string{}
 	}
-	maps.Copy(after.Settled, settled)
-	isRemoved := func(name, _ string) bool { _, ok := d.Spec.Node(name); return !ok }
+	copySettled := func(f *cluster.Facts) {
+		for node, text := range settled {
+			if f.Settled[node] == o.Facts.Settled[node] { // no action has noted another since
+				f.Settled[node] = text
+			}
+		}
+	}
+	copySettled(&after)
+	isForgotten := func(list []cluster.Forgotten, name string) bool {
+		return slices.ContainsFunc(list, func(n cluster.Forgotten) bool { return n.Node == name })
+	}
+	isRemoved := func(name, _ string) bool {
+		_, stays := d.Spec.Node(name)
+		remade := isForgotten(before.Forgotten, name) && !isForgotten(after.Forgotten, name) && o.VMs[name].Presence == cluster.Absent
+		return !stays || remade // its next machine is a new one, whatever the switches are
+	}
 	maps.DeleteFunc(after.Settled, isRemoved)
 	after.Replaced, after.Cards = replacedNodes(before, d, *o), seenCards(before.Cards, d, *o)
 	ended := plan.EndedTurns(d, *o, r.c.Policy())
 	for node := range after.Restarts {
-		if isRemoved(node, "") {
+		if _, stays := d.Spec.Node(node); !stays {
 			ended = append(ended, node)
 		}
 	}
@@ -84,7 +101,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		return nil
 	}
 	learn := func(f *cluster.Facts) {
-		f.Lost, f.Applied, f.Guarded, f.Replaced, f.Cards = after.Lost, after.Applied, after.Guarded, after.Replaced, after.Cards
+		f.Lost, f.Applied, f.Guarded, f.Installed, f.Replaced, f.Cards = after.Lost, after.Applied, after.Guarded, after.Installed, after.Replaced, after.Cards
 		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady} {
 			if in, ok := after.Intent(kind); ok {
 				f.Intend(in)
@@ -97,7 +114,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 			f.DropForgotten(was.Node)
 		}
 		f.Forgotten = append(f.Forgotten, after.Forgotten...)
-		maps.Copy(f.Settled, settled)
+		copySettled(f)
 		maps.DeleteFunc(f.Settled, isRemoved)
 		for _, node := range ended {
 			if f.Restarts[node] == before.Restarts[node] { // no action has noted another since
@@ -132,6 +149,19 @@ func guardedNodes(before []string, d cluster.Desired, o cluster.Observed) (out [
 		_, stays := d.Spec.Node(name)
 		if !stays && (!o.Orphans.Known || slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == name })) {
 			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// installedAddons are the addons of the inventory whose releases are seen to be deployed, and
+// those that were. One that moves to another namespace is another.
+func installedAddons(before cluster.Facts, d cluster.Desired, o cluster.Observed) (out []string) {
+	for _, a := range d.Repository().Spec.Addons {
+		rel, there := o.Releases.Value[a.Name]
+		if before.WasInstalled(a) || o.Releases.Known && there && rel.Namespace == a.Namespace && rel.Status == "deployed" {
+			out = append(out, cluster.ReleaseName{Namespace: a.Namespace, Name: a.Name}.String())
 		}
 	}
 	slices.Sort(out)
@@ -237,7 +267,7 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
 	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) && maps.EqualFunc(a.Replaced, b.Replaced, slices.Equal) && maps.Equal(a.Cards, b.Cards) &&
-		slices.Equal(a.Guarded, b.Guarded) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
+		slices.Equal(a.Guarded, b.Guarded) && slices.Equal(a.Installed, b.Installed) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
 }
 
 func nothingOfOurs(o cluster.Observed) bool {
@@ -260,7 +290,7 @@ func isLeftUnproven(d cluster.Desired, o cluster.Observed) bool {
 func forgetFounding(f *cluster.Facts) {
 	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.IntendCanary, cluster.IntendWatch, cluster.SeenReady)
 	f.Fingerprint, f.Lost = "", false
-	f.Guarded, f.Forgotten = nil, nil
+	f.Guarded, f.Forgotten, f.Installed = nil, nil, nil
 	clear(f.Restarts)
 	clear(f.Settled)
 	f.Replaced, f.Cards = nil, nil

@@ -392,7 +392,7 @@ func TestWhenAClusterWasReady(t *testing.T) {
 // TestSameFacts: whatever a pass can learn is news.
 func TestSameFacts(t *testing.T) {
 	some := func() cluster.Facts {
-		return cluster.Facts{Applied: rev(1), Restarts: map[string]cluster.Restart{"a": {Target: "t"}}, Settled: map[string]string{"a": "s"}, Replaced: map[string][]string{"a": {"t"}}, Cards: map[string]string{"a": "c"}, Guarded: []string{"a"}, Forgotten: []cluster.Forgotten{{Node: "a"}},
+		return cluster.Facts{Applied: rev(1), Restarts: map[string]cluster.Restart{"a": {Target: "t"}}, Settled: map[string]string{"a": "s"}, Replaced: map[string][]string{"a": {"t"}}, Cards: map[string]string{"a": "c"}, Guarded: []string{"a"}, Installed: []string{"a"}, Forgotten: []cluster.Forgotten{{Node: "a"}},
 			Intents: []cluster.Intent{{Kind: cluster.IntendApproved, VMs: []int{1}}, {Kind: cluster.IntendBootstrap}, {Kind: cluster.IntendConfig, Revision: rev(1)}}}
 	}
 	for name, change := range map[string]func(*cluster.Facts){
@@ -403,6 +403,7 @@ func TestSameFacts(t *testing.T) {
 		"replaced":  func(f *cluster.Facts) { f.Replaced["a"] = []string{"t", "u"} },
 		"cards":     func(f *cluster.Facts) { f.Cards["a"] = "d" },
 		"guarded":   func(f *cluster.Facts) { f.Guarded = nil },
+		"installed": func(f *cluster.Facts) { f.Installed = nil },
 		"forgotten": func(f *cluster.Facts) { f.Forgotten[0].Left = true },
 		"approved":  func(f *cluster.Facts) { f.Intents[0].VMs = nil },
 		"founded":   func(f *cluster.Facts) { f.Intents[1].Done = true },

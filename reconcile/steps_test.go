@@ -111,7 +111,9 @@ func (s *steps) DeleteNode(context.Context, cluster.Desired, cluster.Node) error
 	return s.take("delete node")
 }
 
-func (s *steps) Label(context.Context, cluster.Desired, cluster.Node) error { return s.take("label") }
+func (s *steps) Label(context.Context, cluster.Desired, cluster.Node, []string) error {
+	return s.take("label")
+}
 
 func (s *steps) FetchChart(_ context.Context, _ cluster.Addon, pin string) (string, error) {
 	return "taken", s.take(strings.TrimSpace("fetch " + pin))

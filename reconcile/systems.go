@@ -143,8 +143,9 @@ type Nodes interface {
 	// DeleteNode deletes the Node object of a node whose machine is not there any longer.
 	DeleteNode(ctx context.Context, d cluster.Desired, n cluster.Node) error
 	// Label gives the Node object the labels, taints and annotations of n, and takes back those that
-	// it was given before and n has no more. What others have set stays.
-	Label(ctx context.Context, d cluster.Desired, n cluster.Node) error
+	// it was given before and n has no more. What others have set stays, and so does what is left
+	// of n, in the names of MetaEdit.Field.
+	Label(ctx context.Context, d cluster.Desired, n cluster.Node, left []string) error
 }
 
 // Releases changes Helm releases.

@@ -23,10 +23,14 @@ type Facts struct {
 	Fingerprint string              `json:"fingerprint,omitempty"` // of the secrets bundle, once one was sent to a node
 	Images      map[string]ImagePin `json:"images,omitempty"`
 	Charts      map[string]string   `json:"charts,omitempty"` // Chart.Ref -> digest pinned at first use
-	// Settled are, by node, what the inventory had of it when it was seen to have just
-	// that, as a digest: what differs since is a change of the inventory where that is
-	// another, and else one that somebody made behind its back.
+	// Settled are, by node, what the inventory had of it when it was seen to have just that,
+	// as drift.Settle writes it, with a digest for each field: what differs since is a change
+	// of the inventory where that has another value, and else one that somebody made behind
+	// its back. Agents up to version 8 of the journal wrote one digest of all of it.
 	Settled map[string]string `json:"settled,omitempty"`
+	// Installed are the addons whose release was seen to be deployed, as namespace/name, sorted:
+	// a release that is not there any more was uninstalled by somebody.
+	Installed []string `json:"installed,omitempty"`
 	// Replaced are, by node, the tokens of `replace` that its machines were seen to have been
 	// made for, the last one last: each is for one new machine. One that has another token
 	// afterwards was restored from a backup, or its description was edited.
@@ -42,6 +46,11 @@ type Facts struct {
 	// Forgotten are the nodes whose machines do not come back, by an administrator's
 	// command, until their VMs are deleted; at most one for each node.
 	Forgotten []Forgotten `json:"forgotten,omitempty"`
+}
+
+// WasInstalled reports whether the release of an addon was there.
+func (f Facts) WasInstalled(a Addon) bool {
+	return slices.Contains(f.Installed, ReleaseName{Namespace: a.Namespace, Name: a.Name}.String())
 }
 
 // WasReplaced reports whether a node has had a machine for a token of `replace`.

@@ -100,15 +100,41 @@ func macOf(noted NodeMeta, key Secret, node string) string {
 // nothing, or no key. node is what no other Node object is called, this one's successors
 // included.
 func (m NodeMeta) Seal(key Secret, node string) string {
-	if m.IsZero() || key.IsZero() {
+	return m.SealExcept(nil, NodeMeta{}, key, node)
+}
+
+// SealExcept is Seal for a Node object of which some fields, in the names of MetaEdit.Field,
+// are left as they are: of those it has what was noted before, owned.
+func (m NodeMeta) SealExcept(left []string, owned NodeMeta, key Secret, node string) string {
+	noted := m.Noted().Except(left, owned)
+	if noted.IsZero() || key.IsZero() {
 		return ""
 	}
-	noted := m.Noted()
 	text, err := json.Marshal(note{noted, macOf(noted, key, node)})
 	if err != nil {
 		panic(err) // texts
 	}
 	return string(text)
+}
+
+// Except is m with some fields, in the names of MetaEdit.Field, as another has them.
+func (m NodeMeta) Except(fields []string, other NodeMeta) NodeMeta {
+	if len(fields) == 0 {
+		return m
+	}
+	mix := func(kind MetaKind, ours, theirs map[string]string) map[string]string {
+		isLeft := func(key, _ string) bool { return slices.Contains(fields, MetaEdit{Kind: kind, Key: key}.Field()) }
+		out := map[string]string{}
+		maps.Copy(out, ours)
+		maps.DeleteFunc(out, isLeft)
+		for key, value := range theirs {
+			if isLeft(key, value) {
+				out[key] = value
+			}
+		}
+		return out
+	}
+	return NodeMeta{Labels: mix(MetaLabel, m.Labels, other.Labels), Taints: mix(MetaTaint, m.Taints, other.Taints), Annotations: mix(MetaAnnotation, m.Annotations, other.Annotations)}
 }
 
 // OpenNodeMeta reads what Seal wrote with the same key for the same Node object. In an

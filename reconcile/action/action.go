@@ -40,6 +40,9 @@ type Info struct {
 	// Change is what the action changes, in a fixed form: "cores=4 memory=8192". An
 	// approval is for exactly that; what the revision says anyhow is no part of it.
 	Change string
+	// Fields are what of its node it changes, in the names of drifts; none where it is about
+	// the machine as a whole.
+	Fields []string
 	// Text is the whole sentence for people.
 	Text string
 }
@@ -219,6 +222,7 @@ type (
 		Target string // digest of what it is for
 		For    string // the same in words
 		How    cluster.Drain
+		Fields []string // of the node that are to change, none where it leaves
 	}
 
 	// ShutDownVM has the machine of a drained node switch itself off, to be started
@@ -227,7 +231,8 @@ type (
 		Node    cluster.Node
 		Restart cluster.Restart
 		Config  cluster.Config
-		Pulls   bool // the images of the config, before
+		Pulls   bool     // the images of the config, before
+		Fields  []string // of the node that are to change
 		// Undrained: it does not work, and cannot be drained, or has nothing to drain.
 		Undrained bool
 	}
@@ -237,7 +242,8 @@ type (
 		Node    cluster.Node
 		Restart cluster.Restart
 		Config  cluster.Config
-		Pulls   bool // the images of the config, before
+		Pulls   bool     // the images of the config, before
+		Fields  []string // of the node that are to change
 		// Undrained: it does not work, and cannot be drained, or has nothing to drain.
 		Undrained bool
 	}
@@ -265,6 +271,7 @@ type (
 	LabelNode struct {
 		Node  cluster.Node // as the repository has it
 		Edits []cluster.MetaEdit
+		Left  []string // what of the inventory's is left as somebody has set it, as "label zone"
 	}
 )
 
@@ -350,13 +357,14 @@ func (a ChangeVM) Info() Info {
 	slices.Sort(claims)
 	i := infoOfNode(cluster.ChangeVM, a.Node, fmt.Sprintf("change vm %d (%s): %s%s", a.Node.VMID, a.Node.Name, strings.Join(words, ", "), a.Changed))
 	i.Claims, i.Change, i.Disrupts = slices.Compact(claims), strings.Join(changes, " "), a.Moves
+	i.Fields = drift.Fields(a.Drifts)
 	return i
 }
 
 // Info implements Action.
 func (a PullImages) Info() Info {
 	i := infoOfNode(cluster.PullImages, a.Node, fmt.Sprintf("pull the images of the next machine config of %s: %s", a.Node.Name, a.Images))
-	i.Change = "images=" + a.Images
+	i.Change, i.Fields = "images="+a.Images, []string{drift.FieldConfig}
 	return i
 }
 
@@ -371,26 +379,28 @@ func (a ChangeConfig) Info() Info {
 	}
 	// On a control plane it may restart a static pod.
 	i.Disrupts = a.Node.Role == cluster.ControlPlane
-	i.Change = "config=" + a.Config.Digest
+	i.Change, i.Fields = "config="+a.Config.Digest, []string{drift.FieldConfig}
 	return i
 }
 
 // Info implements Action.
 func (a DropConfig) Info() Info {
-	return infoOfNode(cluster.DropConfig, a.Node, fmt.Sprintf("drop the machine config that waits for the next boot of %s (%s)", a.Node.Name, drift.DescribeStaged(a.Since)))
+	i := infoOfNode(cluster.DropConfig, a.Node, fmt.Sprintf("drop the machine config that waits for the next boot of %s (%s)", a.Node.Name, drift.DescribeStaged(a.Since)))
+	i.Fields = []string{drift.FieldStaged}
+	return i
 }
 
 // Info implements Action.
 func (a DrainNode) Info() Info {
 	i := infoOfNode(cluster.DrainNode, a.Node, fmt.Sprintf("drain %s to %s", a.Node.Name, a.For))
-	i.Disrupts, i.Change = true, "for="+a.Target
+	i.Disrupts, i.Change, i.Fields = true, "for="+a.Target, a.Fields
 	return i
 }
 
 // Info implements Action.
 func (a ShutDownVM) Info() Info {
 	i := infoOfNode(cluster.ShutDownVM, a.Node, fmt.Sprintf("shut down vm %d (%s), to start it again changed", a.Node.VMID, a.Node.Name)+describeUndrained(a.Undrained))
-	i.Disrupts, i.Reboots, i.Change = true, true, "for="+a.Restart.Target
+	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target, a.Fields
 	return i
 }
 
@@ -405,7 +415,7 @@ func describeUndrained(undrained bool) string {
 // Info implements Action.
 func (a RebootNode) Info() Info {
 	i := infoOfNode(cluster.RebootNode, a.Node, fmt.Sprintf("reboot %s with its new machine config", a.Node.Name)+describeUndrained(a.Undrained))
-	i.Disrupts, i.Reboots, i.Change = true, true, "for="+a.Restart.Target
+	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target, a.Fields
 	return i
 }
 
@@ -438,6 +448,7 @@ func (a LabelNode) Info() Info {
 		return infoOfNode(cluster.LabelNode, a.Node, fmt.Sprintf("note what of the Node object of %s is the inventory's", a.Node.Name))
 	}
 	i := infoOfNode(cluster.LabelNode, a.Node, fmt.Sprintf("change the Node object of %s: %s", a.Node.Name, drift.DescribeEdits(a.Edits)))
+	i.Fields = drift.Fields(drift.OfMeta(a.Edits))
 	meta := a.Node.Meta().Noted()
 	if i.Change = fmt.Sprintf("labels=%v taints=%v", meta.Labels, meta.Taints); len(meta.Annotations) > 0 {
 		i.Change += fmt.Sprintf(" annotations=%v", meta.Annotations)

@@ -45,6 +45,15 @@ func (d Drift) Change() string {
 	return fmt.Sprintf("%s from %s to %s", d.Field, cmp.Or(d.Have, "none"), d.Wants())
 }
 
+// Fields are the fields of some drifts.
+func Fields(drifts []Drift) []string {
+	var out []string
+	for _, dr := range drifts {
+		out = append(out, dr.Field)
+	}
+	return out
+}
+
 // IsStaged reports whether it is a machine config that waits for the next boot, on a machine
 // that runs what it should.
 func (d Drift) IsStaged() bool { return d.Reason == cluster.ConfigDrift && d.How == InPlace }
@@ -126,7 +135,7 @@ func OfStaged(d cluster.Desired, n cluster.Node, mach cluster.Machine) []Drift {
 	if want := d.Configs[n.Name].Digest; want == "" || mach.ConfigDigest != want || mach.Staged == "" {
 		return nil
 	}
-	return []Drift{{Reason: cluster.ConfigDrift, Field: "staged machine config", Have: "another one", How: InPlace, By: DescribeStaged(mach.StagedSince), Since: mach.StagedSince}}
+	return []Drift{{Reason: cluster.ConfigDrift, Field: FieldStaged, Have: "another one", How: InPlace, By: DescribeStaged(mach.StagedSince), Since: mach.StagedSince}}
 }
 
 // hardwareField is one field of a VM that is compared.

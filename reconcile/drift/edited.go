@@ -9,9 +9,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// SettledDigest identifies what the inventory has of a node, "" while it is not known what
-// its config is.
-func SettledDigest(d cluster.Desired, n cluster.Node) string {
+// WantDigest identifies all that the inventory has of a node, as journals up to version 8 have it;
+// "" while it is not known what its config is.
+func WantDigest(d cluster.Desired, n cluster.Node) string {
 	cfg, ok := d.Repository().Configs[n.Name]
 	if !ok || cfg.Digest == "" {
 		return ""
@@ -38,13 +38,6 @@ func DigestText(texts []string) string {
 		fmt.Fprintf(h, "%q\n", t)
 	}
 	return hex.EncodeToString(h.Sum(nil)[:8])
-}
-
-// IsEdited reports whether a node had what the inventory has, so that what differs since was
-// changed by somebody else.
-func IsEdited(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
-	settled, known := o.Facts.Settled[n.Name]
-	return known && settled == SettledDigest(d, n)
 }
 
 // returned are the fields that a change of the inventory does not reach, because a machine

@@ -19,12 +19,13 @@ import (
 // The names of what differs as a whole.
 const (
 	fieldVM         = "vm"
-	fieldPool       = "pool"
+	FieldPool       = "pool"
 	fieldObject     = "node object"
 	fieldRelease    = "release"
 	FieldChart      = "chart version"
 	FieldValues     = "values"
 	FieldConfig     = "machine config"
+	FieldStaged     = "staged machine config"
 	FieldPower      = "power"
 	FieldReplace    = "replace"
 	FieldSystemDisk = "system disk"
@@ -33,11 +34,10 @@ const (
 // Describe is drifts of a node for people and programs.
 func Describe(d cluster.Desired, o cluster.Observed, n cluster.Node, drifts []Drift) []cluster.FieldDifference {
 	var out []cluster.FieldDifference
-	edited := IsEdited(d, o, n)
 	for _, dr := range drifts {
 		f := cluster.FieldDifference{Field: dr.Field, Has: cmp.Or(dr.Have, "none"), Wants: dr.Wants(), How: string(dr.How), By: dr.By, Since: dr.Since}
 		switch {
-		case !edited || dr.By != "":
+		case dr.By != "" || !OriginOf(d, o, n, dr.Field).Edited:
 		case dr.Reason == cluster.HardwareDrift:
 			f = setBy(f, ChangedOf(o.VMs[n.Name]))
 		case dr.Reason == cluster.ConfigDrift:
@@ -95,7 +95,7 @@ func OfPlace(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.Fi
 	case vm.Presence == cluster.PresenceUnknown, vm.Owner == cluster.OwnerUnknown:
 		return nil
 	case vm.Moved:
-		f = cluster.FieldDifference{Field: fieldPool, Has: cmp.Or(vm.Pool, "none"), Wants: cmp.Or(n.Pool, "none"), How: string(Refuse)}
+		f = cluster.FieldDifference{Field: FieldPool, Has: cmp.Or(vm.Pool, "none"), Wants: cmp.Or(n.Pool, "none"), How: string(Refuse)}
 	case vm.Owner == cluster.Foreign:
 		f.Has = "one that is not the agent's: " + vm.Why
 	case vm.Deleting:
@@ -103,7 +103,7 @@ func OfPlace(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.Fi
 	default:
 		return nil
 	}
-	if vm.Moved && !IsEdited(d, o, n) { // the inventory may have another pool
+	if vm.Moved && !OriginOf(d, o, n, FieldPool).Edited { // the inventory may have another pool
 		return []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartVM, f)}
 	}
 	return []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartVM, setBy(f, ChangedOf(vm)))}

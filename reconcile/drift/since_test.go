@@ -79,7 +79,7 @@ func TestOriginOfDrift(t *testing.T) {
 	} {
 		o := cluster.Observed{Now: now, VMs: map[string]cluster.VM{"wk-1": c.vm}, DriftSince: map[cluster.DriftKey]time.Time{{Subject: "wk-1", Part: cluster.PartVM, Field: "cores"}: before}}
 		if c.edited {
-			o.Facts.Settled = map[string]string{"wk-1": SettledDigest(d, n)}
+			o.Facts.Settled = map[string]string{"wk-1": WantDigest(d, n)}
 		}
 		got := Describe(d, o, n, dr)
 		want := cluster.FieldDifference{Field: "cores", Has: "2", Wants: "4", How: "reboot", By: c.by, Since: c.since}

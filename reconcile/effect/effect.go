@@ -11,8 +11,21 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
+// begin notes which fields of its node an action begins to change.
+func begin(d cluster.Desired, o *cluster.Observed, i action.Info) {
+	n, ok := d.Spec.Node(i.Node)
+	if !ok || len(i.Fields) == 0 {
+		return
+	}
+	if noted := drift.Begin(d, o.Facts, n, i.Fields); noted != o.Facts.Settled[n.Name] {
+		o.Facts.Settled = maps.Clone(o.Facts.Settled)
+		o.Facts.Settled[n.Name] = noted
+	}
+}
+
 // Of applies what an action is expected to do once it has succeeded.
 func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
+	begin(*d, o, a.Info())
 	switch a := a.(type) {
 	case action.RegisterSchematic:
 		if d.Schematic != "" { // it is of what the repository has
@@ -126,7 +139,10 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 	case action.UncordonNode:
 		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Adopted, kn.Turn, kn.Drained = kn.Adopted, false, "", "" })
 	case action.LabelNode:
-		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Meta, kn.Owned, kn.SetBy = a.Node.Meta(), a.Node.Meta().Noted(), nil })
+		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) {
+			want := a.Node.Meta()
+			kn.Meta, kn.Owned, kn.SetBy = want.Except(a.Left, kn.Meta), want.Noted().Except(a.Left, kn.Owned), nil
+		})
 	case action.ShutDownVM:
 		vm := o.VMs[a.Node.Name]
 		vm.Power, vm.Uptime, vm.Active = cluster.Stopped, 0, nil

@@ -29,7 +29,7 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 	case cluster.DrainNode:
 		target := cluster.TurnRemoval
 		if n, stays := d.Spec.Node(r.Subject); stays && !leaves {
-			target = drift.SettledDigest(*d, n) // as far as is known it is for what the inventory has now
+			target = drift.WantDigest(*d, n) // as far as is known it is for what the inventory has now
 		}
 		Of(d, o, action.DrainNode{Node: cluster.Node{Name: r.Subject}, Target: target})
 	case cluster.RemoveMember:

@@ -104,10 +104,11 @@ func (keys metaKeys) metaOf(n *corev1.Node, owned cluster.NodeMeta) cluster.Node
 
 // Label gives a Node the labels, taints and annotations of n, takes back those that it was
 // given before and n has no more, and notes which these are. What others have set stays, and so
-// does what they have made of ours since it left n. A node that is not there is left to its
+// does what they have made of ours since it left n, and what is left of n, in the names of
+// MetaEdit.Field. A node that is not there is left to its
 // registration. What it returns is no more than that Kubernetes cannot be asked or
 // refuses: it can be called again.
-func (k *Cluster) Label(ctx context.Context, d cluster.Desired, n cluster.Node) error {
+func (k *Cluster) Label(ctx context.Context, d cluster.Desired, n cluster.Node, left []string) error {
 	ctx, leave, err := k.enter(ctx)
 	if err != nil {
 		return fmt.Errorf("label %s: %w", n.Name, err)
@@ -119,8 +120,8 @@ func (k *Cluster) Label(ctx context.Context, d cluster.Desired, n cluster.Node) 
 	r.add(want)
 	_, err = c.alterNode(ctx, n.Name, func(node *corev1.Node) (patch, error) {
 		owned := r.ownedOf(node)
-		edits := want.EditsOf(r.metaOf(node, owned), owned)
-		note := want.Seal(r.seal, identityOf(node))
+		edits := slices.DeleteFunc(want.EditsOf(r.metaOf(node, owned), owned), func(e cluster.MetaEdit) bool { return slices.Contains(left, e.Field()) })
+		note := want.SealExcept(left, owned, r.seal, identityOf(node))
 		if len(edits) == 0 && note == node.Annotations[cluster.AnnotationOwned] {
 			return nil, nil
 		}

@@ -31,7 +31,7 @@ func worker(labels, taints map[string]string) cluster.Node {
 // label gives wk-1 labels and taints, and fails unless that is possible.
 func (b *drains) label(n cluster.Node) {
 	b.Helper()
-	if err := b.cluster.Label(context.Background(), b.desired, n); err != nil {
+	if err := b.cluster.Label(context.Background(), b.desired, n, nil); err != nil {
 		b.Error(err)
 	}
 }
@@ -114,9 +114,24 @@ func TestLabel(t *testing.T) {
 		b.mustHave("less", `map[mine:1 zone:hand] [mine:NoSchedule plain:PreferNoSchedule] {"taints":{"plain":":PreferNoSchedule"}}`)
 		b.label(worker(nil, nil))
 		b.mustHave("nothing", "map[mine:1 zone:hand] [mine:NoSchedule] ")
-		if err := b.cluster.Label(context.Background(), b.desired, cluster.Node{Name: "wk-9", Labels: n.Labels}); err != nil {
+		if err := b.cluster.Label(context.Background(), b.desired, cluster.Node{Name: "wk-9", Labels: n.Labels}, nil); err != nil {
 			t.Errorf("a node that is not there: %v", err)
 		}
+	})
+}
+
+// TestLabelLeaves: what is left of a node is neither set nor taken back, and stays noted as it was.
+func TestLabelLeaves(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		b.label(worker(map[string]string{"zone": "a", "rack": "1", "old": "x"}, map[string]string{"dedicated": "gpu:NoSchedule"}))
+		b.patchNode("wk-1", `{"metadata":{"labels":{"zone":"hand"}}}`)
+		n := worker(map[string]string{"zone": "b", "rack": "2", "new": "y"}, nil)
+		if err := b.cluster.Label(context.Background(), b.desired, n, []string{"label zone", "label old", "label new", "taint dedicated"}); err != nil {
+			t.Fatal(err)
+		}
+		b.mustHave("some are left", `map[old:x rack:2 zone:hand] [dedicated=gpu:NoSchedule] {"labels":{"old":"x","rack":"2","zone":"a"},"taints":{"dedicated":"gpu:NoSchedule"}}`)
+		b.label(n)
+		b.mustHave("none is", `map[new:y rack:2 zone:b] [] {"labels":{"new":"y","rack":"2","zone":"b"}}`)
 	})
 }
 
@@ -288,7 +303,7 @@ func TestLabelAmongOthers(t *testing.T) {
 		b.label(n)
 		b.mustHave("labelled", `map[] [mine:NoSchedule dedicated=gpu:NoSchedule] {"taints":{"dedicated":"gpu:NoSchedule"}}`)
 		b.world.Inject(world.Fault{Op: "PATCH /api/v1/nodes/{name}", Kind: world.Answer, Status: 422, Text: "not you", Times: 1})
-		if err := b.cluster.Label(context.Background(), b.desired, worker(nil, nil)); err == nil || !strings.Contains(err.Error(), "label wk-1: change its Node object: it answers: not you") {
+		if err := b.cluster.Label(context.Background(), b.desired, worker(nil, nil), nil); err == nil || !strings.Contains(err.Error(), "label wk-1: change its Node object: it answers: not you") {
 			t.Error(err)
 		}
 		b.world.Inject(world.Fault{Op: "PATCH /api/v1/nodes/{name}", Kind: world.LoseReply, Times: 1})

@@ -90,7 +90,9 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.FixedConfigChanged, Message: "waits until it is seen that no control plane runs with Flannel: the inventory has another container network, and the cluster keeps the one it was made with",
 			Hint: "write `cni: flannel` in cluster.yaml again; another container network needs another cluster"})
 	case !installed:
-		m.do(action.InstallAddon{Addon: a, Digest: chart.Value.Release})
+		if do := (action.InstallAddon{Addon: a, Digest: chart.Value.Release}); !m.o.Facts.WasInstalled(a) || !m.holdEdit(do.Info(), "somebody has uninstalled it, and it", drift.OfAddon(m.o, a)) {
+			m.do(do)
+		}
 	case m.planRollback(a, rel, chart.Value.Release):
 	case rel.Status == "deployed" && rel.Digest == chart.Value.Release:
 		if good := a.RollBack && rel.Ready && !rel.Good; a.Ownership == cluster.Managed && (!rel.Managed || good) {
@@ -118,10 +120,13 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 // what does not work of a cluster that has not been Ready yet.
 func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
 	i := do.Info()
+	uninstalled := strings.HasPrefix(rel.Status, "uninstall") && m.o.Facts.WasInstalled(do.Addon)
 	switch {
+	case rel.Edited && m.holdEdit(i, "somebody else has changed its release, and it", do.Drift), uninstalled && m.holdEdit(i, "somebody has uninstalled it, and it", do.Drift):
+		return
 	case rel.Digest == do.Digest, m.o.Facts.Destroying(), strings.HasPrefix(rel.Status, "pending-"): // it is left half done
 	case !m.o.Facts.WasReady() && !rel.Edited && !rel.Ready: // the cluster is being made, and may need it
-	case rel.Edited && m.holdEdit(i, "somebody else has changed its release, and it", do.Drift), !rel.Edited && m.holdAddon(i, "the inventory has changed", "undo the change", do.Drift):
+	case !rel.Edited && m.holdAddon(i, "the inventory has changed", "undo the change", do.Drift):
 		return
 	}
 	m.do(do)
@@ -130,19 +135,18 @@ func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
 // holdEdit holds what puts something of an addon back as the inventory has it, where that is
 // only observed, and reports whether it does.
 func (m *planner) holdEdit(i action.Info, what string, drifts []cluster.FieldDifference) bool {
-	observe := m.d.Spec.ObserveOnly || m.p.ObserveOnly
-	if observe {
+	if m.observes() {
 		m.blockDrift(cluster.Block{Subject: i.Subject, Reason: cluster.HealingOff, About: string(i.Kind), Message: what + " is left so: heal is observe; else: " + i.Text,
 			Hint: "put it back by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)}, drifts)
 	}
-	return observe
+	return m.observes()
 }
 
 // holdAddon holds what the inventory changes of a release that is there, or of its namespace,
 // where changes are off or wait for approval, and reports whether it does.
 func (m *planner) holdAddon(i action.Info, why, undo string, drifts []cluster.FieldDifference) bool {
 	switch {
-	case m.d.Spec.ApplyOff || m.p.ApplyOff:
+	case m.appliesNothing():
 		m.blockDrift(cluster.Block{Subject: i.Subject, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: why + ", and apply is off; else: " + i.Text,
 			Hint: undo + ", or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)}, drifts)
 	case m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision, i.Step()):
@@ -264,7 +268,7 @@ func (m *planner) planNamespace(a cluster.Addon) {
 	}
 	isNew := func(a cluster.Addon) bool {
 		rel, installed := m.o.Releases.Value[a.Name]
-		return a.Namespace == do.Namespace && (!installed || rel.Namespace != a.Namespace)
+		return a.Namespace == do.Namespace && (!installed || rel.Namespace != a.Namespace) && !m.o.Facts.WasInstalled(a)
 	}
 	settled := m.o.Facts.WasReady() && !slices.ContainsFunc(m.d.Spec.Addons, isNew)
 	drifts := drift.OfNamespace(m.d, m.o, a)

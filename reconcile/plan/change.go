@@ -35,14 +35,29 @@ func (m *planner) planMeta(n cluster.Node) {
 	}
 	a := action.LabelNode{Node: drift.RepositoryNode(m.d, n)}
 	want := a.Node.Meta()
-	a.Edits = kn.EditsFor(want)
-	switch {
-	case len(a.Edits) == 0 && (n.Locked || want.IsNoted(kn.Owned, n.Role)):
+	all := kn.EditsFor(want)
+	now, edits, changes := m.permit(n, drift.OfMeta(all))
+	some := func(drifts []drift.Drift) action.LabelNode {
+		fields := drift.Fields(drifts)
+		a := action.LabelNode{Node: a.Node}
+		for _, e := range all {
+			if slices.Contains(fields, e.Field()) {
+				a.Edits = append(a.Edits, e)
+			} else {
+				a.Left = append(a.Left, e.Field())
+			}
+		}
+		return a
+	}
+	if n.Locked {
+		if len(all) > 0 {
+			m.blockLocked(n, drift.OfMeta(all))
+		}
 		return
-	case n.Locked:
-		m.blockLocked(n, drift.OfMeta(a.Edits))
-	default:
-		m.do(a)
+	}
+	m.report(edits, changes, func(drifts []drift.Drift) action.Info { return some(drifts).Info() })
+	if len(now) > 0 || len(all) == 0 && !want.IsNoted(kn.Owned, n.Role) {
+		m.do(some(now))
 	}
 }
 
@@ -59,7 +74,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 			now = append(now, dr)
 		case drift.Replace, drift.Refuse:
 			b := dr.Refusal(m.d.Spec, n)
-			if m.isEdited(n) {
+			if drift.OriginOf(m.d, m.o, n, dr.Field).Edited {
 				b.Message += drift.ChangedOf(vm).String()
 			}
 			m.blockDrift(b, m.describe(n, dr))
@@ -78,11 +93,15 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		if tokens := m.o.Facts.Replaced[n.Name]; vm.Unmarked && len(tokens) > 0 {
 			n.Replace = m.o.Facts.LastToken(n.Name) // for its mark; a later one is for another machine
 		}
-		a := action.ChangeVM{Node: n, Host: host, Drifts: now, Changed: drift.ChangedOf(vm), Moves: m.movesNetwork(n, vm, now), Voteless: m.isIsolated(n)}
-		if m.holdBySwitch(a.Info()) {
+		change := func(drifts []drift.Drift) action.ChangeVM {
+			return action.ChangeVM{Node: n, Host: host, Drifts: drifts, Changed: drift.ChangedOf(vm), Moves: m.movesNetwork(n, vm, drifts), Voteless: m.isIsolated(n)}
+		}
+		now, edits, changes := m.permit(n, now)
+		m.report(edits, changes, func(drifts []drift.Drift) action.Info { return change(drifts).Info() })
+		if len(now) == 0 || m.holdBySwitch(change(now).Info()) {
 			return false
 		}
-		m.do(a)
+		m.do(change(now))
 	}
 	return true
 }
@@ -91,9 +110,12 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 // One in maintenance mode has no config, and serves nothing.
 func (m *planner) movesNetwork(n cluster.Node, vm cluster.VM, drifts []drift.Drift) bool {
 	return vm.Power != cluster.Stopped && m.o.Machines[n.Name].Reach != cluster.Maintenance && m.mayBeFounded() &&
-		slices.ContainsFunc(drifts, func(dr drift.Drift) bool {
-			return dr.Field == string(cluster.FieldBridge) || dr.Field == string(cluster.FieldVLAN)
-		})
+		slices.ContainsFunc(drifts, isNetwork)
+}
+
+// isNetwork reports whether it is the network of a VM that differs.
+func isNetwork(dr drift.Drift) bool {
+	return dr.Field == string(cluster.FieldBridge) || dr.Field == string(cluster.FieldVLAN)
 }
 
 // blockLocked reports a node that differs and may not be touched.
@@ -121,18 +143,24 @@ func (m *planner) vmDrift(n cluster.Node, fields ...string) []cluster.FieldDiffe
 }
 
 // driftOf is what an action on a node would correct.
-func (m *planner) driftOf(n cluster.Node, kind cluster.ActionKind) []cluster.FieldDifference {
-	switch kind {
-	case cluster.ChangeVM, cluster.CreateVM, cluster.DeleteVM:
+func (m *planner) driftOf(n cluster.Node, i action.Info) []cluster.FieldDifference {
+	switch i.Kind {
+	case cluster.CreateVM, cluster.DeleteVM:
 		return m.vmDrift(n)
 	case cluster.StartVM, cluster.ResumeVM:
 		return m.vmDrift(n, drift.FieldPower)
-	case cluster.LabelNode:
-		return drift.OfNode(m.d, m.o, n, cluster.PartObject)
-	case cluster.PullImages, cluster.ChangeConfig, cluster.DropConfig:
+	case cluster.ApplyConfig:
 		return drift.OfNode(m.d, m.o, n, cluster.PartMachine)
 	}
-	return m.describe(n, m.turnOf(n)...)
+	var out []cluster.FieldDifference
+	for _, part := range []cluster.Part{cluster.PartVM, cluster.PartMachine, cluster.PartObject} {
+		for _, f := range drift.OfNode(m.d, m.o, n, part) {
+			if slices.Contains(i.Fields, f.Field) {
+				out = append(out, f)
+			}
+		}
+	}
+	return out
 }
 
 // planConfig gives a node that runs the config that the inventory has, where that takes
@@ -192,15 +220,20 @@ func (m *planner) changeConfig(n cluster.Node) {
 	c := m.o.Machines[n.Name].Change
 	a := action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed, Pulls: m.plan.Phases[n.Name] == cluster.PhaseReady}
 	a.Target, a.Voteless = m.configs(), m.hasNoQuorum() || m.hasNoVote(n) && m.isRepaired(a.Info(), n)
-	if m.isEdited(n) {
+	o := drift.OriginOf(m.d, m.o, n, drift.FieldConfig)
+	if o.EditedOnly() {
 		a.Edited, a.Since = true, m.o.Machines[n.Name].ConfigSince
+	}
+	if m.keepsConfig(n) {
+		m.do(a) // it is held, and waits for no other
+		return
 	}
 	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
 	first, there := m.d.Spec.Node(in.Node)
 	chosen := ok && in.Target == a.Target && there
 	void := chosen && m.provesNothing(first, in.At)
 	switch {
-	case !chosen || void:
+	case !chosen || void || m.keepsConfig(first):
 		if canary := m.chooseCanary(void || m.lacksAPI()); canary != n.Name {
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: canary, Message: fmt.Sprintf("its machine config is changed after that of %s, which is the first", canary)})
 			return
@@ -248,7 +281,7 @@ func (m *planner) chooseCanary(planesFirst bool) string {
 	chosen, best := "", 0
 	for _, n := range m.d.Spec.Nodes {
 		mach, c, rank := m.o.Machines[n.Name], m.o.Machines[n.Name].Change, rankOf[n.Role]
-		if n.Locked || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) > 0 || c.For != m.d.Repository().Configs[n.Name].Digest {
+		if n.Locked || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) > 0 || c.For != m.d.Repository().Configs[n.Name].Digest || m.keepsConfig(n) {
 			continue
 		}
 		if mach.Stage != "booting" {
@@ -259,4 +292,9 @@ func (m *planner) chooseCanary(planesFirst bool) string {
 		}
 	}
 	return chosen
+}
+
+// keepsConfig reports whether a node keeps a machine config that somebody has edited.
+func (m *planner) keepsConfig(n cluster.Node) bool {
+	return m.observes() && drift.OriginOf(m.d, m.o, n, drift.FieldConfig).Edited
 }

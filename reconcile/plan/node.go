@@ -260,7 +260,7 @@ func (m *planner) blockMoved(n cluster.Node, vm cluster.VM) {
 		hint = fmt.Sprintf("undo the change of the pool, or take it out: `pvesh set /pools/%s --vms %d --delete 1` as root on %s", vm.Pool, vm.VMID, vm.Carrier(n))
 	}
 	by := ""
-	if m.isEdited(n) {
+	if drift.OriginOf(m.d, m.o, n, drift.FieldPool).Edited {
 		by = drift.ChangedOf(vm).String()
 	}
 	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.PoolDrift, About: "pool",
@@ -387,12 +387,14 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 		m.blockDrift(drift.MissingSystemDisk(n, vm, vm.Carrier(n)), m.vmDrift(n, drift.FieldSystemDisk))
 	}
 	m.planVM(n, vm)
-	var later []drift.Drift
+	var down []drift.Drift // what would take it down
 	for _, dr := range m.fitDrifts(n, drift.OfNodeVM(m.d, m.o, n, vm)) {
 		if dr.How == drift.Reboot {
-			later = append(later, dr)
+			down = append(down, dr)
 		}
 	}
+	later, edits, changes := m.permit(n, down)
+	m.report(edits, changes, func(drifts []drift.Drift) action.Info { return m.drainFor(n, drifts).Info() })
 	if len(later) > 0 {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForReady, Message: fmt.Sprintf("vm %d has %s; waits until it is Ready to change %s", n.VMID, drift.DescribeHave(later), drift.DescribeChange(later)),
 			Hint: fmt.Sprintf("if that keeps it from working: `qm shutdown %d` on %s; a vm that is stopped is changed at once", n.VMID, vm.Carrier(n))})

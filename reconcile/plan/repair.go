@@ -94,9 +94,16 @@ func (m *planner) isIsolated(n cluster.Node) bool {
 	case mach.Reach != cluster.Silent, !m.isLongerThanBoot(mach.Since):
 		return false
 	case !m.o.Nodes.Known:
-		return n.Role == cluster.ControlPlane && (m.isEdited(n) || !m.o.Facts.WasReady()) && m.mayMoveBlindly(n)
+		return n.Role == cluster.ControlPlane && (m.isMovedByOthers(n) || !m.o.Facts.WasReady()) && m.mayMoveBlindly(n)
 	}
 	return !kn.Ready && (kn.Name == "" || m.isLongerThanBoot(kn.NotReadySince)) && (n.Role != cluster.ControlPlane || m.etcd.Spares(n.Name))
+}
+
+// isMovedByOthers reports whether somebody else has brought a VM to another network.
+func (m *planner) isMovedByOthers(n cluster.Node) bool {
+	return slices.ContainsFunc(drift.OfNodeVM(m.d, m.o, n, m.o.VMs[n.Name]), func(dr drift.Drift) bool {
+		return isNetwork(dr) && drift.OriginOf(m.d, m.o, n, dr.Field).Edited
+	})
 }
 
 // mayMoveBlindly reports whether no control plane is seen to work, and has not been for longer than

@@ -12,17 +12,15 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
-// SettledNodes are the nodes that are seen to have all that the inventory has of them,
-// with the digest of that.
+// SettledNodes are what is to be kept of nodes: what the inventory had of each when it was seen
+// to have that.
 func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
 	out := map[string]string{}
 	for _, n := range d.Spec.Nodes {
 		vm, mach := o.VMs[n.Name], o.Machines[n.Name]
-		if readiness.Classify(n, o) != cluster.PhaseReady || !vm.Hardware.Known || mach.ConfigDigest == "" || drift.LacksSystemDisk(vm) || drift.HasOtherToken(n, vm) {
-			continue
-		}
-		if digest := drift.SettledDigest(d, n); digest != "" && len(drift.Of(d.Repository(), o, n, mach)) == 0 {
-			out[n.Name] = digest
+		whole := readiness.Classify(n, o) == cluster.PhaseReady && vm.Hardware.Known && mach.ConfigDigest != "" && !drift.LacksSystemDisk(vm) && !drift.HasOtherToken(n, vm)
+		if text := drift.Settle(d, o, n, whole); text != "" {
+			out[n.Name] = text
 		}
 	}
 	return out
@@ -30,46 +28,107 @@ func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
 
 // holdBySwitch holds an action on a node that was there as the inventory had it, where
 // its cluster or the host has that such are left alone, and reports whether it does. A
-// turn that was begun is ended.
+// turn that was begun is ended, but for what somebody has edited.
 func (m *planner) holdBySwitch(i action.Info) bool {
-	observe, off := m.d.Spec.ObserveOnly || m.p.ObserveOnly, m.d.Spec.ApplyOff || m.p.ApplyOff
-	asks := m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision, i.Step())
 	n, isNode := m.d.Spec.Node(i.Node)
-	if !isNode || m.o.Facts.Destroying() {
+	notes := i.Kind == cluster.LabelNode && i.Change == "" // only what is there
+	if !isNode || m.isFree(n) || notes || i.Kind == cluster.UncordonNode || i.Kind == cluster.StartVM && m.isTakenDown(n) {
 		return false
 	}
 	_, known := m.o.Facts.Settled[n.Name]
 	_, joined := m.o.Nodes.Value[n.Name]
-	switch {
-	case i.Kind == cluster.UncordonNode, m.forgets(n.Name), m.isUnfinished(n), i.Kind == cluster.StartVM && m.isTakenDown(n):
-		return false
-	case !known && (!m.o.Facts.WasReady() && !m.o.Facts.Lost || m.o.VMs[n.Name].Presence == cluster.Absent || m.o.Nodes.Known && !joined && isMaking(i.Kind)):
+	if !known && m.o.Nodes.Known && !joined && isMaking(i.Kind) {
 		return false // it is made
-	case i.Kind == cluster.LabelNode && i.Change == "":
-		return false // it only notes what is there
 	}
-	edited := m.isEdited(n)
+	edited, pushed := m.whoChanged(n, i.Fields)
 	switch {
-	case edited && observe, !known && observe:
-		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.HealingOff, About: string(i.Kind), Message: "it is not as the inventory has it, and is left so: heal is observe; else: " + i.Text,
-			Hint: "correct it by hand, or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)}, m.driftOf(n, i.Kind))
+	case edited && m.observes():
+		what, undo := "it is not as the inventory has it, and is left so", "correct it by hand"
+		if known && pushed {
+			what, undo = "somebody has edited its machine config, and the inventory has changed that since; to apply the change would undo the edit, and both are left so", "undo the edit on the node"
+		}
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.HealingOff, About: string(i.Kind), Message: what + ": heal is observe; else: " + i.Text,
+			Hint: undo + ", or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)}, m.driftOf(n, i))
 	case isMaking(i.Kind):
 		return false // whatever the inventory has changed, it should run
-	case !edited && off:
+	case pushed && m.appliesNothing():
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
-			Hint: "undo the change, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)}, m.driftOf(n, i.Kind))
-	case !edited && asks:
+			Hint: "undo the change, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)}, m.driftOf(n, i))
+	case pushed && m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision, i.Step()):
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: "the inventory has changed, and that waits for approval: apply is approve; then: " + i.Text,
-			Hint: "undo the change; or " + m.approveHint()}, m.driftOf(n, i.Kind))
+			Hint: "undo the change; or " + m.approveHint()}, m.driftOf(n, i))
 	default:
 		return false
 	}
 	return true
 }
 
-// isEdited reports whether a node had what the inventory has, so that somebody else
-// changed it since.
-func (m *planner) isEdited(n cluster.Node) bool { return drift.IsEdited(m.d, m.o, n) }
+// isFree reports whether the switches are not about a node: it is made, destroyed, or forgotten.
+func (m *planner) isFree(n cluster.Node) bool {
+	_, known := m.o.Facts.Settled[n.Name]
+	return m.o.Facts.Destroying() || m.forgets(n.Name) || !known && (!m.o.Facts.WasReady() && !m.o.Facts.Lost || m.o.VMs[n.Name].Presence == cluster.Absent)
+}
+
+// observes reports whether what somebody has changed is left.
+func (m *planner) observes() bool { return m.d.Spec.ObserveOnly || m.p.ObserveOnly }
+
+// appliesNothing reports whether what the inventory has changed is left.
+func (m *planner) appliesNothing() bool { return m.d.Spec.ApplyOff || m.p.ApplyOff }
+
+// whoChanged reports whether somebody has edited one of some fields of a node, and whether the
+// inventory has changed one, other than what is to be ended of a turn. Without fields it is about
+// the machine as a whole. Of a node that was never seen to be as the inventory has it, it may have been either.
+func (m *planner) whoChanged(n cluster.Node, fields []string) (edited, pushed bool) {
+	begun := m.isUnfinished(n)
+	if _, known := m.o.Facts.Settled[n.Name]; !known {
+		return !begun, !begun
+	}
+	if len(fields) == 0 {
+		o := drift.OriginOf(m.d, m.o, n, drift.FieldReplace)
+		return o.Edited && !begun, o.Pushed && !begun
+	}
+	for _, field := range fields {
+		o := drift.OriginOf(m.d, m.o, n, field)
+		edited, pushed = edited || o.Edited, pushed || o.Pushed && !(o.Begun && begun)
+	}
+	return edited, pushed
+}
+
+// permit parts what differs of a node into what may be corrected now, what somebody has edited
+// and is left, and what the inventory has changed and has to wait. Where changes are approved
+// those come after what is healed, so that an approval is for them alone.
+func (m *planner) permit(n cluster.Node, drifts []drift.Drift) (now, edits, changes []drift.Drift) {
+	if len(drifts) == 0 || m.isFree(n) {
+		return drifts, nil, nil
+	}
+	var asked []drift.Drift
+	for _, dr := range drifts {
+		switch edited, pushed := m.whoChanged(n, []string{dr.Field}); {
+		case edited && m.observes():
+			edits = append(edits, dr)
+		case pushed && m.appliesNothing():
+			changes = append(changes, dr)
+		case pushed && m.asksApproval():
+			asked = append(asked, dr)
+		default:
+			now = append(now, dr)
+		}
+	}
+	if len(now) == 0 {
+		return asked, edits, changes
+	}
+	return now, edits, append(changes, asked...)
+}
+
+// report has what is left, or has to wait, of a node reported, each with what would be done
+// about it.
+func (m *planner) report(edits, changes []drift.Drift, do func([]drift.Drift) action.Info) {
+	for _, drifts := range [][]drift.Drift{edits, changes} {
+		if len(drifts) > 0 {
+			m.holdBySwitch(do(drifts))
+		}
+	}
+}
 
 // isMaking reports whether an action leads to a node that runs, whatever the inventory has changed.
 func isMaking(kind cluster.ActionKind) bool {
@@ -175,11 +234,12 @@ func (m *planner) roleOf(n cluster.Node) cluster.Role {
 	return n.Role
 }
 
-// holdByMachines holds what takes a node down, away, or changes its config, while a machine
+// holdByMachines holds what takes a node down, away, or gives it a config, while a machine
 // has another authority, or another role, so that it is not known how many votes are left. It
 // reports whether it does. What an administrator has decided is done.
 func (m *planner) holdByMachines(i action.Info) bool {
-	if !m.isHeld() || !i.Disrupts && !i.Destructive && i.Kind != cluster.ChangeConfig && i.Kind != cluster.DropConfig || m.o.Facts.Destroying() || m.forgets(i.Node) {
+	configures := i.Kind == cluster.ApplyConfig || i.Kind == cluster.ChangeConfig || i.Kind == cluster.DropConfig
+	if !m.isHeld() || !i.Disrupts && !i.Destructive && !configures || m.o.Facts.Destroying() || m.forgets(i.Node) {
 		return false
 	}
 	if len(m.rotated) > 0 {

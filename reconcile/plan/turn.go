@@ -17,8 +17,15 @@ import (
 // the world: the Node object has what the node was drained for and which boot of its
 // machine that was, and a VM that is stopped is changed before it is started.
 
-// turnOf is what of a node takes it down to be changed, as far as there is room for it.
+// turnOf is what of a node takes it down to be changed, as far as there is room for it, and the
+// switches let it be changed.
 func (m *planner) turnOf(n cluster.Node) []drift.Drift {
+	now, _, _ := m.permit(n, m.downDrifts(n))
+	return now
+}
+
+// downDrifts is what of a node takes it down to be changed, as far as there is room for it.
+func (m *planner) downDrifts(n cluster.Node) []drift.Drift {
 	vm, mach := m.o.VMs[n.Name], m.o.Machines[n.Name]
 	if vm.Owner != cluster.Ours || mach.Reach != cluster.Configured {
 		return nil
@@ -47,7 +54,7 @@ func targetOf(drifts []drift.Drift) string {
 }
 
 // wantOf identifies what the inventory has of a node, "" while that is not known.
-func wantOf(d cluster.Desired, n cluster.Node) string { return drift.SettledDigest(d, n) }
+func wantOf(d cluster.Desired, n cluster.Node) string { return drift.WantDigest(d, n) }
 
 // targetOfTurn is what a node is taken out of service for, as its Node object and the journal have
 // it: what the inventory has of it, and each thing that it is to be given of that, as digests.
@@ -72,24 +79,21 @@ func isFor(target, want string) bool {
 // describeOrigin describes drifts of a node as describe does, with who made what is undone of its VM
 // or its config, or since when that is so, as far as it is known.
 func (m *planner) describeOrigin(n cluster.Node, drifts []drift.Drift, describe func([]drift.Drift) string) string {
-	if !m.isEdited(n) {
-		return describe(drifts)
-	}
+	isEdited := func(dr drift.Drift) bool { return drift.OriginOf(m.d, m.o, n, dr.Field).Edited }
 	var words []string
 	for rest := drifts; len(rest) > 0; {
-		of := rest[0].Reason
-		end := slices.IndexFunc(rest, func(dr drift.Drift) bool { return dr.Reason != of })
+		of, edited := rest[0].Reason, isEdited(rest[0])
+		end := slices.IndexFunc(rest, func(dr drift.Drift) bool { return dr.Reason != of || isEdited(dr) != edited })
 		if end < 0 {
 			end = len(rest)
 		}
 		origin := ""
-		switch of {
-		case cluster.HardwareDrift:
+		switch {
+		case !edited:
+		case of == cluster.HardwareDrift:
 			origin = drift.ChangedOf(m.o.VMs[n.Name]).String()
-		case cluster.ConfigDrift:
-			if !rest[0].IsStaged() {
-				origin = drift.DescribeConfigEdit(m.o.Machines[n.Name].ConfigSince)
-			}
+		case of == cluster.ConfigDrift && !rest[0].IsStaged():
+			origin = drift.DescribeConfigEdit(m.o.Machines[n.Name].ConfigSince)
 		}
 		words, rest = append(words, describe(rest[:end])+origin), rest[end:]
 	}
@@ -119,10 +123,22 @@ func (m *planner) wasTaken(n cluster.Node, drifts []drift.Drift) bool {
 	return ok && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot
 }
 
+// drainFor is the drain of a node with which its turn for some drifts begins.
+func (m *planner) drainFor(n cluster.Node, drifts []drift.Drift) action.DrainNode {
+	return action.DrainNode{Node: n, Target: m.targetOfTurn(n, drifts), For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange), Fields: drift.Fields(drifts)}
+}
+
 // planTurn takes the next step of a node's turn, if it needs one.
 func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
-	drifts, kn := m.turnOf(n), m.o.Nodes.Value[n.Name]
+	all, kn := m.downDrifts(n), m.o.Nodes.Value[n.Name]
+	drifts, edits, changes := m.permit(n, all)
 	ready := m.plan.Phases[n.Name] == cluster.PhaseReady
+	drain := func(drifts []drift.Drift) action.DrainNode { return m.drainFor(n, drifts) }
+	if n.Locked && len(all) > 0 {
+		m.blockLocked(n, all)
+		return
+	}
+	m.report(edits, changes, func(drifts []drift.Drift) action.Info { return drain(drifts).Info() })
 	switch {
 	case kn.Turn != "" && kn.Adopted && !n.Locked: // it was drained for a removal that is called off
 		m.do(action.UncordonNode{Node: n, Adopted: true})
@@ -132,24 +148,20 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 			m.do(action.UncordonNode{Node: n})
 		}
 		return
-	case n.Locked:
-		m.blockLocked(n, drifts)
-		return
 	case m.wasTaken(n, drifts):
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ChangeNotTaken, About: targetOf(drifts),
 			Message: fmt.Sprintf("it was taken down to change %s, and has %s all the same", drift.DescribeChange(drifts), drift.DescribeHave(drifts)),
 			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, m.o.VMs[n.Name].Carrier(n), n.IP)}, m.describe(n, drifts...))
 		return
 	}
-	drain := action.DrainNode{Node: n, Target: m.targetOfTurn(n, drifts), For: "change " + m.describeOrigin(n, drifts, drift.DescribeChange)}
-	if ready && kn.Turn != "" && !m.isUnfinished(n) && (m.holdBySwitch(drain.Info()) || m.holdByWindow(drain.Info())) {
+	if ready && kn.Turn != "" && !m.isUnfinished(n) && (m.holdBySwitch(drain(drifts).Info()) || m.holdByWindow(drain(drifts).Info())) {
 		m.do(action.UncordonNode{Node: n}) // what it was drained for is over, and the next change waits
 		return
 	}
 	if m.holdTurn(n, kn, ready, drifts) {
 		return
 	}
-	restart := cluster.Restart{Target: drain.Target, Boot: mach.BootID, Revision: m.d.Repository().Revision}
+	restart := cluster.Restart{Target: drain(drifts).Target, Boot: mach.BootID, Revision: m.d.Repository().Revision}
 	var config cluster.Config // that is staged
 	hardware := false
 	for _, dr := range drifts {
@@ -160,7 +172,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		}
 	}
 	if want := m.d.Repository().Configs[n.Name]; mach.Staged != "" && config.Digest == "" {
-		if mach.ConfigDigest != want.Digest {
+		if staged := drift.OriginOf(m.d, m.o, n, drift.FieldStaged); mach.ConfigDigest != want.Digest || staged.Edited && m.observes() {
 			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, About: "staged", Message: fmt.Sprintf("waits to change %s: it would boot another config (%s)", drift.DescribeChange(drifts), drift.DescribeStaged(mach.StagedSince)),
 				Hint: fmt.Sprintf("apply the config that it runs once more, which drops that: `talosctl -n %s get machineconfig` shows both", n.IP)})
 			return
@@ -170,11 +182,11 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	drainable := ready || m.isDrainable(n)
 	switch {
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
-		m.drainTo(drain)
+		m.drainTo(drain(drifts))
 	case hardware:
-		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable})
+		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts)})
 	default:
-		m.do(action.RebootNode{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable})
+		m.do(action.RebootNode{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts)})
 	}
 }
 
@@ -240,13 +252,15 @@ func (m *planner) drainTo(a action.DrainNode) {
 }
 
 // EndedTurns lists the nodes that have what they were taken down for, so that the next
-// time is another. What there is no room for they were not taken down for.
+// time is another. What there is no room for they were not taken down for, nor what the
+// switches leave.
 func EndedTurns(d cluster.Desired, o cluster.Observed, p cluster.Policy) []string {
 	m := newPlanner(d, o, p)
 	m.judgeCapacity()
 	var out []string
 	for _, n := range d.Spec.Nodes {
-		same := o.VMs[n.Name].Hardware.Known && o.Machines[n.Name].ConfigDigest != "" && len(m.turnOf(n))+len(drift.OfMachine(d.Repository(), o, n, o.Machines[n.Name])) == 0
+		machine := slices.DeleteFunc(drift.OfMachine(d.Repository(), o, n, o.Machines[n.Name]), func(dr drift.Drift) bool { return dr.Reason == cluster.ConfigDrift && m.keepsConfig(n) })
+		same := o.VMs[n.Name].Hardware.Known && o.Machines[n.Name].ConfigDigest != "" && len(m.turnOf(n))+len(machine) == 0
 		if _, ok := o.Facts.Restarts[n.Name]; ok && same && m.plan.Phases[n.Name] == cluster.PhaseReady {
 			out = append(out, n.Name)
 		}

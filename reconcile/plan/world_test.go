@@ -666,6 +666,10 @@ func (w *world) run(t *testing.T, line string) string {
 		mach := w.o.Machines[n.Name]
 		m := newPlanner(w.d, w.o, w.p)
 		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: m.targetOfTurn(n, m.turnOf(n)), Boot: before + mach.BootID, Revision: w.d.Revision}}
+		if text := drift.Begin(w.d, w.o.Facts, n, drift.Fields(drift.Of(w.d, w.o, n, mach))); text != "" {
+			w.o.Facts.Settled = cloneMap(w.o.Facts.Settled)
+			w.o.Facts.Settled[n.Name] = text
+		}
 	case "restarted-at": // a node, so long ago, for what it has
 		w.o.Facts.Restarts = map[string]cluster.Restart{arg(1): {Target: "had", Boot: "before", Revision: w.d.Revision, At: w.o.Now.Add(-parseAge(t, arg(2)))}}
 	case "replaced": // a node, for tokens
@@ -772,6 +776,11 @@ func (w *world) run(t *testing.T, line string) string {
 		rels := map[string]cluster.Release{}
 		for k, v := range w.o.Releases.Value {
 			rels[k] = v
+		}
+		if arg(2) == "none" { // any more
+			delete(rels, arg(1))
+			w.o.Releases = cluster.Saw(rels)
+			break
 		}
 		rel := cluster.Release{Namespace: "kube-system", Status: arg(2), Digest: "forecast"}
 		rel.Managed = slices.ContainsFunc(w.d.Spec.Addons, func(a cluster.Addon) bool { return a.Name == arg(1) && a.Ownership == cluster.Managed })
@@ -1198,6 +1207,8 @@ func (w *world) facts(t *testing.T, words []string) {
 			in, _ := w.o.Facts.Intent(cluster.IntendCanary)
 			in.At = w.o.Now
 			w.o.Facts.Intend(in)
+		case "installed": // an addon, in kube-system
+			w.o.Facts.Installed = append(slices.Clone(w.o.Facts.Installed), "kube-system/"+v)
 		case "was-ready":
 			w.o.Facts.Intend(cluster.Intent{Kind: cluster.SeenReady})
 		case "lost":

@@ -77,8 +77,8 @@ func (n nodes) Uncordon(ctx context.Context, d cluster.Desired, node cluster.Nod
 	return n.c.Uncordon(ctx, d, node)
 }
 
-func (n nodes) Label(ctx context.Context, d cluster.Desired, node cluster.Node) error {
-	return n.c.Label(ctx, d, node)
+func (n nodes) Label(ctx context.Context, d cluster.Desired, node cluster.Node, left []string) error {
+	return n.c.Label(ctx, d, node, left)
 }
 
 // machines gives the Talos client the shape the executor wants.
