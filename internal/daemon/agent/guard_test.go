@@ -49,6 +49,7 @@ type guard struct {
 	works     map[string]time.Time       // machines that work, since when
 	turned    map[string]time.Time       // by node, when it was in a turn last
 	looked    time.Time                  // when the world was looked at last
+	halted    map[string]bool            // machines that somebody has switched off
 }
 
 // justTouched is how long it may take until what people do is seen: a kubelet that is
@@ -108,6 +109,9 @@ func (g *guard) watch(c world.CallRecord) {
 		for _, vm := range g.s.Lab.PVE.VMs() {
 			if fmt.Sprint(vm.VMID) == c.Subject && vm.Maker != "root@pam" {
 				g.watchDeletion(vm, op == "stop" || strings.HasPrefix(c.Op, "DELETE "))
+				if op == "start" {
+					g.judgeStart(vm)
+				}
 				if strings.HasPrefix(c.Op, "POST ") && slices.Contains([]string{"shutdown", "stop", "reboot", "reset"}, op) {
 					g.judge(vm.Config["name"], op == "stop")
 				}

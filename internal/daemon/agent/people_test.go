@@ -83,7 +83,9 @@ func (l *life) stop(t target) {
 	l.plan("somebody stops vm %d", t.id)
 	if t.exists && t.vm.Lock == "" {
 		l.guard.touch(t.name)
-		_ = l.Lab.PVE.Stop(t.id) // it may be busy; then nothing was done to it
+		if l.Lab.PVE.Stop(t.id) == nil { // it may be busy; then nothing was done to it
+			l.guard.halt(t.vm.Config["vmgenid"])
+		}
 	}
 }
 

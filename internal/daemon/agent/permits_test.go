@@ -80,14 +80,15 @@ func (g *guard) endApprovals() {
 }
 
 // forbidsChange is why an order does not let a node be changed that is there; "": it does. Where
-// the inventory has the same as before, the change is a correction. The lock is held.
+// the inventory has the same as before, the change is a correction; where it has not, it may be
+// one of what somebody has edited. The lock is held.
 func (g *guard) forbidsChange(o order, node, machine string) string {
 	had, known := g.had[node]
 	same := known && had[o.of[node]]
 	switch {
 	case o.observe && same && len(had) == 1:
 		return "heal is observe"
-	case o.apply == "auto", same && !g.corrected[node].IsZero(), g.isApproved("", machine) && o.apply != "off":
+	case o.apply == "auto", !o.observe && !g.corrected[node].IsZero(), g.isApproved("", machine) && o.apply != "off":
 		return ""
 	case o.apply == "off" || !g.isApproved(o.commit, ""):
 		return "apply is " + o.apply + ", and it is not approved"
@@ -111,6 +112,7 @@ func (g *guard) judgeConfig(c world.GivenConfig) {
 	machine := g.machines()[c.VMID]
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.judgeUndone(c)
 	if works && strings.Contains(string(c.Config), kubeletNowhere+":") {
 		g.s.Lab.World.Violate("images", "%s works, and is given a machine config whose kubelet no registry has", c.Node)
 	}
@@ -122,7 +124,7 @@ func (g *guard) judgeConfig(c world.GivenConfig) {
 		case c.First, !g.made, g.had[c.Node] == nil, g.isInTurn(c.Node):
 			return
 		default:
-			if why = g.forbidsChange(o, c.Node, machine); why == "" {
+			if why = g.forbidsChange(o, c.Node, machine); why == "" || g.isEdited(c.VMID) && !o.observe {
 				return
 			}
 		}
@@ -198,6 +200,7 @@ func (g *guard) look() {
 		case works && !worked:
 			g.works[machine] = g.looked
 			delete(g.silent, machine)
+			delete(g.halted, machine)
 		case works && time.Since(since) > underWay && (!m.Control || m.Etcd != ""): // one that has left etcd does not come back
 			delete(g.lost, machine)
 		case !works && worked:
