@@ -69,10 +69,12 @@ func (l *life) forget(t target) {
 	l.plan("root takes the machine of %s for lost", t.name)
 	_, works := l.guard.machineOf(t.name)
 	recently := l.guard.isTouched(t.name)
-	l.guard.loses(t.vm.Config["vmgenid"], true)
+	takeBack := l.guard.loses(t.vm.Config["vmgenid"])
 	l.permitNew(t.name)
-	if l.Cluster().Forget(t.name, shown.Unfenced) != nil {
-		l.guard.loses(t.vm.Config["vmgenid"], false)
+	if err := l.Cluster().Forget(t.name, shown.Unfenced); err != nil {
+		if cluster.ReasonOf(err) != "" { // it was refused; else it may have been written down
+			takeBack()
+		}
 		return
 	}
 	if l.planesLeave = l.planesLeave || t.n < l.size.ControlPlanes; works && !recently {

@@ -42,10 +42,16 @@ type guard struct {
 	corrected map[string]time.Time       // by node, when it was edited by hand last
 	had       map[string]map[string]bool // by node, what of it the inventory may have had when it last was so
 	begins    map[string]beginning       // by node, until it is seen to be taken out of service
-	deletable map[string]time.Time       // machines, when one could be deleted last
+	deletable map[string]deletable       // machines, when one could be deleted last
+	replaced  map[string]time.Time       // machines that were deleted because they were dead, since when
+	idle      map[string]time.Time       // machines that do not work, whether they ever did or not, since when
+	votes     map[string]vote            // by node that people have had a hand in, what it was of etcd
+	downs     map[string]time.Time       // by node that is in down, since when
+	served    time.Time                  // since when a kube-apiserver answers; zero: none does
+	pushes    int                        // how many orders there were
 	lost      map[string]bool            // machines that root takes for lost
 	silent    map[string]time.Time       // machines that worked and do not, since when
-	wentDown  map[string]string          // by node with the agent's mark, the boot in which it went down
+	wentDown  map[string]descent         // by node with the agent's mark, when it went down
 	works     map[string]time.Time       // machines that work, since when
 	turned    map[string]time.Time       // by node, when it was in a turn last
 	looked    time.Time                  // when the world was looked at last
@@ -63,14 +69,24 @@ const misledFor = 10 * time.Minute
 func newGuard(s *sim, sz size) *guard {
 	return &guard{s: s, size: sz, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{}, out: map[string]bool{},
 		removals: max(s.Removals, 1), asked: map[string]order{}, corrected: map[string]time.Time{}, had: map[string]map[string]bool{}, begins: map[string]beginning{},
-		deletable: map[string]time.Time{}, lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]string{}, works: map[string]time.Time{}, turned: map[string]time.Time{}}
+		deletable: map[string]deletable{}, replaced: map[string]time.Time{}, idle: map[string]time.Time{}, votes: map[string]vote{}, downs: map[string]time.Time{}, lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]descent{}, works: map[string]time.Time{}, turned: map[string]time.Time{}}
 }
 
-// touch notes that people have a hand in a node.
+// vote is what a node was of an etcd.
+type vote struct {
+	etcd string
+	at   time.Time
+}
+
+// touch notes that people have a hand in a node, before they have, and that it has a vote in etcd.
 func (g *guard) touch(node string) {
+	m, _ := g.machineOf(node)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.touched[node] = time.Now()
+	if m.Etcd != "" && !m.Learner && m.Healthy {
+		g.votes[node] = vote{m.Etcd, time.Now()}
+	}
 }
 
 // permit notes a reason to take nodes down once.
@@ -132,23 +148,29 @@ func (g *guard) machineOf(name string) (found talos.MachineView, ok bool) {
 	return talos.MachineView{}, false
 }
 
-// judge looks at the world when a node is about to go down, for good or not.
+// judge looks at the world when a node is about to go down, for good or not. One that does not work
+// is judged by its etcd and its drain where it loses its machine; where it is up, and is to come
+// back, by all that one is which works. What is asked for again in the same boot is not judged again.
 func (g *guard) judge(name string, forGood bool) {
 	m, works := g.machineOf(name)
-	if works {
+	g.mu.Lock()
+	isUp := works || !forGood && m.Configured && m.Stage != "" && !g.boots[name][m.BootID]
+	g.mu.Unlock()
+	if isUp {
 		g.judgeBudget(name)
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.judgeEtcd(name, forGood); !works {
+	g.judgeEtcd(name, forGood)
+	recently := time.Since(g.touched[name]) < justTouched
+	if !recently && (isUp || forGood) {
+		g.judgeDrain(name, m, works)
+	}
+	if !isUp {
 		return
 	}
-	recently := time.Since(g.touched[name]) < justTouched
 	if !recently {
-		g.judgeDrain(name)
-	}
-	if !recently {
-		g.judgeSwitches(name, m)
+		g.judgeSwitches(name, m, forGood)
 		g.judgeStaged(name, m.VMID)
 	}
 	if g.boots[name] == nil {
@@ -158,21 +180,36 @@ func (g *guard) judge(name string, forGood bool) {
 	if n := len(g.boots[name]); n > g.reasons[name] {
 		g.s.Lab.World.Violate("turns", "%s is taken down the %d. time, and there were %d reasons", name, n, g.reasons[name])
 	}
-	g.down[name] = m.BootID
+	if g.down[name] != m.BootID {
+		g.down[name], g.downs[name] = m.BootID, time.Now()
+	}
+}
+
+// isUndrainable reports whether a node that does not work cannot be drained, or has nothing to be
+// drained of: no kube-apiserver answers, or its kubelet has not reported since it booted, for long.
+// The lock is held.
+func (g *guard) isUndrainable(n *unstructured.Unstructured, m talos.MachineView) bool {
+	boot, _, _ := unstructured.NestedString(n.Object, "status", "nodeInfo", "bootID")
+	machine := g.machines()[m.VMID]
+	return g.served.IsZero() || time.Since(g.served) < underWay || boot == "" || boot != m.BootID && g.isLongIdle(machine)
 }
 
 // judgeDrain: a node that goes down is cordoned, and nothing is on it that could be
-// somewhere else.
-func (g *guard) judgeDrain(name string) {
+// somewhere else. Pods of one that does not work may be ending. The lock is held.
+func (g *guard) judgeDrain(name string, m talos.MachineView, works bool) {
 	n := g.nodeObject(name)
 	if n == nil {
 		return // somebody has deleted it, and nothing can be drained
+	}
+	if !works && g.isUndrainable(n, m) {
+		return
 	}
 	if cordoned, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable"); !cordoned {
 		g.s.Lab.World.Violate("drain", "%s goes down, and is not cordoned", name)
 	}
 	for _, p := range g.s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "") {
 		stays := toleratesCordons(p) || slices.ContainsFunc(p.GetOwnerReferences(), func(o metav1.OwnerReference) bool { return o.Kind == "DaemonSet" || o.Kind == "Node" })
+		stays = stays || !works && p.GetDeletionTimestamp() != nil
 		if on, _, _ := unstructured.NestedString(p.Object, "spec", "nodeName"); on == name && !stays && time.Since(g.misled) > misledFor {
 			g.s.Lab.World.Violate("drain", "%s goes down, and pod %s is on it", name, p.GetName())
 		}
@@ -189,16 +226,30 @@ func toleratesCordons(pod unstructured.Unstructured) bool {
 	})
 }
 
+// descent is a node that goes down.
+type descent struct {
+	boot, turn string // turn: what for, by the agent's mark
+	pushes     int    // how many orders there were
+	at         time.Time
+}
+
 // judgeSwitches: a node that goes down was begun to be taken out of service when that was not
-// forbidden, and goes down once for that. The lock is held.
-func (g *guard) judgeSwitches(name string, m talos.MachineView) {
+// forbidden, and goes down once for that: it does not go down again in the same turn, where there is
+// no other order, and nobody has had a hand in it. The lock is held.
+func (g *guard) judgeSwitches(name string, m talos.MachineView, forGood bool) {
 	machine := g.machines()[m.VMID]
-	why := g.forbids(name, machine)
-	n := g.nodeObject(name)
-	marked := n != nil && n.GetAnnotations()[cluster.AnnotationTurn] != ""
-	again := marked && g.wentDown[name] != "" && g.wentDown[name] != m.BootID
-	if g.wentDown[name] = m.BootID; why != "" && (!marked || again) {
-		g.s.Lab.World.Violate("switches", "%s goes down, marked %v, again %v: %s", name, marked, again, why)
+	why := g.forbids(name, machine, forGood)
+	turn := g.marked()[name]
+	before, now := g.wentDown[name], descent{m.BootID, turn, g.pushes, time.Now()}
+	again := turn != "" && before.boot != "" && before.boot != now.boot
+	if !again && before.boot == now.boot {
+		now.at = before.at
+	}
+	if g.wentDown[name] = now; why != "" && (turn == "" || again) {
+		g.s.Lab.World.Violate("switches", "%s goes down, for %q, again %v: %s", name, turn, again, why)
+	}
+	if again && before.turn == turn && before.pushes == now.pushes && !forGood && before.at.After(g.corrected[name]) && before.at.After(g.touched[name]) {
+		g.s.Lab.World.Violate("turns", "%s goes down a second time in its turn", name)
 	}
 }
 
@@ -221,16 +272,22 @@ func (g *guard) judgeEtcd(name string, forGood bool) {
 	if m.Etcd == "" || m.Learner || m.Voters == 1 {
 		return
 	}
-	others, on := 0, map[string]bool{}
+	had := func(node string) bool { // a vote, a moment ago
+		v := g.votes[node]
+		return v.etcd == m.Etcd && time.Since(v.at) < justTouched
+	}
+	others, off, on := 0, m.Voters, map[string]bool{}
 	for _, o := range g.s.Lab.Talos.Machines() {
-		on[o.Node] = true
-		if o.Node != name && o.Etcd == m.Etcd && !o.Learner && (o.Healthy || time.Since(g.touched[o.Node]) < justTouched) {
+		if on[o.Node] = true; o.Etcd != m.Etcd || o.Learner {
+			continue
+		}
+		if off--; o.Node != name && (o.Healthy || had(o.Node)) {
 			others++
 		}
 	}
-	for node, at := range g.touched { // those that are off, or deleted
-		if strings.HasPrefix(node, "dev-cp-") && !on[node] && time.Since(at) < justTouched {
-			others++
+	for node := range g.votes { // those that are off, or deleted, and still voters
+		if off > 0 && !on[node] && had(node) {
+			others, off = others+1, off-1
 		}
 	}
 	if others < m.Voters/2+1 {
@@ -242,7 +299,7 @@ func (g *guard) judgeEtcd(name string, forGood bool) {
 // now. Where fewer may be than were, those that are out of service by then go down one after the
 // other.
 func (g *guard) judgeBudget(going string) {
-	out := g.outOfService()
+	out, marked := g.outOfService(), g.marked()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if going != "" {
@@ -251,13 +308,21 @@ func (g *guard) judgeBudget(going string) {
 	for prefix, most := range map[string]int{"dev-cp-": 1, "dev-wk-": g.mostWorkers()} {
 		isOther := func(n string) bool { return !strings.HasPrefix(n, prefix) }
 		names := slices.DeleteFunc(slices.Sorted(maps.Keys(out)), isOther)
-		isNew := slices.ContainsFunc(names, func(n string) bool { return !g.out[n] })
+		added := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return g.out[n] })
+		isNew, had := len(added) > 0, func(string) bool { return false }
+		if !slices.ContainsFunc(added, func(n string) bool { _, works := g.machineOf(n); return works }) {
+			had = func(n string) bool { // its time to come up, after which the next one that does not work may go
+				at, down := g.downs[n]
+				return n != going && down && marked[n] == "" && time.Since(at) > deadFor-underWay
+			}
+		}
+		names = slices.DeleteFunc(names, had)
 		if len(names) > most && isNew && (going == "" || strings.HasPrefix(going, prefix)) {
 			g.s.Lab.World.Violate("budget", "%v are out of service by the agent, and %d may be (%q goes down)", names, most, going)
 		}
 		down := slices.DeleteFunc(slices.Sorted(maps.Keys(g.down)), func(n string) bool {
 			m, _ := g.machineOf(n)
-			return isOther(n) || n == going || m.BootID == g.down[n] // it may be up still, when the request was lost
+			return isOther(n) || n == going || had(n) || m.BootID == g.down[n] // it may be up still, when the request was lost
 		})
 		if len(down) >= most && strings.HasPrefix(going, prefix) {
 			g.s.Lab.World.Violate("budget", "%s goes down, %v are down by the agent, and %d may be", going, down, most)
@@ -278,13 +343,13 @@ func (g *guard) mostWorkers() int {
 
 // outOfService are the nodes that the agent has taken out of service: those that carry its
 // mark and a cordon, and those that it took down and that do not work again. What root took
-// for lost was out of service before.
+// for lost, or is dead, was out of service before.
 func (g *guard) outOfService() map[string]bool {
 	out, machines := map[string]bool{}, g.machineByName()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, n := range g.nodes() {
-		if cordoned, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable"); cordoned && n.GetAnnotations()[cluster.AnnotationTurn] != "" && !g.hasLeft(n.GetName()) && !g.lost[machines[n.GetName()]] {
+		if cordoned, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable"); cordoned && n.GetAnnotations()[cluster.AnnotationTurn] != "" && !g.hasLeft(n.GetName()) && !g.isGivenUp(n.GetName(), machines[n.GetName()]) {
 			out[n.GetName()] = true
 		}
 	}
@@ -293,14 +358,23 @@ func (g *guard) outOfService() map[string]bool {
 		switch {
 		case works && m.BootID != boot:
 			delete(g.down, name)
+			delete(g.downs, name)
 			g.turned[name] = time.Now()
 		case g.hasLeft(name):
 			delete(g.down, name)
+			delete(g.downs, name)
 		case m.BootID != boot: // it may be up still, when the request was lost
 			out[name] = true
 		}
 	}
 	return out
+}
+
+// isGivenUp reports whether root takes the machine of a node for lost, or it is dead and to be replaced
+// for that. The lock is held.
+func (g *guard) isGivenUp(name, machine string) bool {
+	_, works := g.machineOf(name)
+	return g.lost[machine] || !works && slices.ContainsFunc(g.orders, func(o order) bool { return g.isDead(o, machine) })
 }
 
 // hasLeft reports whether a node is no longer in the inventory, and its VM was deleted: it

@@ -1,6 +1,9 @@
 package agent_test
 
 import (
+	"fmt"
+	"net/http"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -145,6 +148,13 @@ func TestGuardOfEtcd(t *testing.T) {
 		g.guard.touch("dev-wk-1")
 		judge("dev-cp-3", false)
 		g.want("the second of three, beside a worker", "dev-cp-3 goes down, and 1 other voters of 3 answer")
+		g.guard.touch("dev-cp-2")
+		judge("dev-cp-3", false)
+		g.want("the second of three, beside one that hung long ago", "dev-cp-3 goes down, and 1 other voters of 3 answer")
+		must(g.Lab.PVE.Remove(second))
+		g.guard.touch("dev-cp-2")
+		judge("dev-cp-3", false)
+		g.want("the second of three, beside one that was deleted", "dev-cp-3 goes down, and 1 other voters of 3 answer")
 		must(g.Lab.Talos.Partition(third, true))
 		time.Sleep(2 * justTouched)
 		judge("dev-cp-3", false)
@@ -161,7 +171,12 @@ func TestGuardForgets(t *testing.T) {
 		forbids := func() string {
 			g.guard.mu.Lock()
 			defer g.guard.mu.Unlock()
-			return g.guard.forbids("dev-wk-1", g.generations()["dev-wk-1"])
+			return g.guard.forbids("dev-wk-1", g.generations()["dev-wk-1"], false)
+		}
+		deletes := func() string {
+			g.guard.mu.Lock()
+			defer g.guard.mu.Unlock()
+			return g.guard.forbids("dev-wk-1", g.generations()["dev-wk-1"], true)
 		}
 		under := func(apply string) {
 			t.Helper()
@@ -199,6 +214,22 @@ func TestGuardForgets(t *testing.T) {
 		if takeBack(); forbids() == "" {
 			t.Error("the approval was refused")
 		}
+		had := func() int {
+			g.guard.mu.Lock()
+			defer g.guard.mu.Unlock()
+			return len(g.guard.had["dev-wk-1"])
+		}
+		w.wkCores = 8
+		g.push(w)
+		before := had()
+		takeBack = g.guard.approve(cluster.Forecast{Revision: cluster.Revision("main@sha1:" + g.Head())})
+		if n := had(); n != before+1 {
+			t.Errorf("it is approved, and the node may have had %d things, before %d", n, before)
+		}
+		if takeBack(); had() != before {
+			t.Error("the approval was refused, and what it was of is taken for what the node had")
+		}
+		w.wkCores = 6
 		under("approve")
 		if g.guard.approve(old); forbids() == "" {
 			t.Error("what was approved is an older commit")
@@ -207,6 +238,21 @@ func TestGuardForgets(t *testing.T) {
 		if why := forbids(); why != "" {
 			t.Errorf("it is approved: %s", why)
 		}
+
+		// The deletion of a machine, and no more.
+		w.wkCores, w.tokens = 4, map[string]string{"dev-wk-1": "t1"}
+		under("approve")
+		if forbids() == "" || deletes() == "" {
+			t.Error("nothing is approved")
+		}
+		g.guard.approve(cluster.Forecast{Revision: old.Revision, VMs: []int{g.vmidOf("dev-wk-1")}})
+		if why := deletes(); why != "" {
+			t.Errorf("its deletion is approved: %s", why)
+		}
+		if forbids() == "" {
+			t.Error("its deletion is approved, and no change")
+		}
+		w.tokens = nil
 
 		// How many workers may be out of service at once.
 		w.unavailable = 2
@@ -221,14 +267,158 @@ func TestGuardForgets(t *testing.T) {
 
 		// A machine that was lost, and works.
 		machine := g.generations()["dev-wk-1"]
-		g.guard.loses(machine, true)
+		isLost := func() bool {
+			g.guard.mu.Lock()
+			defer g.guard.mu.Unlock()
+			return g.guard.lost[machine]
+		}
+		takeBack = g.guard.loses(machine)
+		if takeBack(); isLost() {
+			t.Error("that a machine is lost was refused")
+		}
+		g.guard.loses(machine)
+		takeBack = g.guard.loses(machine)
+		if takeBack(); !isLost() {
+			t.Error("that a machine is lost was accepted, and refused only the second time")
+		}
 		g.untilReady()
-		g.guard.mu.Lock()
-		if g.guard.lost[machine] {
+		if isLost() {
 			t.Error("a machine that works is taken for lost")
 		}
-		g.guard.mu.Unlock()
 		g.want("nothing was done", "")
 		g.Halt()
+	})
+}
+
+// machineVMID is the VMID of the VM of a node, whether an agent runs or not.
+func (g *guarded) machineVMID(node string) int {
+	g.T.Helper()
+	for _, vm := range g.Lab.PVE.VMs() {
+		if vm.Config["name"] == node {
+			return vm.VMID
+		}
+	}
+	g.T.Fatalf("there is no vm of %s", node)
+	return 0
+}
+
+// isolate cuts a node off, and has the guard see the world for so long.
+func (g *guarded) isolate(node string, d time.Duration) {
+	g.T.Helper()
+	if node != "" {
+		must(g.Lab.Talos.Partition(g.machineVMID(node), true))
+	}
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(lookEvery) {
+		g.guard.lookAgain()
+	}
+}
+
+// TestGuardOfIdleNodes: a node that does not work and is up goes down as one that works does: drained,
+// in its window, where the budget has room, and once; but for the window when it has not worked for
+// long, and for a drain that cannot be.
+func TestGuardOfIdleNodes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuarded(t, size{ControlPlanes: 1, Workers: 3})
+		defer g.Close()
+		believed := g.asked
+		now := time.Now().UTC()
+		believed.window = span{now.Add(5 * time.Hour), now.Add(6 * time.Hour)}
+		g.push(believed)
+		g.untilReady()
+		api := netip.MustParseAddr("10.10.0.11")
+		patch := func(node, turn string, cordon bool) {
+			t.Helper()
+			g.kubectl(api, http.MethodPatch, "/api/v1/nodes/"+node, fmt.Sprintf(`{"metadata":{"annotations":{%q:%q}},"spec":{"unschedulable":%v}}`, cluster.AnnotationTurn, turn, cordon))
+			g.isolate("", 2*time.Minute) // until it is seen
+		}
+		judge := func(node, what string, words ...string) {
+			t.Helper()
+			g.guard.permit(node)
+			g.guard.judge(node, false)
+			text := strings.Join(g.Lab.World.Violations()[g.seen:], "\n")
+			for _, w := range words {
+				if !strings.Contains(text, w) {
+					t.Errorf("%s: the guard objects %q, want %q", what, text, w)
+				}
+			}
+			if len(words) == 0 && text != "" {
+				t.Errorf("%s: the guard objects %q", what, text)
+			}
+			g.seen = len(g.Lab.World.Violations())
+		}
+		g.isolate("dev-wk-1", 2*time.Minute)
+		judge("dev-wk-1", "one that has not worked for two minutes", "dev-wk-1 goes down, and is not cordoned", "the window is")
+		judge("dev-wk-1", "the same once more, before it is down")
+		if n := g.guard.countDowns(); n != 1 {
+			t.Errorf("nodes went down %d times", n)
+		}
+		g.isolate("dev-wk-2", 12*time.Minute)
+		patch("dev-wk-2", "now", true)
+		judge("dev-wk-2", "one that has not worked for long, and is drained")
+		g.isolate("dev-wk-3", 2*time.Minute)
+		patch("dev-wk-3", "now", true)
+		judge("dev-wk-3", "a second one at once", "are out of service by the agent, and 1 may be")
+		g.Halt()
+		must(g.Lab.Talos.Partition(g.machineVMID("dev-wk-2"), false))
+		must(g.Lab.Talos.Reboot(g.machineVMID("dev-wk-2")))
+		g.isolate("", 2*time.Minute)
+		judge("dev-wk-2", "a second time in its turn", "dev-wk-2 goes down a second time in its turn")
+	})
+}
+
+// TestGuardOfTheDead: the machine of a node that is dead is deleted where the inventory has it so,
+// one within an hour, and none while more than a third of the nodes does not work, or no other
+// one on its host does.
+func TestGuardOfTheDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuarded(t, size{ControlPlanes: 1, Workers: 5})
+		defer g.Close()
+		believed := g.asked
+		believed.replaceDead = true
+		g.push(believed)
+		g.untilReady()
+		g.Halt()
+		remove := func(node string) {
+			t.Helper()
+			vm, ok := g.Lab.PVE.VM(g.machineVMID(node))
+			if !ok {
+				t.Fatalf("no vm of %s", node)
+			}
+			g.guard.watchDeletion(vm, true)
+		}
+		g.isolate("dev-wk-1", 2*time.Minute)
+		remove("dev-wk-1")
+		g.want("one that has just died", "the machine of dev-wk-1 is deleted: the inventory has it")
+		g.isolate("dev-wk-2", 10*time.Minute)
+		remove("dev-wk-1")
+		g.want("a dead one", "")
+		remove("dev-wk-2")
+		g.want("another one at once", "the machine of dev-wk-2 is deleted because it is dead, and that of another node was 0s ago")
+		remove("dev-wk-2")
+		g.want("the same, which has begun", "")
+		g.isolate("dev-wk-3", 65*time.Minute)
+		remove("dev-wk-3")
+		g.want("three of six", "it is dead, and 3 of 6 nodes do not work")
+
+		g.guard.mu.Lock()
+		defer g.guard.mu.Unlock()
+		vms := g.Lab.PVE.VMs()
+		for i := range vms {
+			if vms[i].Config["name"] == "dev-wk-1" {
+				vms[i].Host = "pve2"
+			}
+		}
+		o := g.guard.orders[0]
+		if why := g.guard.sparesDead(o, vms, "dev-wk-1"); !strings.Contains(why, "3 of 6") {
+			t.Errorf("spared: %q", why)
+		}
+		must(g.Lab.Talos.Partition(g.machineVMID("dev-wk-3"), false))
+		time.Sleep(5 * time.Minute)
+		if why := g.guard.sparesDead(o, vms, "dev-wk-1"); !strings.Contains(why, "no other node on its host works") {
+			t.Errorf("the only one of its host: %q", why)
+		}
+		if why := g.guard.sparesDead(o, g.Lab.PVE.VMs(), "dev-wk-1"); why != "" {
+			t.Errorf("two of six: %q", why)
+		}
 	})
 }

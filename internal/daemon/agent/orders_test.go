@@ -37,6 +37,7 @@ func (g *guard) orderNext(o order) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.orders = append(g.orders, o)
+	g.pushes++
 	for node := range g.had {
 		if of, ok := o.of[node]; !ok {
 			delete(g.had, node) // it is made again when it is asked for again
@@ -74,12 +75,19 @@ func (g *guard) correct(node string) {
 	g.corrected[node] = time.Now()
 }
 
-// loses notes that root takes the machine of a node for lost, or that this was refused.
-func (g *guard) loses(machine string, accepted bool) {
+// loses notes that root takes the machine of a node for lost. What it returns takes that back, where
+// it was refused; what was accepted before is in force all the same.
+func (g *guard) loses(machine string) (takeBack func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.lost[machine] = true; !accepted {
-		delete(g.lost, machine)
+	before := g.lost[machine]
+	g.lost[machine] = true
+	return func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		if !before {
+			delete(g.lost, machine)
+		}
 	}
 }
 
@@ -99,22 +107,36 @@ func (g *guard) machines() map[int]string {
 	return out
 }
 
-// forbids is why no order that may be in force lets a node that works be taken out of
-// service; "": one does. The lock is held.
-func (g *guard) forbids(node string, machine string) (why string) {
+// forbids is why no order that may be in force lets a node that is up be taken out of service, to
+// lose its machine or to be changed; "": one does. The lock is held.
+func (g *guard) forbids(node, machine string, toLose bool) (why string) {
+	vms := g.s.Lab.PVE.VMs()
+	_, works := g.machineOf(node)
 	for _, o := range g.orders {
+		isDead := toLose && !works && (g.lost[machine] || g.isDead(o, machine))
 		switch {
-		case !o.isOpen(time.Now()):
+		case !isDead && !o.isOpen(time.Now()) && (toLose || !g.isLongIdle(machine)):
 			why = fmt.Sprintf("the window is %s", o.window)
 		case !g.made: // nothing but the window holds back what is being made
 			return ""
+		case toLose:
+			if why = g.forbidsLoss(o, vms, node, machine, works); why == "" {
+				return ""
+			}
 		default:
-			if why = g.forbidsChange(o, node, machine); why == "" {
+			if why = g.forbidsChange(o, node); why == "" {
 				return ""
 			}
 		}
 	}
 	return why
+}
+
+// isLongIdle reports whether a machine has not worked for so long that its node may be given another
+// machine config at any time. The lock is held.
+func (g *guard) isLongIdle(machine string) bool {
+	since, idle := g.idle[machine]
+	return idle && time.Since(since) > deadFor-justTouched
 }
 
 // isOpen reports whether the window of an order is open, or was a moment ago.
@@ -130,8 +152,22 @@ func (o order) isOpen(at time.Time) bool {
 // beginning is a call that may take a node out of service.
 type beginning struct {
 	at     time.Time // the newest one
-	lawful time.Time // the newest one that was not forbidden
-	why    string    // the newest one is
+	change verdict   // if it is for a change
+	loss   verdict   // if it is for another machine, or none
+}
+
+// verdict is whether something that is asked for again and again is forbidden.
+type verdict struct {
+	lawful time.Time // when it was not last
+	why    string    // it is now
+}
+
+// next is the verdict of now.
+func (v verdict) next(why string) verdict {
+	if v.why = why; why == "" {
+		v.lawful = time.Now()
+	}
+	return v
 }
 
 // watchBeginnings judges which nodes are begun to be taken out of service: their Node objects
@@ -141,33 +177,37 @@ func (g *guard) watchBeginnings(patched string) {
 	machines, marked := g.machineByName(), g.marked()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if patched != "" && !marked[patched] {
+	if patched != "" && marked[patched] == "" {
 		b := g.begins[patched]
-		b.at, b.why = time.Now(), g.forbids(patched, machines[patched])
-		if b.why == "" {
-			b.lawful = b.at
-		}
+		b.at = time.Now()
+		b.change = b.change.next(g.forbids(patched, machines[patched], false))
+		b.loss = b.loss.next(g.forbids(patched, machines[patched], true))
 		g.begins[patched] = b
 	}
 	for name, b := range g.begins {
-		if marked[name] {
+		turn, isMarked := marked[name]
+		if isMarked {
 			delete(g.wentDown, name)
-			if b.why != "" && b.at.Sub(b.lawful) > underWay && time.Since(g.touched[name]) > justTouched {
-				g.s.Lab.World.Violate("switches", "%s is taken out of service: %s", name, b.why)
+			v := b.change
+			if turn == cluster.TurnRemoval {
+				v = b.loss
+			}
+			if v.why != "" && b.at.Sub(v.lawful) > underWay && time.Since(g.touched[name]) > justTouched {
+				g.s.Lab.World.Violate("switches", "%s is taken out of service: %s", name, v.why)
 			}
 		}
-		if marked[name] || time.Since(b.at) > underWay {
+		if isMarked || time.Since(b.at) > underWay {
 			delete(g.begins, name)
 		}
 	}
 }
 
-// marked are the nodes that carry the agent's mark.
-func (g *guard) marked() map[string]bool {
-	out := map[string]bool{}
+// marked are the nodes that carry the agent's mark, with what for.
+func (g *guard) marked() map[string]string {
+	out := map[string]string{}
 	for _, n := range g.nodes() {
-		if n.GetAnnotations()[cluster.AnnotationTurn] != "" {
-			out[n.GetName()] = true
+		if turn := n.GetAnnotations()[cluster.AnnotationTurn]; turn != "" {
+			out[n.GetName()] = turn
 		}
 	}
 	return out
@@ -192,41 +232,131 @@ func (g *guard) watchDeletion(vm vmView, deletes bool) {
 	_, works := g.machineOf(name)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	why := g.forbidsDeletion(name, machine, works)
+	why, asDead := g.forbidsDeletion(name, machine, works)
 	last, ever := g.deletable[machine]
 	mark, _ := cluster.ParseMark(vm.Config["description"])
 	switch {
 	case why == "":
-		g.deletable[machine] = time.Now()
-	case !deletes, ever && time.Since(last) < underWay, ever && mark.Deleting:
+		last = deletable{time.Now(), asDead}
+		g.deletable[machine] = last
+	case !deletes, ever && time.Since(last.at) < underWay, ever && mark.Deleting:
 	default:
 		g.s.Lab.World.Violate("deletion", "the machine of %s is deleted: %s", name, why)
 	}
+	if deletes && last.asDead {
+		g.watchReplacement(name, machine)
+	}
+}
+
+// deletable is when a machine could be deleted last.
+type deletable struct {
+	at     time.Time
+	asDead bool // for no other reason than that
+}
+
+// watchReplacement judges when a machine is deleted for no other reason than that it is dead: no other
+// one was within the hour. The lock is held.
+func (g *guard) watchReplacement(name, machine string) {
+	if _, ok := g.replaced[machine]; ok {
+		return // it has begun
+	}
+	for _, at := range g.replaced {
+		if ago := time.Since(at); ago < time.Hour {
+			g.s.Lab.World.Violate("dead", "the machine of %s is deleted because it is dead, and that of another node was %v ago", name, ago)
+		}
+	}
+	g.replaced[machine] = time.Now()
 }
 
 // forbidsDeletion is why no order that may be in force lets the machine of a node be deleted;
-// "": one does. The lock is held.
-func (g *guard) forbidsDeletion(name, machine string, works bool) (why string) {
+// "": one does. asDead: because it is dead, and for no other reason. The lock is held.
+func (g *guard) forbidsDeletion(name, machine string, works bool) (why string, asDead bool) {
 	vms := g.s.Lab.PVE.VMs()
 	if len(g.orders) == 0 || g.lost[machine] && !works {
-		return ""
+		return "", false
 	}
+	lawful := false
 	for _, o := range g.orders {
-		pending, may := o.pending(vms, name)
-		since, silent := g.silent[machine]
-		dead := o.replaceDead && !o.observe && !works && silent && time.Since(since) > deadFor-justTouched
-		switch {
-		case !may && !dead:
-			why = "the inventory has it"
-		case !dead && (o.apply == "off" || o.apply == "approve" && !g.isApproved("", machine)):
-			why = "apply is " + o.apply + ", and it is not approved"
-		case len(pending) > g.removals && !g.isApproved("", machine):
-			why = fmt.Sprintf("%v are to be deleted, %d may be, and that is not approved", pending, g.removals)
-		default:
-			return ""
+		refused := g.forbidsLoss(o, vms, name, machine, works)
+		if refused != "" {
+			why = refused
+			continue
+		}
+		lawful = true
+		if asDead = g.isReplacedAsDead(o, vms, name, machine, works); !asDead {
+			return "", false
 		}
 	}
-	return why
+	if lawful {
+		return "", true
+	}
+	return why, false
+}
+
+// isReplacedAsDead reports whether an order asks for another machine of a node that is dead, and for
+// no other reason. The lock is held.
+func (g *guard) isReplacedAsDead(o order, vms []vmView, name, machine string, works bool) bool {
+	_, may := o.pending(vms, name)
+	mayChange := o.apply == "auto" || o.apply == "approve" && g.isApproved("", machine)
+	return !works && g.isDead(o, machine) && !(may && mayChange)
+}
+
+// forbidsLoss is why an order does not let a node lose its machine; "": it does. The lock is held.
+func (g *guard) forbidsLoss(o order, vms []vmView, name, machine string, works bool) string {
+	pending, may := o.pending(vms, name)
+	dead := !works && g.isDead(o, machine)
+	switch {
+	case g.lost[machine] && !works:
+		return ""
+	case g.isReplacedAsDead(o, vms, name, machine, works) && g.sparesDead(o, vms, name) != "":
+		return g.sparesDead(o, vms, name)
+	case !may && !dead:
+		return "the inventory has it"
+	case !dead && (o.apply == "off" || o.apply == "approve" && !g.isApproved("", machine)):
+		return "apply is " + o.apply + ", and it is not approved"
+	case len(pending) > g.removals && !g.isApproved("", machine):
+		return fmt.Sprintf("%v are to be deleted, %d may be, and that is not approved", pending, g.removals)
+	}
+	return ""
+}
+
+// isDead reports whether a machine that worked has not for so long that its node gets another one by
+// an order. The lock is held.
+func (g *guard) isDead(o order, machine string) bool {
+	since, silent := g.silent[machine]
+	return o.replaceDead && !o.observe && silent && time.Since(since) > deadFor-justTouched
+}
+
+// sparesDead is why a node that is dead keeps its machine: more than a third of the nodes of an order
+// do not work, or no other one on its host does, so that it may not be the node. Those that have just
+// come to a halt may still seem to work. "": nothing. The lock is held.
+func (g *guard) sparesDead(o order, vms []vmView, dead string) string {
+	hosts, machines := map[string]string{}, map[string]string{}
+	for _, vm := range vms {
+		if vm.Maker != "root@pam" {
+			hosts[vm.Config["name"]], machines[vm.Config["name"]] = vm.Host, vm.Config["vmgenid"]
+		}
+	}
+	total, down, neighbours := o.size.ControlPlanes+o.size.Workers, 0, 0
+	for n := range total {
+		name := o.size.Name(n)
+		_, works := g.machineOf(name)
+		since, idle := g.idle[machines[name]]
+		seems := name != dead && (works || time.Since(g.touched[name]) < justTouched || idle && time.Since(since) < underWay)
+		switch {
+		case !seems:
+			down++
+		case hosts[name] == hosts[dead] || hosts[name] == "":
+			neighbours++
+		}
+	}
+	switch {
+	case 3*down > total:
+		return fmt.Sprintf("it is dead, and %d of %d nodes do not work", down, total)
+	case neighbours == 0:
+		return "it is dead, and no other node on its host works"
+	}
+	return ""
 }
 
 // pending are the nodes whose machines are to be deleted, and whether one of that name may be

@@ -237,8 +237,10 @@ func (l *life) editDeployment(target) {
 // kill has a machine hang until somebody switches it off and on.
 func (l *life) kill(t target) {
 	l.plan("the machine of %s hangs", t.name)
-	if t.exists && l.Lab.Talos.Kill(t.id) == nil {
-		l.guard.touch(t.name)
+	if !t.exists {
+		return
+	}
+	if l.guard.touch(t.name); l.Lab.Talos.Kill(t.id) == nil {
 		l.later(func() bool {
 			vm, ok := l.Lab.PVE.VM(t.id)
 			if !ok || vm.Config["vmgenid"] != t.vm.Config["vmgenid"] || vm.Power != pve.Running {
@@ -255,8 +257,7 @@ func (l *life) kill(t target) {
 
 func (l *life) partition(t target) {
 	l.plan("%s is cut off from the network", t.name)
-	if l.Lab.Talos.Partition(t.id, true) == nil {
-		l.guard.touch(t.name)
+	if l.guard.touch(t.name); l.Lab.Talos.Partition(t.id, true) == nil {
 		l.later(func() bool { _ = l.Lab.Talos.Partition(t.id, false); return true })
 	}
 }

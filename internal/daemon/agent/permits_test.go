@@ -1,10 +1,12 @@
 package agent_test
 
 import (
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/talos"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -27,9 +29,11 @@ func (g *guard) approve(f cluster.Forecast) (takeBack func()) {
 			a.machines[machine] = true
 		}
 	}
+	var noted []func()
 	for node, of := range g.asked[a.commit].of {
-		if had := g.had[node]; had != nil {
+		if had := g.had[node]; had != nil && !had[of] {
 			had[of] = true
+			noted = append(noted, func() { delete(had, of) })
 		}
 	}
 	before := g.approvals
@@ -47,6 +51,9 @@ func (g *guard) approve(f cluster.Forecast) (takeBack func()) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
 		g.approvals = before
+		for _, undo := range noted {
+			undo()
+		}
 	}
 }
 
@@ -81,14 +88,15 @@ func (g *guard) endApprovals() {
 
 // forbidsChange is why an order does not let a node be changed that is there; "": it does. Where
 // the inventory has the same as before, the change is a correction; where it has not, it may be
-// one of what somebody has edited. The lock is held.
-func (g *guard) forbidsChange(o order, node, machine string) string {
+// one of what somebody has edited. That the deletion of its machine is approved is no reason to
+// change it. The lock is held.
+func (g *guard) forbidsChange(o order, node string) string {
 	had, known := g.had[node]
 	same := known && had[o.of[node]]
 	switch {
 	case o.observe && same && len(had) == 1:
 		return "heal is observe"
-	case o.apply == "auto", !o.observe && !g.corrected[node].IsZero(), g.isApproved("", machine) && o.apply != "off":
+	case o.apply == "auto", !o.observe && !g.corrected[node].IsZero():
 		return ""
 	case o.apply == "off" || !g.isApproved(o.commit, ""):
 		return "apply is " + o.apply + ", and it is not approved"
@@ -109,7 +117,6 @@ func (g *guard) judgeConfig(c world.GivenConfig) {
 	}
 	g.look()
 	_, works := g.machineOf(c.Node)
-	machine := g.machines()[c.VMID]
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.judgeUndone(c)
@@ -124,7 +131,7 @@ func (g *guard) judgeConfig(c world.GivenConfig) {
 		case c.First, !g.made, g.had[c.Node] == nil, g.isInTurn(c.Node):
 			return
 		default:
-			if why = g.forbidsChange(o, c.Node, machine); why == "" || g.isEdited(c.VMID) && !o.observe {
+			if why = g.forbidsChange(o, c.Node); why == "" || g.isEdited(c.VMID) && !o.observe {
 				return
 			}
 		}
@@ -193,9 +200,19 @@ func (g *guard) look() {
 	for node := range marked {
 		g.turned[node] = g.looked
 	}
+	if !g.isServed() {
+		g.served = time.Time{}
+	} else if g.served.IsZero() {
+		g.served = g.looked
+	}
 	for node, machine := range machines {
 		m, works := g.machineOf(node)
 		since, worked := g.works[machine]
+		if _, idle := g.idle[machine]; works {
+			delete(g.idle, machine)
+		} else if !idle {
+			g.idle[machine] = g.looked
+		}
 		switch {
 		case works && !worked:
 			g.works[machine] = g.looked
@@ -209,4 +226,11 @@ func (g *guard) look() {
 		}
 	}
 	g.endApprovals()
+}
+
+// isServed reports whether a kube-apiserver answers: a control plane works whose etcd has a quorum.
+func (g *guard) isServed() bool {
+	return slices.ContainsFunc(g.s.Lab.Talos.Machines(), func(m talos.MachineView) bool {
+		return m.Control && m.Ready && m.Stage == "running" && !m.Partition && m.Healthy && m.Up > m.Voters/2
+	})
 }
