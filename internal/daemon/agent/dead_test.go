@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestDeadNodesAreReplaced has machines hang: a worker and a control plane, the founder,
@@ -158,7 +159,7 @@ func TestPausedBySomebodyGoesOn(t *testing.T) {
 // hungWith has a worker hang, and then a control plane, with a setting of the cluster, and does
 // something until each has another machine, with one crash on the way if there is a point for it.
 // It returns how often the agent died.
-func hungWith(t *testing.T, sz size, c lab.Config, p *crashPoint, setting string, do func(s *sim, node string)) (points []crashPoint, deaths int) {
+func hungWith(t *testing.T, sz size, c lab.Config, p *crashPoint, setting string, do func(s *sim, g *guard, node string)) (points []crashPoint, deaths int) {
 	s := newSim(t, sz, c)
 	defer s.Close()
 	files := sz.Files()
@@ -166,15 +167,22 @@ func hungWith(t *testing.T, sz size, c lab.Config, p *crashPoint, setting string
 	s.Push(files, "what becomes of nodes that hang")
 	s.Boot()
 	s.UntilReady(20 * time.Minute)
-	s.watchRemovals()
+	g, w := newGuard(s, sz), newWishes(sz)
+	w.replaceDead = strings.Contains(setting, "replace_dead")
+	g.orderNext(w.order(sz))
+	g.named(s.Head())
+	g.noteReady(s.Head())
+	g.look()
+	s.Lab.World.OnCall(func(c world.CallRecord) { s.Witness(c); s.judgeRemoval(c); g.lookAgain(); g.watch(c) })
 	first, vmids := s.generations(), map[string]int{"dev-wk-1": s.vmidOf("dev-wk-1"), "dev-cp-1": s.vmidOf("dev-cp-1")}
 	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
 	if p != nil {
 		s.arm(*p)
 	}
 	for _, name := range []string{"dev-wk-1", "dev-cp-1"} {
+		g.touch(name)
 		must(s.Lab.Talos.Kill(vmids[name]))
-		s.untilReplaced(name, first[name], func() { do(s, name) })
+		s.untilReplaced(name, first[name], func() { do(s, g, name) })
 		s.UntilReady(time.Hour)
 	}
 	if p == nil {
@@ -222,6 +230,6 @@ func (s *sim) endReplaced(sz size, first map[string]string, nodes ...string) (de
 // every one, while a worker and a control plane that are dead get new machines: another one ends it.
 func TestCrashDuringADeadReplacement(t *testing.T) {
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 30, func(t *testing.T, sz size, c lab.Config, p *crashPoint) ([]crashPoint, int) {
-		return hungWith(t, sz, c, p, "replace_dead: {worker: 10m, controlplane: 10m}\n", func(*sim, string) {})
+		return hungWith(t, sz, c, p, "replace_dead: {worker: 10m, controlplane: 10m}\n", func(*sim, *guard, string) {})
 	})
 }

@@ -99,9 +99,13 @@ func TestForget(t *testing.T) {
 // while the machines of nodes that root takes for lost are replaced: another one ends it.
 func TestCrashDuringForget(t *testing.T) {
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 12, func(t *testing.T, sz size, c lab.Config, p *crashPoint) ([]crashPoint, int) {
-		return hungWith(t, sz, c, p, "", func(s *sim, node string) {
-			if s.Agent != nil {
-				_ = s.Cluster().Forget(node, false) // refused while it seems to answer, and when it is done
+		return hungWith(t, sz, c, p, "", func(s *sim, g *guard, node string) {
+			if s.Agent == nil {
+				return
+			}
+			takeBack := g.loses(s.generations()[node])
+			if cluster.ReasonOf(s.Cluster().Forget(node, false)) != "" { // while it seems to answer, and when it is done
+				takeBack()
 			}
 		})
 	})

@@ -20,26 +20,28 @@ import (
 // watchRemovals judges, by what the world shows at that instant, whether a node that is
 // switched off for ever was drained, and is no member of etcd any longer.
 func (s *sim) watchRemovals() {
-	s.Lab.World.OnCall(func(c world.CallRecord) {
-		s.Witness(c)
-		if c.System != "pve" || !strings.HasSuffix(c.Op, "/status/stop") {
-			return
+	s.Lab.World.OnCall(func(c world.CallRecord) { s.Witness(c); s.judgeRemoval(c) })
+}
+
+// judgeRemoval judges one call, as watchRemovals has it.
+func (s *sim) judgeRemoval(c world.CallRecord) {
+	if c.System != "pve" || !strings.HasSuffix(c.Op, "/status/stop") {
+		return
+	}
+	name := ""
+	for _, vm := range s.Lab.PVE.VMs() {
+		if fmt.Sprint(vm.VMID) == c.Subject {
+			name = vm.Config["name"]
 		}
-		name := ""
-		for _, vm := range s.Lab.PVE.VMs() {
-			if fmt.Sprint(vm.VMID) == c.Subject {
-				name = vm.Config["name"]
-			}
+	}
+	for _, n := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, "") {
+		if cordoned, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable"); n.GetName() == name && !cordoned {
+			s.Lab.World.Violate("removal", "%s is stopped, and in service", name)
 		}
-		for _, n := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, "") {
-			if cordoned, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable"); n.GetName() == name && !cordoned {
-				s.Lab.World.Violate("removal", "%s is stopped, and in service", name)
-			}
-		}
-		if slices.Contains(s.members(), name) {
-			s.Lab.World.Violate("removal", "%s is stopped, and a member of etcd", name)
-		}
-	})
+	}
+	if slices.Contains(s.members(), name) {
+		s.Lab.World.Violate("removal", "%s is stopped, and a member of etcd", name)
+	}
 }
 
 // members are the names of the members of etcd.
