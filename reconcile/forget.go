@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -48,7 +49,7 @@ func findNode(v *view, name string) (cluster.Node, bool) {
 	if n, ok := v.desired.Spec.Node(name); ok {
 		return n, true
 	}
-	removed := plan.RemovedNodes(v.desired, v.observed)
+	removed := leftover.RemovedNodes(v.desired, v.observed)
 	if i := slices.IndexFunc(removed, func(n cluster.Node) bool { return n.Name == name }); i >= 0 {
 		return removed[i], true
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -21,7 +22,7 @@ import (
 func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	before := r.c.Journal.Facts()
 	after := cloneFacts(before)
-	switch nothing, seen := nothingOfOurs(*o), plan.SeesAllVMs(*o); {
+	switch nothing, seen := nothingOfOurs(*o), leftover.SeesAllVMs(*o); {
 	case !after.Lost:
 	case seen && nothing && (r.c.Journal.Fresh() || !plan.MayHideEtcd(d, *o)):
 		// Nothing was made, or nothing is left: there is nothing to remember.
@@ -46,7 +47,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if last := r.memo.last; last != nil && r.memo.refused == nil && !r.memo.problems.HasErrors() {
 		after.Applied = last.Revision
 	}
-	if nothingOfOurs(*o) && plan.SeesAllVMs(*o) && !after.BootstrapSent() {
+	if nothingOfOurs(*o) && leftover.SeesAllVMs(*o) && !after.BootstrapSent() {
 		after.Drop(cluster.IntendConfig) // nothing runs
 	} else if r.memo.refused == nil {
 		learnConfig(d, *o, &after)
@@ -216,7 +217,7 @@ func seenCards(before map[string]string, d cluster.Desired, o cluster.Observed) 
 // whose machines do not answer, so that the next pass watches them, too.
 func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 	before := r.memo.removing
-	r.memo.removing = plan.RemovedNodes(*d, *o)
+	r.memo.removing = leftover.RemovedNodes(*d, *o)
 	if !slices.EqualFunc(before, r.memo.removing, func(a, b cluster.Node) bool { return a.Name == b.Name && a.IP == b.IP && a.Role == b.Role }) {
 		r.exec.wakeLoop() // they are not watched yet
 	}
@@ -226,7 +227,7 @@ func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 			r.memo.silent = append(r.memo.silent, n.Name)
 		}
 	}
-	r.memo.lost = keepSince(r.memo.lost, plan.LostMembers(*d, *o), o.Now)
+	r.memo.lost = keepSince(r.memo.lost, leftover.LostMembers(*d, *o), o.Now)
 	r.memo.dead = keepSince(r.memo.dead, plan.DeadNodes(*d, *o), o.Now)
 	differs := drift.List(*d, *o)
 	for key := range r.memo.drifts {
@@ -351,7 +352,7 @@ func isIntended(f cluster.Facts, in cluster.Intent) bool {
 // stillApproved is what of an approval is left: the VMs that are to be deleted still. One
 // that has such a VMID later needs an approval of its own.
 func stillApproved(in cluster.Intent, d cluster.Desired, o cluster.Observed) cluster.Intent {
-	if plan.SeesAllVMs(o) {
+	if leftover.SeesAllVMs(o) {
 		pending := plan.Deletions(d, o)
 		in.VMs = slices.DeleteFunc(slices.Clone(in.VMs), func(vmid int) bool { return !slices.Contains(pending, vmid) })
 	}

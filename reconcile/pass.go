@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
@@ -201,7 +202,7 @@ func (r *Reconciler) seesNothingLeft(d cluster.Desired, o cluster.Observed) bool
 	case !nothingOfOurs(o):
 		return false
 	case !r.c.Journal.Fresh():
-		return plan.SeesAllVMs(o) && !o.Facts.BootstrapSent() && !o.Facts.Destroying()
+		return leftover.SeesAllVMs(o) && !o.Facts.BootstrapSent() && !o.Facts.Destroying()
 	}
 	pool := r.c.Policy().Pool
 	return o.Orphans.Known || pool != "" && !slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return n.Pool == pool })

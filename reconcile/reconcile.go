@@ -340,9 +340,9 @@ type memo struct {
 	subject   string           // of its commit
 	fetched   time.Time        // when the source looked for it
 
-	removing []cluster.Node                 // plan.RemovedNodes
+	removing []cluster.Node                 // leftover.RemovedNodes
 	silent   []string                       // nodes whose machines did not answer
-	lost     map[uint64]time.Time           // plan.LostMembers, since when
+	lost     map[uint64]time.Time           // leftover.LostMembers, since when
 	learners map[uint64]cluster.Learner     // plan.Learners
 	dead     map[string]time.Time           // plan.DeadNodes, since when
 	drifts   map[cluster.DriftKey]time.Time // drift.List, since when

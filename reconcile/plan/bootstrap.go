@@ -6,6 +6,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 )
 
 // planBootstrap plans the one call that founds etcd.
@@ -38,7 +39,7 @@ func (m *planner) planBootstrap() {
 			return
 		}
 		chosen = cps[i]
-	} else if m.o.Facts.Lost && !SeesAllVMs(m.o) {
+	} else if m.o.Facts.Lost && !leftover.SeesAllVMs(m.o) {
 		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: m.blindStart()})
 		return
 	} else if m.o.Facts.Lost {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -24,7 +25,7 @@ const DeadFor = 10 * time.Minute
 // far that its VM is being deleted.
 func looksDead(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	kn := o.Nodes.Value[n.Name]
-	if !o.Nodes.Known || kn.Ready || kn.NotReadySince.IsZero() || !isOwn(d, kn) {
+	if !o.Nodes.Known || kn.Ready || kn.NotReadySince.IsZero() || !leftover.IsOwn(d, kn) {
 		return false
 	}
 	phase := readiness.Classify(n, o)

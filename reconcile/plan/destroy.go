@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -59,7 +60,7 @@ func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left 
 				vm.Carrier(n), vm.VMID, cmp.Or(n.Pool, "none"), n.UUID, m.d.Spec.Name)})
 	case vm.Presence == cluster.Present && vm.Owner == cluster.Foreign:
 		return false // not ours, so nothing of this cluster is left there
-	case isUnseen(vm):
+	case leftover.IsUnseen(vm):
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + cmp.Or(vm.Why, "there is no answer yet"), Within: seeWithin})
 	case vm.Lock == "create" && vm.Task == nil:
 		m.block(cluster.Block{Subject: name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (create) by a task that died", vm.VMID),
@@ -77,7 +78,7 @@ func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left 
 // MayHideEtcd reports whether all VMs are seen and no etcd is, and there may be one
 // all the same.
 func MayHideEtcd(d cluster.Desired, o cluster.Observed) bool {
-	return SeesAllVMs(o) && !etcdSeen(o) && slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return mayHoldEtcd(n, o.VMs[n.Name]) })
+	return leftover.SeesAllVMs(o) && !etcdSeen(o) && slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return mayHoldEtcd(n, o.VMs[n.Name]) })
 }
 
 // mayHoldEtcd reports whether a VM that is not proven to be a node's may be that of a
@@ -120,7 +121,7 @@ func findTwin(o cluster.Observed, vm cluster.VM) (vmid int, seen bool) {
 	case !isNode || own.VMID == vm.VMID:
 	case own.Presence == cluster.Present && (own.Owner == cluster.Ours || own.Moved):
 		return own.VMID, true
-	case isUnseen(own):
+	case leftover.IsUnseen(own):
 		return 0, false
 	}
 	for _, other := range o.Orphans.Value {

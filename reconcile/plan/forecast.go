@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/effect"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -93,7 +94,7 @@ func endRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running) {
 // whether anything changed.
 func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 	changed := effect.Settle(d, o, etcdSeen(*o))
-	for _, n := range RemovedNodes(d, *o) {
+	for _, n := range leftover.RemovedNodes(d, *o) {
 		if _, watched := o.Machines[n.Name]; !watched { // it is taken to work
 			mach := cluster.Machine{Reach: cluster.Configured, Stage: "running"}
 			if n.Role == cluster.ControlPlane {
@@ -103,9 +104,9 @@ func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 			changed = true
 		}
 	}
-	for _, id := range LostMembers(d, *o) {
-		if since, ok := o.LostSince[id]; !ok || o.Now.Sub(since) < LostFor {
-			o.LostSince[id] = o.Now.Add(-LostFor)
+	for _, id := range leftover.LostMembers(d, *o) {
+		if since, ok := o.LostSince[id]; !ok || o.Now.Sub(since) < leftover.LostFor {
+			o.LostSince[id] = o.Now.Add(-leftover.LostFor)
 			changed = true
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 )
 
 // A node whose machine does not come back, by an administrator's word, is removed or made
@@ -104,10 +105,10 @@ func endForgotten(in cluster.Forgotten, d cluster.Desired, o cluster.Observed) (
 	if !stays {
 		n.Name = in.Node
 	}
-	removed := slices.ContainsFunc(RemovedNodes(d, o), func(n cluster.Node) bool { return n.Name == in.Node })
+	removed := slices.ContainsFunc(leftover.RemovedNodes(d, o), func(n cluster.Node) bool { return n.Name == in.Node })
 	answers := o.Machines[in.Node].Reach == cluster.Configured || o.Nodes.Known && o.Nodes.Value[in.Node].Ready
 	switch {
-	case stays && o.VMs[in.Node].Presence == cluster.Absent, !stays && !removed && SeesAllVMs(o):
+	case stays && o.VMs[in.Node].Presence == cluster.Absent, !stays && !removed && leftover.SeesAllVMs(o):
 		return in, false
 	case answers && (!in.Left || o.Members.Known && hasMember(o, n)), !in.Left && o.Now.Sub(in.At) >= forgetWithin:
 		return in, false

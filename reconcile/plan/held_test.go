@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 )
 
 // TestLeftOversUnderTheSwitches: the member of etcd and the Node object that a removed node
@@ -32,7 +33,7 @@ func TestLeftOversUnderTheSwitches(t *testing.T) {
 				lost := ""
 				for _, mem := range w.o.Members.Value {
 					if mem.Name == "cp-5" {
-						w.o.LostSince = map[uint64]time.Time{mem.ID: w.o.Now.Add(-LostFor)}
+						w.o.LostSince = map[uint64]time.Time{mem.ID: w.o.Now.Add(-leftover.LostFor)}
 						lost = mem.HexID()
 					}
 				}

@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -165,7 +166,7 @@ func (m *planner) isApproved(vm cluster.VM) bool {
 // countsDeletions reports whether it is seen how many VMs are to be deleted: those that
 // are not seen may be more than may go without approval.
 func (m *planner) countsDeletions() bool {
-	return m.o.Orphans.Known && !slices.ContainsFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.Replace != "" && isUnseen(m.o.VMs[n.Name]) })
+	return m.o.Orphans.Known && !slices.ContainsFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return n.Replace != "" && leftover.IsUnseen(m.o.VMs[n.Name]) })
 }
 
 // leave takes the next step in the removal of a node.
@@ -292,7 +293,7 @@ func findMember(o cluster.Observed, is func(cluster.Member) bool) (found cluster
 
 // isOwnNode reports whether the Node object with the name of a node is of its VM.
 func (m *planner) isOwnNode(n cluster.Node) bool {
-	return isOwn(m.d, m.o.Nodes.Value[n.Name])
+	return leftover.IsOwn(m.d, m.o.Nodes.Value[n.Name])
 }
 
 // isDrainedForRemoval reports whether a node was drained to be removed, and has not

@@ -10,13 +10,14 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // removeLost plans the removal of a member that has no machine, as soon as that was seen
 // for long enough. It returns whether the member is one.
 func (m *planner) removeLost(n cluster.Node, mem cluster.Member) bool {
-	if !slices.Contains(LostMembers(m.d, m.o), mem.ID) {
+	if !slices.Contains(leftover.LostMembers(m.d, m.o), mem.ID) {
 		return false
 	}
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMemberLost, About: mem.HexID(), Message: fmt.Sprintf("its member of etcd has no machine any longer (id %s)", mem.HexID())}
@@ -26,9 +27,9 @@ func (m *planner) removeLost(n cluster.Node, mem cluster.Member) bool {
 		w.Message += "; it cannot be removed: " + why
 		w.Reason, w.Hint = cluster.WaitingForQuorum, fmt.Sprintf("bring the other control planes back: `talos-agent status %s` shows what they lack", m.d.Spec.Name)
 		m.wait(w)
-	case !ok || m.o.Now.Sub(since) < LostFor:
-		w.Message += fmt.Sprintf("; it is removed when that was seen for %v", LostFor)
-		w.Within = 2 * LostFor
+	case !ok || m.o.Now.Sub(since) < leftover.LostFor:
+		w.Message += fmt.Sprintf("; it is removed when that was seen for %v", leftover.LostFor)
+		w.Within = 2 * leftover.LostFor
 		m.wait(w)
 	default:
 		if a := (action.RemoveMember{Node: n, Member: mem}); !m.holdMember(a) {

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -194,7 +195,7 @@ func (m *planner) twin(n cluster.Node) (cluster.VM, bool) {
 // mayAdd reports whether enough is seen of what there is for one VM more.
 func (m *planner) mayAdd(n cluster.Node) bool {
 	switch {
-	case m.o.Facts.Lost && !SeesAllVMs(m.o):
+	case m.o.Facts.Lost && !leftover.SeesAllVMs(m.o):
 		// Later a VM that is made now would look as if it had been there
 		// before the records were lost.
 		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: m.blindStart()})
@@ -215,7 +216,7 @@ func (m *planner) blindStart() string {
 		return message + text.Colon(m.o.Orphans.Why) // it keeps the VMs of nodes from being seen as well
 	}
 	for _, n := range m.d.Spec.Nodes {
-		if vm := m.o.VMs[n.Name]; isUnseen(vm) && vm.Why != "" {
+		if vm := m.o.VMs[n.Name]; leftover.IsUnseen(vm) && vm.Why != "" {
 			return message + ": " + n.Name + text.Colon(vm.Why)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 )
 
 // planTwins reports VMs of this cluster that are a second machine for a node of the
@@ -44,7 +45,7 @@ func (m *planner) planOrphanNodes() {
 		_, isMember := m.memberOf(n)
 		kn := m.o.Nodes.Value[name]
 		off := (m.d.Spec.ApplyOff || m.p.ApplyOff) && kn.Turn != cluster.TurnRemoval // a removal that has begun is ended
-		if m.isOwnNode(n) && SeesAllVMs(m.o) && !off {
+		if m.isOwnNode(n) && leftover.SeesAllVMs(m.o) && !off {
 			switch {
 			case isMember || m.isUnderWay(name):
 			case kn.Ready:

@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
@@ -72,7 +73,7 @@ type planner struct {
 	rotated    []string                   // the nodes whose machines have another authority
 	reassigned []string                   // the nodes whose machines have another role
 	tooLarge   bool                       // nothing of the cluster is there, and not all of it would fit
-	removed    []cluster.Node             // RemovedNodes
+	removed    []cluster.Node             // leftover.RemovedNodes
 	crowded    []cluster.Block            // why no VM may be made before those that are removed are deleted
 	plan       Plan
 }
@@ -150,7 +151,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 			m.hold(a.ID(), a.Claims)
 		}
 	}
-	m.removed = RemovedNodes(d, o)
+	m.removed = leftover.RemovedNodes(d, o)
 	narrowed := d.Spec
 	narrowed.MaxUnavailable, m.fewer = bounds.MaxUnavailable(d.Spec, p)
 	m.budgets, m.etcd = budgetsOf(narrowed, m.plan.Phases, o, m.removed), etcdOf(d, o)
@@ -160,7 +161,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 
 // etcdOf is the etcd of the nodes that the inventory has, and of those that leave it.
 func etcdOf(d cluster.Desired, o cluster.Observed) quorum.Etcd {
-	return quorum.Of(slices.Concat(d.Spec.Nodes, RemovedNodes(d, o)), o)
+	return quorum.Of(slices.Concat(d.Spec.Nodes, leftover.RemovedNodes(d, o)), o)
 }
 
 // refusals are the reasons not to act on the cluster at all. Host policy comes

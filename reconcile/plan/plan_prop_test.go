@@ -15,6 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -141,8 +142,8 @@ func anyWorld(t *rapid.T) *world {
 	}
 	w.p.Removals = rapid.SampledFrom([]int{-1, 0, 5}).Draw(t, "removals")
 	w.o.LostSince = map[uint64]time.Time{}
-	for _, id := range LostMembers(w.d, w.o) {
-		w.o.LostSince[id] = w.o.Now.Add(-rapid.SampledFrom([]time.Duration{0, LostFor}).Draw(t, "lost for"))
+	for _, id := range leftover.LostMembers(w.d, w.o) {
+		w.o.LostSince[id] = w.o.Now.Add(-rapid.SampledFrom([]time.Duration{0, leftover.LostFor}).Draw(t, "lost for"))
 	}
 	return w
 }

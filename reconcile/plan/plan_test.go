@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 )
 
 // TestScenarios runs every script in testdata: a line is a command, the lines
@@ -143,7 +144,7 @@ func TestLostMembers(t *testing.T) {
 		w.o.Machines["cp-3"] = cluster.Machine{Reach: cluster.Silent}
 		w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"cp-3": {Name: "cp-3", UUID: cluster.NodeUUID(w.d.Spec.ID, "cp-3"), Why: "Kubelet stopped posting node status."}})
 		c.edit(w)
-		if got := slices.Contains(LostMembers(w.d, w.o), id); got != c.lost {
+		if got := slices.Contains(leftover.LostMembers(w.d, w.o), id); got != c.lost {
 			t.Errorf("one %s: lost is %v", c.name, got)
 		}
 	}
@@ -207,7 +208,7 @@ func TestRemovedNodesAreRecognized(t *testing.T) {
 		w.o.Members = cluster.Saw([]cluster.Member{{Name: "cp-1", Address: "10.10.0.11"}})
 		c.edit(w)
 		got := ""
-		for _, n := range RemovedNodes(w.d, w.o) {
+		for _, n := range leftover.RemovedNodes(w.d, w.o) {
 			got += fmt.Sprintf("%s %s", n.Role, n.IP)
 			if n.Name != "x" {
 				t.Errorf("%s: %s is removed", c.what, n.Name)

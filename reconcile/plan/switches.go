@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -226,9 +227,9 @@ func (m *planner) roleOf(n cluster.Node) cluster.Role {
 	switch {
 	case mach.Reach == cluster.Configured && mach.Summary.Role != "":
 		return mach.Summary.Role
-	case ph != cluster.PhaseAbsent && ph != cluster.PhaseMaintenance && (votes || kn.ControlPlane && isOwn(m.d, kn)):
+	case ph != cluster.PhaseAbsent && ph != cluster.PhaseMaintenance && (votes || kn.ControlPlane && leftover.IsOwn(m.d, kn)):
 		return cluster.ControlPlane
-	case ph == cluster.PhaseUnreachable && m.o.Facts.Settled[n.Name] != "" && isOwn(m.d, kn): // later than it got its label
+	case ph == cluster.PhaseUnreachable && m.o.Facts.Settled[n.Name] != "" && leftover.IsOwn(m.d, kn): // later than it got its label
 		return cluster.Worker
 	}
 	return n.Role

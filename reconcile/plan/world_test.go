@@ -14,6 +14,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -109,7 +110,7 @@ func (w *world) remove(name string) {
 	}
 	delete(w.o.VMs, name)
 	delete(w.d.Configs, name)
-	w.d.Removed = RemovedNodes(w.d, w.o)
+	w.d.Removed = leftover.RemovedNodes(w.d, w.o)
 }
 
 // dead has a node not answer any more.

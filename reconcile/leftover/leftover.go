@@ -1,4 +1,8 @@
-package plan
+// Package leftover is what the world shows of machines that the inventory no longer has, or that
+// are no longer there: nodes to remove, members of etcd without a machine.
+//
+// It is pure: what is not known is never taken for absent.
+package leftover
 
 import (
 	"cmp"
@@ -12,22 +16,19 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
-// What the world shows of machines that the inventory no longer has, or that are no
-// longer there.
-
 // SeesAllVMs reports whether it is known which VMs of the cluster there are, and
 // whose they are.
 func SeesAllVMs(o cluster.Observed) bool {
 	for _, vm := range o.VMs {
-		if isUnseen(vm) {
+		if IsUnseen(vm) {
 			return false
 		}
 	}
 	return o.Orphans.Known
 }
 
-// isUnseen reports whether it is not known whether a VM is there, or whose it is.
-func isUnseen(vm cluster.VM) bool {
+// IsUnseen reports whether it is not known whether a VM is there, or whose it is.
+func IsUnseen(vm cluster.VM) bool {
 	return vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && vm.Owner == cluster.OwnerUnknown
 }
 
@@ -134,10 +135,10 @@ func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
 		silent = phase == cluster.PhaseAbsent && o.Machines[planes[i].Name].Reach == cluster.Silent
 	}
 	kn := o.Nodes.Value[mem.Name]
-	return mem.Name != "" && silent && !kn.Ready && isOwn(d, kn)
+	return mem.Name != "" && silent && !kn.Ready && IsOwn(d, kn)
 }
 
-// isOwn reports whether a Node object is of a machine that the agent made.
-func isOwn(d cluster.Desired, kn cluster.KubeNode) bool {
+// IsOwn reports whether a Node object is of a machine that the agent made.
+func IsOwn(d cluster.Desired, kn cluster.KubeNode) bool {
 	return kn.Name != "" && strings.EqualFold(kn.UUID, cluster.NodeUUID(d.Spec.ID, kn.Name))
 }
