@@ -46,6 +46,7 @@ func TestDrainEndsWhenUncordoned(t *testing.T) {
 // TestDrainOfAnUnreachableNode does not wait for a kubelet that cannot report.
 func TestDrainOfAnUnreachableNode(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
+		b.unreached = true
 		ready, stop := b.join("wk-3", "10.0.0.23", 503)
 		<-ready
 		b.boot("wk-3", "boot-3")
@@ -64,6 +65,41 @@ func TestDrainOfAnUnreachableNode(t *testing.T) {
 		}
 		if n := b.node("wk-3"); n.Annotations[cluster.AnnotationDrained] != "boot-3" {
 			t.Errorf("annotations %v", n.Annotations)
+		}
+	})
+}
+
+// TestDrainOfAnUnreachableNodeCutsGraceShort: no kubelet will end a pod that has a week to end, nor
+// one that is ending for as long already.
+func TestDrainOfAnUnreachableNodeCutsGraceShort(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		b.unreached = true
+		ready, stop := b.join("wk-3", "10.0.0.23", 503)
+		<-ready
+		b.boot("wk-3", "boot-3")
+		week := int64(7 * 24 * 3600)
+		for _, name := range []string{"db", "ending"} {
+			b.addPod(name, func(p *corev1.Pod) { p.Spec.NodeName, p.Spec.TerminationGracePeriodSeconds = "wk-3", &week })
+		}
+		stop()
+		b.until("it is lost", func() bool { return isUnreachable(b.node("wk-3")) })
+		if err := b.set.CoreV1().Pods("default").Delete(context.Background(), "ending", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := b.cluster.Drain(context.Background(), b.desired, cluster.Node{Name: "wk-3"}, turn, cluster.Drain{}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 2*time.Minute {
+			t.Errorf("it took %v", took)
+		}
+		for _, name := range []string{"db", "ending"} {
+			if p, err := b.set.CoreV1().Pods("default").Get(context.Background(), name, metav1.GetOptions{}); err != nil || p.DeletionTimestamp == nil || time.Until(p.DeletionTimestamp.Time) > 0 {
+				t.Errorf("pod %s: %v, %v", name, p.DeletionTimestamp, err)
+			}
+			if tries, _ := b.asked(name); tries != 1 {
+				t.Errorf("%s was evicted %d times", name, tries)
+			}
 		}
 	})
 }

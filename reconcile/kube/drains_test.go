@@ -45,6 +45,7 @@ type eviction struct {
 
 // drains is a bench with two workers, whose evictions a test can answer itself.
 type drains struct {
+	unreached bool // evictions may shorten the grace of pods
 	*bench
 	set   kubernetes.Interface
 	begun time.Time
@@ -139,7 +140,7 @@ func (b *drains) checkEviction(r *http.Request) {
 		return
 	}
 	var e policyv1.Eviction
-	if err := json.NewDecoder(body).Decode(&e); err != nil || e.DeleteOptions == nil || e.DeleteOptions.Preconditions == nil || e.DeleteOptions.Preconditions.UID == nil || e.DeleteOptions.GracePeriodSeconds != nil {
+	if err := json.NewDecoder(body).Decode(&e); err != nil || e.DeleteOptions == nil || e.DeleteOptions.Preconditions == nil || e.DeleteOptions.Preconditions.UID == nil || e.DeleteOptions.GracePeriodSeconds != nil && !b.unreached {
 		b.Errorf("eviction %+v, %v", e, err)
 	}
 }

@@ -35,6 +35,9 @@ const (
 	// lostAfter is how long after the end of its grace a pod on a node that Kubernetes
 	// does not reach is waited for: no kubelet will report its end.
 	lostAfter = time.Second
+	// lostGrace is the grace in seconds that a pod gets there. Kubernetes waits for all of
+	// it before the pod may count as lost, and there may be a week of it.
+	lostGrace = 1
 )
 
 // evicted is a pod that is to end.
@@ -42,6 +45,7 @@ type evicted struct {
 	pod     corev1.Pod
 	next    time.Time // when it is evicted, or deleted
 	asked   bool      // it was evicted or deleted once
+	hurried bool      // its grace was cut short, because no kubelet will use it
 	refused string    // why it may not be evicted, "" when nothing is known to forbid it
 }
 
@@ -55,7 +59,8 @@ func (dr *drainer) inOrder() []*evicted {
 // due returns the pods that are to be evicted or deleted now.
 func (dr *drainer) due() []*evicted {
 	return slices.DeleteFunc(dr.inOrder(), func(p *evicted) bool {
-		return p.pod.DeletionTimestamp != nil || time.Now().Before(p.next)
+		ends := p.pod.DeletionTimestamp
+		return ends != nil && !(dr.unreachable && !p.hurried && time.Until(ends.Time) > lostGrace*time.Second) || time.Now().Before(p.next)
 	})
 }
 
@@ -153,6 +158,9 @@ func (dr *drainer) expel(ctx context.Context, p *evicted) error {
 		// By its UID: when an answer was lost, a pod of the same name may run
 		// somewhere else by now.
 		options := metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.pod.UID))}
+		if dr.unreachable {
+			options.GracePeriodSeconds = new(int64(lostGrace))
+		}
 		if dr.deleting {
 			return set.CoreV1().Pods(p.pod.Namespace).Delete(ctx, p.pod.Name, options)
 		}
@@ -165,6 +173,7 @@ func (dr *drainer) expel(ctx context.Context, p *evicted) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case err == nil:
+		p.hurried = dr.unreachable
 		dr.logPod(p)
 	case apierrors.IsNotFound(err) || apierrors.IsConflict(err):
 		p.next = time.Time{} // the next look finds out
