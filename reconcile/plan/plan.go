@@ -168,7 +168,12 @@ func etcdOf(d cluster.Desired, o cluster.Observed) quorum.Etcd {
 // first: it outranks the repository.
 func (m *planner) refusals() []cluster.Block {
 	blocks := bounds.Violations(m.d, m.p)
-	if m.d.Bundle.IsZero() {
+	switch {
+	case m.d.Bundle.IsZero() && m.o.Facts.Fingerprint != "": // new ones would be other keys
+		blocks = append(blocks, cluster.Block{Subject: m.d.Spec.Name,
+			Reason: cluster.SecretsMissing, Message: "the inventory has no secrets.sops.yaml any more, and without the keys that this cluster was built with none of its nodes can be asked",
+			Hint: "restore the file from the history of the repository"})
+	case m.d.Bundle.IsZero():
 		blocks = append(blocks, cluster.Block{Subject: m.d.Spec.Name,
 			Reason: cluster.SecretsMissing, Message: "the inventory has no secrets.sops.yaml, so there are no keys to build the cluster with",
 			Hint: fmt.Sprintf("run `talos-agent secrets new --cluster %s DIR` in a clone of the repository, commit the file and push", m.d.Spec.Name)})

@@ -132,13 +132,17 @@ func planeLacks(n cluster.Node, o cluster.Observed) Lack {
 		return Lack{cluster.EtcdMembersUnknown, "", "the members of etcd are not known: " + o.Members.Why, true}
 	}
 	i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(n) })
+	etcd := o.Machines[n.Name].Services["etcd"]
 	switch {
+	case i < 0 && etcd.State == "Finished":
+		// Talos 1.13: a member that has left stays away until its machine starts again.
+		return Lack{cluster.WaitingForMembership, "left", "its etcd has left the others, or was stopped, and only a restart of the node starts it again: `talosctl -n " + n.IP.String() + " reboot`", false}
 	case i < 0:
-		return Lack{cluster.WaitingForMembership, "", "it has not joined etcd yet", false}
+		return Lack{cluster.WaitingForMembership, "", "it has not joined etcd yet" + text.Colon(etcd.Message), false}
 	case o.Members.Value[i].Learner:
 		return Lack{cluster.WaitingForMembership, "learner", "it is still a learner of etcd", false}
 	}
-	if etcd := o.Machines[n.Name].Services["etcd"]; !etcd.Healthy {
+	if !etcd.Healthy {
 		return Lack{cluster.EtcdUnhealthy, "", "its etcd is not healthy" + text.Colon(etcd.Message), false}
 	}
 	if api := o.APIs[n.Name]; !api.Known || !api.Value {

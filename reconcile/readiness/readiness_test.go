@@ -59,10 +59,14 @@ func TestWhatAControlPlaneLacks(t *testing.T) {
 		about  string
 		phase  cluster.Phase
 	}{
-		"nothing":             {func(*cluster.Observed) {}, "", "", cluster.PhaseReady},
-		"boots":               {func(o *cluster.Observed) { edit(o.Machines, func(m *cluster.Machine) { m.Stage = "booting" }) }, cluster.WaitingForTalos, "booting", cluster.PhaseJoining},
-		"members not known":   {func(o *cluster.Observed) { o.Members.Known, o.Members.Why = false, "timeout" }, cluster.EtcdMembersUnknown, "", cluster.PhaseUnknown},
-		"no member":           {func(o *cluster.Observed) { o.Members = cluster.Saw([]cluster.Member{{Name: "cp-2"}}) }, cluster.WaitingForMembership, "", cluster.PhaseJoining},
+		"nothing":           {func(*cluster.Observed) {}, "", "", cluster.PhaseReady},
+		"boots":             {func(o *cluster.Observed) { edit(o.Machines, func(m *cluster.Machine) { m.Stage = "booting" }) }, cluster.WaitingForTalos, "booting", cluster.PhaseJoining},
+		"members not known": {func(o *cluster.Observed) { o.Members.Known, o.Members.Why = false, "timeout" }, cluster.EtcdMembersUnknown, "", cluster.PhaseUnknown},
+		"no member":         {func(o *cluster.Observed) { o.Members = cluster.Saw([]cluster.Member{{Name: "cp-2"}}) }, cluster.WaitingForMembership, "", cluster.PhaseJoining},
+		"left": {func(o *cluster.Observed) {
+			o.Members = cluster.Saw([]cluster.Member{{Name: "cp-2"}})
+			edit(o.Machines, func(m *cluster.Machine) { m.Services = map[string]cluster.Service{"etcd": {State: "Finished"}} })
+		}, cluster.WaitingForMembership, "left", cluster.PhaseJoining},
 		"a learner":           {func(o *cluster.Observed) { o.Members = cluster.Saw([]cluster.Member{{Name: "cp-1", Learner: true}}) }, cluster.WaitingForMembership, "learner", cluster.PhaseJoining},
 		"etcd is not healthy": {func(o *cluster.Observed) { edit(o.Machines, func(m *cluster.Machine) { m.Services = nil }) }, cluster.EtcdUnhealthy, "", cluster.PhaseJoining},
 		"API not known":       {func(o *cluster.Observed) { o.APIs = nil }, cluster.APIServerNotReady, "", cluster.PhaseUnknown},
