@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -92,6 +93,42 @@ func TestEverydayRequests(t *testing.T) {
 			if e.method != "GET" {
 				time.Sleep(time.Minute) // for what follows from it
 			}
+		}
+	})
+}
+
+// TestImpersonation asks as others, which only who may do everything can.
+func TestImpersonation(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		l.running(apiAddr)
+		for name, tc := range map[string]struct {
+			as   rest.ImpersonationConfig
+			org  string
+			want string
+		}{
+			"nobody else":              {org: "system:masters"},
+			"somebody":                 {rest.ImpersonationConfig{UserName: "somebody"}, "system:masters", `nodes is forbidden: User "somebody" cannot list resource "nodes" in API group "" at the cluster scope`},
+			"another administrator":    {rest.ImpersonationConfig{UserName: "somebody", Groups: []string{"system:masters"}}, "system:masters", ""},
+			"a user, as a stranger":    {rest.ImpersonationConfig{UserName: "admin", Groups: []string{"system:masters"}}, "strangers", `users "admin" is forbidden: User "caller" cannot impersonate resource "users" in API group "" at the cluster scope`},
+			"an account, likewise":     {rest.ImpersonationConfig{UserName: "system:serviceaccount:a:b"}, "strangers", `serviceaccounts "b" is forbidden: User "caller" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "a"`},
+			"an account of the system": {rest.ImpersonationConfig{UserName: "system:serviceaccount:a:b"}, "system:masters", `nodes is forbidden: User "system:serviceaccount:a:b" cannot list resource "nodes" in API group "" at the cluster scope`},
+		} {
+			config := l.config(apiAddr)
+			config.CertData, config.KeyData = l.client("caller", tc.org)
+			config.Impersonate = tc.as
+			client, err := rest.HTTPClientFor(config)
+			if err != nil {
+				t.Fatal(err)
+			}
+			set, err := kubernetes.NewForConfigAndClient(config, client)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = set.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+			if got := fmt.Sprint(err); tc.want == "" && err != nil || tc.want != "" && got != tc.want {
+				t.Errorf("%s: %s, want %q", name, got, tc.want)
+			}
+			client.CloseIdleConnections()
 		}
 	})
 }

@@ -58,6 +58,11 @@ func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 		writeStatus(w, rules.NewRefusal(http.StatusUnauthorized, "Unauthorized"))
 		return
 	}
+	var err error
+	if user.name, user.groups, err = rules.Impersonate(r.Header, user.name, user.groups); err != nil {
+		writeError(w, err)
+		return
+	}
 	if req.verb == "" {
 		if !a.serveOpenAPI(w, r) {
 			a.serveDiscovery(w, r)

@@ -439,8 +439,8 @@ func (cl *cluster) makeClaims(w workload, ns, podName string) {
 // tendJob runs pods until as many as asked for have succeeded.
 func (cl *cluster) tendJob(key string) {
 	w, ok := cl.readWorkload(resJobs, key)
-	if !ok {
-		return
+	if !ok || rules.TextAt(w.o.body, "status", "completionTime") != "" {
+		return // a complete one is left alone, whatever becomes of its pods
 	}
 	if rules.BoolAt(w.o.body, "spec", "suspend") {
 		status := rules.MapAt(w.o.copyBody(), "status")
@@ -464,10 +464,8 @@ func (cl *cluster) tendJob(key string) {
 	setNonZero(status, "active", active)
 	setNonZero(status, "succeeded", done)
 	if done >= want {
-		if rules.TextAt(w.o.body, "status", "completionTime") == "" {
-			cl.record(events.ChangeJob(w.o.body, false))
-		}
-		status["completionTime"] = cmp.Or(rules.TextAt(w.o.body, "status", "completionTime"), rules.FormatNow())
+		cl.record(events.ChangeJob(w.o.body, false))
+		status["completionTime"] = rules.FormatNow()
 		conditions := rules.ListAt(w.o.body, "status", "conditions")
 		conditions = rules.SetCondition(conditions, "SuccessCriteriaMet", "True", "CompletionsReached", "Reached expected number of succeeded pods")
 		status["conditions"] = rules.SetCondition(conditions, "Complete", "True", "CompletionsReached", "Reached expected number of succeeded pods")

@@ -313,6 +313,13 @@ func TestJob(t *testing.T) {
 			}
 			return err
 		})
+		if err := set.CoreV1().Pods("default").DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Minute)
+		if pods, err := set.CoreV1().Pods("default").List(ctx, metav1.ListOptions{}); err != nil || len(pods.Items) != 0 {
+			t.Errorf("a complete job whose pod was deleted has %d pods: %v", len(pods.Items), err)
+		}
 	})
 }
 

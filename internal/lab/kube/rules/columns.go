@@ -34,8 +34,10 @@ func ColumnsOf(of schema.GroupResource, custom bool) []Column {
 }
 
 var (
-	colName = Column{"Name", "string", false, func(o map[string]any) any { return TextAt(o, "metadata", "name") }}
-	colAge  = Column{"Age", "string", false, func(o map[string]any) any { return formatAge(TextAt(o, "metadata", "creationTimestamp")) }}
+	colName    = Column{"Name", "string", false, func(o map[string]any) any { return TextAt(o, "metadata", "name") }}
+	colCreated = Column{"Created At", "date", false, textCell("metadata", "creationTimestamp")}
+	colRole    = Column{"Role", "string", false, func(o map[string]any) any { return TextAt(o, "roleRef", "kind") + "/" + TextAt(o, "roleRef", "name") }}
+	colAge     = Column{"Age", "string", false, func(o map[string]any) any { return formatAge(TextAt(o, "metadata", "creationTimestamp")) }}
 )
 
 // formatAge is the age of something, as kubectl writes it.
@@ -207,7 +209,32 @@ var columnsOf = map[string][]Column{
 		{"Allowed Disruptions", "integer", false, numberCell("status", "disruptionsAllowed")},
 		colAge,
 	},
-	"apiextensions.k8s.io/customresourcedefinitions": {colName, {"Created At", "date", false, textCell("metadata", "creationTimestamp")}},
+	"discovery.k8s.io/endpointslices": {
+		colName,
+		{"AddressType", "string", false, textCell("addressType")},
+		{"Ports", "string", false, slicePorts},
+		{"Endpoints", "string", false, sliceAddresses},
+		colAge,
+	},
+	"networking.k8s.io/ingresses": {
+		colName,
+		{"Class", "string", false, textCell("spec", "ingressClassName")},
+		{"Hosts", "string", false, ingressHosts},
+		{"Address", "string", false, func(map[string]any) any { return "" }}, // nothing serves them
+		{"Ports", "string", false, func(o map[string]any) any {
+			if len(ListAt(o, "spec", "tls")) > 0 {
+				return "80, 443"
+			}
+			return "80"
+		}},
+		colAge,
+	},
+	"coordination.k8s.io/leases":                     {colName, {"Holder", "string", false, func(o map[string]any) any { return TextAt(o, "spec", "holderIdentity") }}, colAge},
+	"rbac.authorization.k8s.io/roles":                {colName, colCreated},
+	"rbac.authorization.k8s.io/clusterroles":         {colName, colCreated},
+	"rbac.authorization.k8s.io/rolebindings":         {colName, colRole, colAge},
+	"rbac.authorization.k8s.io/clusterrolebindings":  {colName, colRole, colAge},
+	"apiextensions.k8s.io/customresourcedefinitions": {colName, colCreated},
 }
 
 func budgetCell(key string) func(map[string]any) any {
@@ -360,6 +387,49 @@ func servicePorts(o map[string]any) any {
 		ports = append(ports, s+"/"+TextAt(p, "protocol"))
 	}
 	return orNone(strings.Join(ports, ","))
+}
+
+// slicePorts are the ports of an EndpointSlice.
+func slicePorts(o map[string]any) any {
+	var ports []string
+	for _, p := range MapsAt(o, "ports") {
+		ports = append(ports, fmt.Sprint(NumberAt(p, "port")))
+	}
+	return shortenList(ports)
+}
+
+func sliceAddresses(o map[string]any) any {
+	var all []string
+	for _, e := range MapsAt(o, "endpoints") {
+		for _, a := range ListAt(e, "addresses") {
+			all = append(all, fmt.Sprint(a))
+		}
+	}
+	return shortenList(all)
+}
+
+func ingressHosts(o map[string]any) any {
+	var hosts []string
+	for _, r := range MapsAt(o, "spec", "rules") {
+		if host := TextAt(r, "host"); host != "" {
+			hosts = append(hosts, host)
+		}
+	}
+	if len(hosts) == 0 {
+		return "*"
+	}
+	return shortenList(hosts)
+}
+
+// shortenList shows the first three of a list.
+func shortenList(all []string) string {
+	switch n := len(all); {
+	case n == 0:
+		return "<unset>"
+	case n > 3:
+		return fmt.Sprintf("%s + %d more...", strings.Join(all[:3], ","), n-3)
+	}
+	return strings.Join(all, ",")
 }
 
 func accessModes(modes []any) string {
