@@ -1,9 +1,15 @@
 package rules
 
 import (
+	"errors"
+	"fmt"
+	"net/http"
 	"slices"
+	"strings"
 
+	authenticationv1 "k8s.io/api/authentication/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 )
 
 // MayAll reports whether a member of these groups may do everything; others may do
@@ -39,4 +45,33 @@ func Review(kind string, body map[string]any, user string, groups []string) (map
 	paths = append(paths, map[string]any{"verbs": []any{"get"}, "nonResourceURLs": []any{
 		"/api", "/api/*", "/apis", "/apis/*", "/healthz", "/livez", "/openapi", "/openapi/*", "/readyz", "/version", "/version/"}})
 	return map[string]any{"resourceRules": resources, "nonResourceRules": paths, "incomplete": false}, nil
+}
+
+// Impersonate is whom the headers of a request want to be, "kubectl --as", which is who
+// sends it where they name nobody. Only who may do everything may be another.
+// Source: kubernetes v1.35, apiserver/pkg/endpoints/filters/impersonation.
+func Impersonate(header http.Header, user string, groups []string) (string, []string, error) {
+	name, as := header.Get(authenticationv1.ImpersonateUserHeader), slices.Clone(header.Values(authenticationv1.ImpersonateGroupHeader))
+	switch {
+	case name == "" && len(as) > 0:
+		return "", nil, apierrors.NewInternalError(fmt.Errorf("requested %v without impersonating a user", as))
+	case name == "":
+		return user, groups, nil
+	}
+	resource, called, where := "users", name, "at the cluster scope"
+	if account, ok := strings.CutPrefix(name, "system:serviceaccount:"); ok {
+		namespace, short, _ := strings.Cut(account, ":")
+		resource, called, where = "serviceaccounts", short, fmt.Sprintf("in the namespace %q", namespace)
+		if len(as) == 0 {
+			as = []string{"system:serviceaccounts", "system:serviceaccounts:" + namespace}
+		}
+	}
+	if !MayAll(groups) {
+		text := fmt.Sprintf("User %q cannot impersonate resource %q in API group \"\" %s", user, resource, where)
+		return "", nil, apierrors.NewForbidden(schema.GroupResource{Resource: resource}, called, errors.New(text))
+	}
+	if name != "system:anonymous" && !slices.Contains(as, "system:authenticated") {
+		as = append(as, "system:authenticated")
+	}
+	return name, as, nil
 }
