@@ -19,8 +19,10 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
 	"github.com/siderolabs/talos/pkg/machinery/resources/cluster"
+	configres "github.com/siderolabs/talos/pkg/machinery/resources/config"
 	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
 	runtimeres "github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"github.com/siderolabs/talos/pkg/machinery/resources/v1alpha1"
 	"github.com/siderolabs/talos/pkg/machinery/role"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -143,6 +145,19 @@ var everydayReads = []struct {
 	{"image list of a client of v1.12", func(ctx context.Context, c *client.Client) error {
 		all, err := receiveAll(c.ImageList(ctx, common.ContainerdNamespace_NS_SYSTEM))
 		return expect(err, slices.ContainsFunc(all, func(i *machineapi.ImageListResponse) bool { return i.GetName() == "ghcr.io/siderolabs/kubelet:v1.36.1" }), all)
+	}},
+	{"get KIND: what a word means", func(ctx context.Context, c *client.Client) error {
+		for word, want := range map[string]string{"mc": configres.MachineConfigType, "disks": block.DiskType, "members": cluster.MemberType, "Services.v1alpha1.talos.dev": v1alpha1.ServiceType} {
+			var namespace string
+			rd, err := c.ResolveResourceKind(ctx, &namespace, word)
+			if err == nil && (rd.TypedSpec().Type != want || namespace != rd.TypedSpec().DefaultNamespace) {
+				err = fmt.Errorf("%q is %s in %q", word, rd.TypedSpec().Type, namespace)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}},
 	{"get members", func(ctx context.Context, c *client.Client) error {
 		r, err := safe.StateListAll[*cluster.Member](ctx, c.COSI)
@@ -304,6 +319,40 @@ func TestEverydayReads(t *testing.T) {
 					t.Errorf("talosctl %s as %s: %v", r.command, name, err)
 				}
 			}
+		}
+	})
+}
+
+// TestEverydayConfigs asks what the kubelet and the static pods are to be, as talosctl health
+// does.
+func TestEverydayConfigs(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		n := bringEveryday(l)
+		ctx, admin := within(time.Minute), l.admin(n)
+		images := map[string]string{}
+		if r, err := safe.StateGetByID[*k8s.APIServerConfig](ctx, admin.COSI, k8s.APIServerConfigID); err == nil {
+			images["kube-apiserver"] = r.TypedSpec().Image
+		}
+		if r, err := safe.StateGetByID[*k8s.ControllerManagerConfig](ctx, admin.COSI, k8s.ControllerManagerConfigID); err == nil && r.TypedSpec().Enabled {
+			images["kube-controller-manager"] = r.TypedSpec().Image
+		}
+		if r, err := safe.StateGetByID[*k8s.SchedulerConfig](ctx, admin.COSI, k8s.SchedulerConfigID); err == nil && r.TypedSpec().Enabled {
+			images["kube-scheduler"] = r.TypedSpec().Image
+		}
+		for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+			if images[name] != "registry.k8s.io/"+name+":v1.36.1" {
+				t.Errorf("image of %s: %q", name, images[name])
+			}
+		}
+		kubelet, err := safe.StateGetByID[*k8s.KubeletConfig](ctx, admin.COSI, k8s.KubeletID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k := kubelet.TypedSpec(); k.Image != "ghcr.io/siderolabs/kubelet:v1.36.1" || k.ClusterDomain != "cluster.local" || !slices.Equal(k.ClusterDNS, []string{"10.96.0.10"}) {
+			t.Errorf("kubelet: %+v", k)
+		}
+		if _, err := safe.StateListAll[*k8s.KubeletConfig](ctx, l.connect(n.ip, l.tls(role.Reader)).COSI); grpcstatus.Code(err) != codes.PermissionDenied {
+			t.Errorf("a reader sees the arguments of the kubelet: %v", err)
 		}
 	})
 }

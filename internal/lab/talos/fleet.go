@@ -47,7 +47,7 @@ type Fleet struct {
 	reservations map[string]netip.Prefix
 	step, stop   time.Duration
 	off          func(vmid int)
-	kinds        map[string]bool // known resource types -> sensitive
+	kinds        *access.Kinds
 
 	mu          sync.Mutex
 	closed      bool
@@ -84,6 +84,10 @@ func New(c Config) (*Fleet, error) {
 	if c.Stop == 0 {
 		c.Stop = c.Step * 17 / 10
 	}
+	kinds, err := access.NewKinds()
+	if err != nil {
+		return nil, fmt.Errorf("make talos fleet: %w", err)
+	}
 	return &Fleet{
 		world:        c.World,
 		kubernetes:   c.Kubernetes,
@@ -91,7 +95,7 @@ func New(c Config) (*Fleet, error) {
 		step:         c.Step,
 		stop:         c.Stop,
 		off:          c.Off,
-		kinds:        access.ResourceKinds(),
+		kinds:        kinds,
 		machines:     map[int]*machine{},
 		authorities:  map[string]access.Authority{},
 		split:        map[string]bool{},

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/resource/meta"
 	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
 	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
@@ -25,11 +26,8 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/secrets"
 	timeres "github.com/siderolabs/talos/pkg/machinery/resources/time"
 	"github.com/siderolabs/talos/pkg/machinery/resources/v1alpha1"
-	"github.com/siderolabs/talos/pkg/machinery/role"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
-	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
@@ -38,19 +36,7 @@ const linkName = "ens18"
 
 // resourceRule guards a machine's resources.
 func (b *boot) resourceRule(ctx context.Context, a state.Access) error {
-	if !a.Verb.Readonly() {
-		return status.Error(codes.PermissionDenied, "write access is not allowed")
-	}
-	sensitive, known := b.f.kinds[a.ResourceType]
-	switch {
-	case !known, a.ResourceType == runtime.VersionType && b.m.minor() < 10:
-		return status.Errorf(codes.PermissionDenied, "resource type %q is not supported", a.ResourceType)
-	case sensitive && !access.RolesOf(ctx).Includes(role.Admin):
-		return access.ErrNotAuthorized
-	case !access.Namespaces[a.ResourceNamespace]:
-		return status.Errorf(codes.PermissionDenied, "namespace %q is not supported", a.ResourceNamespace)
-	}
-	return nil
+	return b.f.kinds.Check(ctx, a, b.m.minor())
 }
 
 // putResource writes a resource, made or changed by set. Nothing happens, and no
@@ -77,6 +63,9 @@ func dropResource(b *boot, owner string, which resource.Pointer) {
 // config.
 func (b *boot) openState() {
 	b.state = state.WrapCore(namespaced.NewState(func(ns resource.Namespace) state.CoreState {
+		if ns == meta.NamespaceName {
+			return b.f.kinds.Definitions
+		}
 		return inmem.NewStateWithOptions(inmem.WithHistoryInitialCapacity(8), inmem.WithHistoryMaxCapacity(256), inmem.WithHistoryGap(4))(ns)
 	}))
 	g, img := b.m.guest, b.m.image()
@@ -129,6 +118,17 @@ func (b *boot) writeMaintenance() {
 	b.writeNetwork()
 }
 
+// writeKubernetes writes what the kubelet and the static pods are to be.
+func (b *boot) writeKubernetes() {
+	cfg := b.set.provider
+	putResource(b, "k8s.KubeletConfigController", k8s.NewKubeletConfig(k8s.NamespaceName, k8s.KubeletID), func(r *k8s.KubeletConfig) { manifests.FillKubelet(r.TypedSpec(), cfg) })
+	if b.set.control {
+		putResource(b, "k8s.ControlPlaneAPIServerController", k8s.NewAPIServerConfig(k8s.APIServerConfigID), func(r *k8s.APIServerConfig) { manifests.FillAPIServer(r.TypedSpec(), cfg) })
+		putResource(b, "k8s.ControlPlaneControllerManagerController", k8s.NewControllerManagerConfig(k8s.ControllerManagerConfigID), func(r *k8s.ControllerManagerConfig) { manifests.FillManager(r.TypedSpec(), cfg) })
+		putResource(b, "k8s.ControlPlaneSchedulerController", k8s.NewSchedulerConfig(k8s.SchedulerConfigID), func(r *k8s.SchedulerConfig) { manifests.FillScheduler(r.TypedSpec(), cfg) })
+	}
+}
+
 // writeConfigured writes what follows from the active machine config.
 func (b *boot) writeConfigured() {
 	s := b.set
@@ -147,6 +147,7 @@ func (b *boot) writeConfigured() {
 			t.FlannelEnabled, t.ProxyEnabled, t.CoreDNSEnabled = p.CNI == "flannel", p.KubeProxy, !p.NoDNS
 		})
 	}
+	b.writeKubernetes()
 	b.writeVolumes()
 	b.writeNetwork()
 	b.writeNodeSpecs()

@@ -1,0 +1,57 @@
+package manifests
+
+import (
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
+)
+
+// What Talos' controllers make of a machine config before they render anything. Volumes,
+// resources and how the API is reached are left out.
+// Source: talos v1.13.9, internal/app/machined/pkg/controllers/k8s.
+
+// FillKubelet writes what the kubelet is to be.
+func FillKubelet(to *k8s.KubeletConfigSpec, cfg config.Provider) {
+	if k := cfg.K8sKubeletConfig(); k != nil {
+		*to = k8s.KubeletConfigSpec{Image: k.Image(), ClusterDNS: k.ClusterDNS(), ExtraArgs: valuesOf(k.ExtraArgs()),
+			ExtraMounts: k.ExtraMounts(), ExtraConfig: k.ExtraConfig(), DefaultRuntimeSeccompEnabled: k.DefaultRuntimeSeccompProfileEnabled(), DisableManifestsDirectory: k.DisableManifestsDirectory()}
+	}
+	n := cfg.K8sNetworkConfig()
+	if n == nil {
+		return
+	}
+	to.ClusterDomain = n.DNSDomain()
+	if len(to.ClusterDNS) == 0 {
+		for _, a := range k8s.DNSServiceAddrs(n.ServiceCIDRs()) {
+			to.ClusterDNS = append(to.ClusterDNS, a.String())
+		}
+	}
+}
+
+// FillAPIServer writes what the kube-apiserver is to be.
+func FillAPIServer(to *k8s.APIServerConfigSpec, cfg config.Provider) {
+	if api := cfg.K8sAPIServerConfig(); api != nil {
+		*to = k8s.APIServerConfigSpec{Image: api.Image(), LocalPort: api.APIPort(), ExtraArgs: valuesOf(api.ExtraArgs()), EnvironmentVariables: api.Env()}
+	}
+}
+
+// FillManager writes what the kube-controller-manager is to be.
+func FillManager(to *k8s.ControllerManagerConfigSpec, cfg config.Provider) {
+	if m := cfg.K8sControllerManagerConfig(); m != nil {
+		*to = k8s.ControllerManagerConfigSpec{Enabled: m.Enabled(), Image: m.Image(), ExtraArgs: valuesOf(m.ExtraArgs()), EnvironmentVariables: m.Env()}
+	}
+}
+
+// FillScheduler writes what the kube-scheduler is to be.
+func FillScheduler(to *k8s.SchedulerConfigSpec, cfg config.Provider) {
+	if s := cfg.K8sSchedulerConfig(); s != nil {
+		*to = k8s.SchedulerConfigSpec{Enabled: s.Enabled(), Image: s.Image(), ExtraArgs: valuesOf(s.ExtraArgs()), Config: s.Config(), EnvironmentVariables: s.Env()}
+	}
+}
+
+func valuesOf(args map[string][]string) map[string]k8s.ArgValues {
+	out := make(map[string]k8s.ArgValues, len(args))
+	for name, values := range args {
+		out[name] = k8s.ArgValues{Values: values}
+	}
+	return out
+}
