@@ -158,8 +158,12 @@ bench: bin/talos-agent ## print the table of figures: speed and size
 	cd cmd/agent && $(GO) test -run '^TestFigures$$' -count=1 -timeout 1h -figures -agent "$(CURDIR)/bin/talos-agent"
 
 .PHONY: e2e
-e2e: ## run the addon path against a real kube-apiserver and etcd
+e2e: ## run the addon path against a real kube-apiserver and etcd, and a real kubectl at the lab
 	.ci/e2e
+
+.PHONY: clients
+clients: ## type everyday commands of a real talosctl and OpenTofu at the lab
+	.ci/clients
 
 .PHONY: lint
 lint: ## check formatting, vet and staticcheck
