@@ -78,8 +78,6 @@ func (s settled) has(field, value string) bool { return s[hashField(field)] == h
 
 func (s settled) set(field, value string) { s[hashField(field)] = hashField(value) }
 
-func (s settled) drop(field string) { delete(s, hashField(field)) }
-
 // wantFields is what the inventory has of a node, by field, in the names of drifts; without
 // the machine config while that is not known.
 func wantFields(d cluster.Desired, n cluster.Node) map[string]string {
