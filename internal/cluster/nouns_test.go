@@ -515,3 +515,20 @@ func TestReleaseIsOurs(t *testing.T) {
 		}
 	}
 }
+
+// TestStaticPodIsSame: versions count, and of an image its name and tag: where it comes from, and
+// its digest, may have been rewritten.
+func TestStaticPodIsSame(t *testing.T) {
+	pod := StaticPod{Image: "registry.k8s.io/kube-scheduler:v1.36.3", Versions: "/1/1"}
+	for other, want := range map[StaticPod]bool{
+		pod: true,
+		{Image: "mirror.example.org:5000/k8s/kube-scheduler:v1.36.3@sha256:0123", Versions: "/1/1"}: true,
+		{Image: "registry.k8s.io/kube-scheduler:v1.36.2", Versions: "/1/1"}:                         false,
+		{Image: "registry.k8s.io/kube-scheduler:v1.36.3", Versions: "/2/1"}:                         false,
+		{}: false,
+	} {
+		if pod.IsSame(other) != want || other.IsSame(pod) != want {
+			t.Errorf("%+v: %v, want %v", other, !want, want)
+		}
+	}
+}

@@ -112,6 +112,7 @@ func TestCheckDrainedUnseen(t *testing.T) {
 // reports, voids nothing; what came there does.
 func TestCheckDrainedOfAnUnreachableNode(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
+		b.unreached = true
 		ready, stop := b.join("wk-3", "10.0.0.23", 503)
 		<-ready
 		b.boot("wk-3", "boot-3")
