@@ -190,7 +190,7 @@ func (k *kubectl) lookAround(net string) {
 		`cp-1 +Ready +control-plane +\d+s +v1.36.1 +`+regexp.QuoteMeta(net)+`.11 +<none> +Talos \(v1.14.1\) +\S+-talos +containerd://\S+`,
 		`wk-1 +Ready +<none> +\d+s +v1.36.1`)
 	k.ok("wait --for=condition=Ready nodes --all --timeout=1m", `node/wk-1 condition met`)
-	k.ok("version", `Server Version: v1.36.1`)
+	k.ok("get --raw /version", `"gitVersion":"v1.36.1"`)
 	k.ok("cluster-info", `control plane\S* is running at \S*https://`+regexp.QuoteMeta(net)+`.11:6443`, `CoreDNS\S* is running at`)
 	k.ok("api-resources", `deployments +deploy +apps/v1 +true +Deployment`)
 	k.ok("api-versions", `(?m)^apps/v1$`)
@@ -281,7 +281,7 @@ func (k *kubectl) lookInside() {
 	k.fails("attach deployment/web", `error dialing backend: dial tcp \S+:10250: connect: connection refused`)
 	k.ok("describe pod -l app=web",
 		`Normal +Scheduled +\d+s +default-scheduler +Successfully assigned default/web-\S+ to wk-\d`,
-		`Normal +Pulling +\d+s +kubelet +Pulling image "web:4"`, `Normal +Started +\d+s +kubelet +Container started`)
+		`Normal +Pulling +\d+s +kubelet +(\S+: )?Pulling image "web:4"`, `Normal +Started +\d+s +kubelet +(\S+: )?Container started`)
 	k.ok("describe deployment web", `Replicas: +2 desired \| 2 updated \| 2 total \| 2 available`, `Normal +ScalingReplicaSet`)
 	k.ok("get events --sort-by=.metadata.creationTimestamp",
 		`\d+s +Normal +ScalingReplicaSet +deployment/web +Scaled up replica set web-\w+ from 0 to 1`,
