@@ -79,7 +79,7 @@ func (c *talosctl) expect(line, out string, patterns []string) {
 }
 
 // follow runs a command line that goes on until it prints what matches.
-func (c *talosctl) follow(line, pattern string, meanwhile func()) {
+func (c *talosctl) follow(line, pattern string) {
 	c.t.Helper()
 	cmd := c.command(strings.Fields(line)...)
 	out, err := cmd.StdoutPipe()
@@ -94,7 +94,6 @@ func (c *talosctl) follow(line, pattern string, meanwhile func()) {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()         // as it was made to
 	}()
-	meanwhile()
 	var seen strings.Builder
 	for lines := bufio.NewScanner(out); lines.Scan(); {
 		if regexp.MustCompile(pattern).MatchString(lines.Text()) {
@@ -233,8 +232,8 @@ func (c *talosctl) lookInside() {
 	c.ok("dmesg", `Brought up 1 node, 2 CPUs`)
 	c.ok("logs kubelet", `Kubelet version`)
 	c.ok("logs kubelet --tail 1")
-	c.follow("events --tail 10", `machine\.`, func() {})
-	c.follow("dmesg -f", `Brought up`, func() {})
+	c.follow("events --tail 10", `machine\.`)
+	c.follow("dmesg -f", `Brought up`)
 	c.ok("list /", `proc`)
 	c.ok("list -l /", `MODE`)
 	c.ok("read /proc/cmdline", `talos.platform=nocloud`)
