@@ -285,95 +285,6 @@ const (
 	Unexpected
 )
 
-// Machine is one Talos machine, as its own API shows it.
-type Machine struct {
-	Reach Reach
-	Why   string
-	Hint  string // what to do about it, where that is known
-	// Since is since when the agent has seen it reached as it is, and ready or not as it is.
-	Since time.Time
-	// ReadyAt is when a machine that is silent was last seen ready; zero: not since
-	// the agent looks at it.
-	ReadyAt  time.Time
-	UUID     string   // SMBIOS UUID, as read in maintenance mode
-	MACs     []string // of its physical links, upper case
-	Talos    string   // running version, v1.13.9
-	Stage    string   // booting, installing, maintenance, running, rebooting, ...
-	Ready    bool     // Talos' own readiness; not monotonic while booting
-	Unmet    []string // what Talos itself waits for, "name: reason"
-	Services map[string]Service
-	// ConfigDigest is the digest of the config on the machine, "" when it
-	// could not be read.
-	ConfigDigest string
-	// ConfigSince is since when it runs that, by its own clock, at most since it was
-	// started; zero: not known. Who gave it to it, Talos does not note.
-	ConfigSince time.Time
-	// Staged is the digest of a config that waits on its disk for the next boot, "" when none
-	// does that differs from the one that runs. One on trial is none: it runs.
-	Staged string
-	// StagedSince is since when it waits, by the machine's clock.
-	StagedSince time.Time
-	// StagedAuthorities are those of the config that waits.
-	StagedAuthorities Authorities
-	// Summary is of the config that it runs.
-	Summary   ConfigSummary
-	Schematic string // id of the running image's schematic, "" when it reports none
-	// BootID identifies the boot that it runs since, "" when it could not be read.
-	BootID string
-	// StaticPods are those that a control plane should run by its config, by name:
-	// kube-apiserver, ...; nil: not known.
-	StaticPods map[string]StaticPod
-	// Change is what it takes to give it the config it should have, as it answered
-	// itself; nil: it was not asked.
-	Change *Change
-}
-
-// StaticPod is what a static pod is made of, as its machine has it or as the pod that stands for
-// it in Kubernetes shows it. The zero value is none.
-type StaticPod struct {
-	Image string
-	// Versions are Talos' annotations of it, which count how often its config has changed
-	// since the machine booted.
-	Versions string
-}
-
-// staticPodVersions are the annotations that count. Source: Talos 1.8 to 1.14, constants.
-var staticPodVersions = []string{"talos.dev/config-file-version", "talos.dev/config-version", "talos.dev/secrets-version"}
-
-// StaticPodVersions takes the versions out of the annotations of a pod.
-func StaticPodVersions(annotations map[string]string) string {
-	var out []string
-	for _, name := range staticPodVersions {
-		v := annotations[name]
-		out = append(out, v[:min(len(v), 32)])
-	}
-	return strings.Join(out, "/")
-}
-
-// IsSame reports whether both are made of the same. An admission webhook may have rewritten the
-// registry of an image in Kubernetes, or pinned its digest: only its name and tag count.
-func (p StaticPod) IsSame(other StaticPod) bool {
-	return p.Versions == other.Versions && nameAndTag(p.Image) == nameAndTag(other.Image)
-}
-
-func nameAndTag(image string) string {
-	image, _, _ = strings.Cut(image, "@")
-	return image[strings.LastIndex(image, "/")+1:]
-}
-
-// WithoutStaged is the machine when no config waits for its next boot.
-func (m Machine) WithoutStaged() Machine {
-	m.Staged, m.StagedSince, m.StagedAuthorities = "", time.Time{}, Authorities{}
-	return m
-}
-
-// Service is one Talos service.
-type Service struct {
-	State   string // Starting, Waiting, Preparing, Running, Stopping, Finished, Failed
-	Healthy bool
-	Message string
-}
-
 // Member is one etcd member.
 type Member struct {
 	ID      uint64
@@ -399,15 +310,15 @@ func (m Member) Describe() string {
 // IsOf reports whether the member is a node's.
 func (m Member) IsOf(n Node) bool { return m.Name == n.Name || m.Address == n.IP.String() }
 
+// HexID is the id in the notation of talosctl.
+func (m Member) HexID() string { return fmt.Sprintf("%016x", m.ID) }
+
 // VirtualIP is what answers at the address that the control planes share.
 type VirtualIP struct {
 	Served bool   // a kube-apiserver of the cluster answers there
 	Why    string // why none does
 	MAC    string // of the machine that has the address then, upper case; "" : not known
 }
-
-// HexID is the id in the notation of talosctl.
-func (m Member) HexID() string { return fmt.Sprintf("%016x", m.ID) }
 
 // KubeNode is one Kubernetes Node object.
 type KubeNode struct {

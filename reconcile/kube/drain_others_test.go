@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -46,13 +45,7 @@ func TestDrainEndsWhenUncordoned(t *testing.T) {
 // TestDrainOfAnUnreachableNode does not wait for a kubelet that cannot report.
 func TestDrainOfAnUnreachableNode(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
-		b.unreached = true
-		ready, stop := b.join("wk-3", "10.0.0.23", 503)
-		<-ready
-		b.boot("wk-3", "boot-3")
-		b.addPod("db", func(p *corev1.Pod) { p.Spec.NodeName = "wk-3" })
-		stop()
-		b.until("it is lost", func() bool { return isUnreachable(b.node("wk-3")) })
+		b.loseNode("wk-3", nil, "db")
 		began := time.Now()
 		if err := b.cluster.Drain(context.Background(), b.desired, cluster.Node{Name: "wk-3"}, turn, cluster.Drain{}, nil); err != nil {
 			t.Fatal(err)
@@ -73,16 +66,7 @@ func TestDrainOfAnUnreachableNode(t *testing.T) {
 // one that is ending for as long already.
 func TestDrainOfAnUnreachableNodeCutsGraceShort(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
-		b.unreached = true
-		ready, stop := b.join("wk-3", "10.0.0.23", 503)
-		<-ready
-		b.boot("wk-3", "boot-3")
-		week := int64(7 * 24 * 3600)
-		for _, name := range []string{"db", "ending"} {
-			b.addPod(name, func(p *corev1.Pod) { p.Spec.NodeName, p.Spec.TerminationGracePeriodSeconds = "wk-3", &week })
-		}
-		stop()
-		b.until("it is lost", func() bool { return isUnreachable(b.node("wk-3")) })
+		b.loseNode("wk-3", new(int64(7*24*3600)), "db", "ending")
 		if err := b.set.CoreV1().Pods("default").Delete(context.Background(), "ending", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
@@ -175,14 +159,7 @@ func TestDrainOfAMachineThatRestarts(t *testing.T) {
 // TestDrainInterrupted: whoever comes next goes on.
 func TestDrainInterrupted(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
-		b.addPod("db", nil)
-		b.refuseAll("db")
-		ctx, cancel := context.WithTimeout(context.Background(), 12*time.Second)
-		defer cancel()
-		if err := b.drainWith(ctx, cluster.Drain{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v", err)
-		}
-		b.mustBe(true, turn, "")
+		b.interruptDrain()
 		done := make(chan error, 1)
 		go func() { done <- b.drain(cluster.Drain{}) }()
 		time.Sleep(12 * time.Second)
@@ -212,14 +189,7 @@ func TestDrainInterrupted(t *testing.T) {
 // as often as it is tried: each time the node returns to service.
 func TestDrainGivenUpAfterARestart(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
-		b.addPod("db", nil)
-		b.refuseAll("db")
-		ctx, cancel := context.WithTimeout(context.Background(), 12*time.Second)
-		defer cancel()
-		if err := b.drainWith(ctx, cluster.Drain{}); !errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("%v", err)
-		}
-		b.mustBe(true, turn, "")
+		b.interruptDrain()
 		for range 2 {
 			if err := b.drain(cluster.Drain{}); !errors.Is(err, cluster.ErrUndrained) {
 				t.Errorf("%v", err)

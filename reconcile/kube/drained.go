@@ -8,9 +8,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
+
+// drainedAgain is the hint of what voids a drain.
+const drainedAgain = "nothing was done to its machine; the agent drains it once more"
 
 // CheckDrained returns why the machine of a node may not go down for its turn, nil when it
 // may: the node is as its drain left it. Somebody may have put it back into service, and
@@ -38,9 +42,9 @@ func (dr *drainer) checkDrained(ctx context.Context, stay bool) error {
 	boot := node.Status.NodeInfo.BootID
 	switch {
 	case !node.Spec.Unschedulable || node.Annotations[cluster.AnnotationTurn] == "":
-		return errors.New("somebody has uncordoned it since it was drained")
+		return fault.WithHint(errors.New("somebody has uncordoned it since it was drained"), drainedAgain)
 	case boot == "" || node.Annotations[cluster.AnnotationDrained] != boot:
-		return fmt.Errorf("its machine was not drained since it has booted (boot id %s, and %s when it was)", boot, kubeapi.Sanitize(node.Annotations[cluster.AnnotationDrained]))
+		return fault.Errorf(drainedAgain, "its machine was not drained since it has booted (boot id %s, and %s when it was)", boot, kubeapi.Sanitize(node.Annotations[cluster.AnnotationDrained]))
 	case stay:
 		return nil
 	}
@@ -62,5 +66,5 @@ func (dr *drainer) checkDrained(ctx context.Context, stay bool) error {
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("pods came to it since it was drained, which is done once more: %s", kubeapi.Sanitize(text.JoinSome(names, mostNamed, ", ")))
+	return fault.Errorf(drainedAgain, "pods came to it since it was drained: %s", kubeapi.Sanitize(text.JoinSome(names, mostNamed, ", ")))
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -152,6 +153,33 @@ func (b *drains) boot(name, id string) {
 		[]byte(fmt.Sprintf(`{"status":{"nodeInfo":{"bootID":%q}}}`, id)), metav1.PatchOptions{}, "status"); err != nil {
 		b.Fatal(err)
 	}
+}
+
+// loseNode has a node run pods, with a grace unless nil, and then has Kubernetes not reach it.
+func (b *drains) loseNode(name string, grace *int64, pods ...string) {
+	b.Helper()
+	b.unreached = true
+	ready, stop := b.join(name, "10.0.0.23", 503)
+	<-ready
+	b.boot(name, "boot-3")
+	for _, pod := range pods {
+		b.addPod(pod, func(p *corev1.Pod) { p.Spec.NodeName, p.Spec.TerminationGracePeriodSeconds = name, grace })
+	}
+	stop()
+	b.until("it is lost", func() bool { return isUnreachable(b.node(name)) })
+}
+
+// interruptDrain begins a drain whose pod may not be evicted, and has whoever began it end.
+func (b *drains) interruptDrain() {
+	b.Helper()
+	b.addPod("db", nil)
+	b.refuseAll("db")
+	ctx, cancel := context.WithTimeout(context.Background(), 12*time.Second)
+	defer cancel()
+	if err := b.drainWith(ctx, cluster.Drain{}); !errors.Is(err, context.DeadlineExceeded) {
+		b.Errorf("%v", err)
+	}
+	b.mustBe(true, turn, "")
 }
 
 // patchNode changes a Node as a person does.

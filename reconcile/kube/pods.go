@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -58,7 +59,10 @@ func trimPod(obj any) any {
 	small.Labels = map[string]string{labelApp: p.Labels[labelApp], labelTemplateHash: p.Labels[labelTemplateHash]}
 	small.Spec.NodeName = p.Spec.NodeName
 	if isMirror(p) {
-		small.Annotations = p.Annotations
+		small.Annotations = maps.Clone(p.Annotations)
+		maps.DeleteFunc(small.Annotations, func(key, _ string) bool {
+			return key != corev1.MirrorPodAnnotationKey && !cluster.IsStaticPodVersion(key)
+		})
 		for _, c := range p.Spec.Containers {
 			small.Spec.Containers = append(small.Spec.Containers, corev1.Container{Name: c.Name, Image: c.Image})
 		}
@@ -100,7 +104,7 @@ func staticOf(p *corev1.Pod) cluster.StaticPod {
 	if !isMirror(p) || len(p.Spec.Containers) == 0 {
 		return cluster.StaticPod{}
 	}
-	return cluster.StaticPod{Image: kubeapi.Sanitize(p.Spec.Containers[0].Image), Versions: cluster.StaticPodVersions(p.Annotations)}
+	return cluster.NewStaticPod(p.Spec.Containers[0].Image, p.Annotations)
 }
 
 // workloadOf names what a pod belongs to, so that all pods of one Deployment have

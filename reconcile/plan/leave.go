@@ -137,7 +137,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 		return cluster.Block{}
 	case healing && !forgotten && m.p.ObserveOnly:
 		return keep(cluster.HealingOff, "it is dead, and is left so: heal is observe", "set `heal: heal`"+m.whereSwitch("heal", true))
-	case !healing && !forgotten && (m.d.Spec.ApplyOff || m.p.ApplyOff):
+	case !healing && !forgotten && m.appliesNothing():
 		return keep(cluster.ApplyingOff, fmt.Sprintf("it is %s, and apply is off", what), "set `apply: auto`"+m.whereSwitch("apply", m.p.ApplyOff))
 	case !stays && !(vm.Deleting && approved) && votes && n.Role == cluster.ControlPlane && !m.d.Spec.AllowEven && planes%2 == 0:
 		return keep(cluster.EvenControlPlanes, fmt.Sprintf("without it an even number of control planes is left (%d), which survives no more losses than %d would", planes, planes-1),

@@ -82,7 +82,7 @@ func (m *planner) planOrphanMembers() {
 				Hint:    fmt.Sprintf("`talosctl%s etcd status` shows the id of its own member; remove the other: `talosctl%s etcd remove-member ID`", m.onNode(owner), m.onNode(owner))}, []cluster.FieldDifference{drift.OfMember(m.o, mem)})
 			continue
 		}
-		if off := m.d.Spec.ApplyOff || m.p.ApplyOff; (!off || m.forgets(mem.Name)) && m.removeLost(cluster.Node{Name: mem.Name, Role: cluster.ControlPlane}, mem) {
+		if (!m.appliesNothing() || m.forgets(mem.Name)) && m.removeLost(cluster.Node{Name: mem.Name, Role: cluster.ControlPlane}, mem) {
 			continue
 		}
 		message := fmt.Sprintf("etcd has a member that is no control plane of the inventory: %s at %s, id %s; %d of its %d voters must run", cmp.Or(mem.Name, "one without a name"), cmp.Or(mem.Address, "no address"), mem.HexID(), voters/2+1, voters)

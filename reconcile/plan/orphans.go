@@ -44,7 +44,7 @@ func (m *planner) planOrphanNodes() {
 		n := cluster.Node{Name: name, UUID: cluster.NodeUUID(m.d.Spec.ID, name)}
 		_, isMember := m.memberOf(n)
 		kn := m.o.Nodes.Value[name]
-		off := (m.d.Spec.ApplyOff || m.p.ApplyOff) && kn.Turn != cluster.TurnRemoval // a removal that has begun is ended
+		off := m.appliesNothing() && kn.Turn != cluster.TurnRemoval // a removal that has begun is ended
 		if m.isOwnNode(n) && leftover.SeesAllVMs(m.o) && !off {
 			switch {
 			case isMember || m.isUnderWay(name):

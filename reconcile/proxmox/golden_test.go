@@ -20,21 +20,14 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // recordings is the folder with what a real Proxmox VE was asked and answered.
 func recordings(t *testing.T) string {
 	t.Helper()
-	dir := os.Getenv("TALOS_AGENT_RECORDINGS")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "shared")
-	}
-	dir = filepath.Join(dir, "pve")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("there are no recordings of a real Proxmox VE here: %v; TALOS_AGENT_RECORDINGS names their folder", err)
-	}
-	return dir
+	return golden.Recordings(t, "pve")
 }
 
 // exchange is one recorded request and its answer.

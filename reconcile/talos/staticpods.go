@@ -9,7 +9,6 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/text"
 )
 
 // staticPods are those that Talos makes of the config of a control plane. Others may be in the
@@ -45,9 +44,9 @@ func staticPodOf(pod map[string]any) cluster.StaticPod {
 			annotations[k] = fmt.Sprint(v)
 		}
 	}
-	out := cluster.StaticPod{Versions: cluster.StaticPodVersions(annotations)}
+	image := ""
 	if containers, ok := at(at(pod, "spec"), "containers").([]any); ok && len(containers) > 0 {
-		out.Image = text.Sanitize(fmt.Sprint(at(containers[0], "image")), 256)
+		image = fmt.Sprint(at(containers[0], "image"))
 	}
-	return out
+	return cluster.NewStaticPod(image, annotations)
 }

@@ -24,6 +24,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/golden"
 )
 
 func TestWords(t *testing.T) {
@@ -275,16 +276,10 @@ func (s *spec) UnmarshalJSON(b []byte) error {
 // recordings reads the exchanges with real machines.
 func recordings(t *testing.T) (lines []line) {
 	t.Helper()
-	dir := os.Getenv("TALOS_AGENT_RECORDINGS")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "shared")
-	}
-	files, err := filepath.Glob(filepath.Join(dir, "talos", "recorded", "exchanges-*.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(files) == 0 {
-		t.Skipf("no recordings of real machines below %s (set TALOS_AGENT_RECORDINGS)", dir)
+	dir := golden.Recordings(t, "talos", "recorded")
+	files, err := filepath.Glob(filepath.Join(dir, "exchanges-*.jsonl"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%d recordings in %s: %v", len(files), dir, err)
 	}
 	for _, name := range files {
 		f, err := os.Open(name)

@@ -235,7 +235,7 @@ type descent struct {
 
 // judgeSwitches: a node that goes down was begun to be taken out of service when that was not
 // forbidden, and goes down once for that: it does not go down again in the same turn, where there is
-// no other order, and nobody has had a hand in it. The lock is held.
+// no other order, and no person has intervened. The lock is held.
 func (g *guard) judgeSwitches(name string, m talos.MachineView, forGood bool) {
 	machine := g.machines()[m.VMID]
 	why := g.forbids(name, machine, forGood)

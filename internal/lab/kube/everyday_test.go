@@ -106,10 +106,10 @@ func TestImpersonation(t *testing.T) {
 			org  string
 			want string
 		}{
-			"nobody else":              {org: "system:masters"},
+			"without impersonation":    {org: "system:masters"},
 			"somebody":                 {rest.ImpersonationConfig{UserName: "somebody"}, "system:masters", `nodes is forbidden: User "somebody" cannot list resource "nodes" in API group "" at the cluster scope`},
 			"another administrator":    {rest.ImpersonationConfig{UserName: "somebody", Groups: []string{"system:masters"}}, "system:masters", ""},
-			"a user, as a stranger":    {rest.ImpersonationConfig{UserName: "admin", Groups: []string{"system:masters"}}, "strangers", `users "admin" is forbidden: User "caller" cannot impersonate resource "users" in API group "" at the cluster scope`},
+			"a user, as another user":  {rest.ImpersonationConfig{UserName: "admin", Groups: []string{"system:masters"}}, "strangers", `users "admin" is forbidden: User "caller" cannot impersonate resource "users" in API group "" at the cluster scope`},
 			"an account, likewise":     {rest.ImpersonationConfig{UserName: "system:serviceaccount:a:b"}, "strangers", `serviceaccounts "b" is forbidden: User "caller" cannot impersonate resource "serviceaccounts" in API group "" in the namespace "a"`},
 			"an account of the system": {rest.ImpersonationConfig{UserName: "system:serviceaccount:a:b"}, "system:masters", `nodes is forbidden: User "system:serviceaccount:a:b" cannot list resource "nodes" in API group "" at the cluster scope`},
 		} {

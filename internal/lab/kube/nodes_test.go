@@ -1,6 +1,7 @@
 package kube_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -164,16 +165,13 @@ func TestStaticPodsAreShownLate(t *testing.T) {
 		stop()
 		time.Sleep(2 * time.Second)
 		serve()
-		for {
+		eventually(t, "the pod as its manifest is", 3*time.Minute, func() error {
 			p, err := l.typed(addr).CoreV1().Pods("kube-system").Get(ctx, "kube-apiserver-cp-1", metav1.GetOptions{})
-			if err != nil {
-				t.Fatal(err)
+			if err == nil && p.Annotations["talos.dev/config-version"] != "2" {
+				err = fmt.Errorf("its version is %s", p.Annotations["talos.dev/config-version"])
 			}
-			if p.Annotations["talos.dev/config-version"] == "2" {
-				break
-			}
-			time.Sleep(time.Second)
-		}
+			return err
+		})
 		if took := time.Since(start); took < 90*time.Second || took > 2*time.Minute {
 			t.Errorf("shown after %v", took)
 		}

@@ -23,6 +23,7 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
+	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -51,14 +52,7 @@ var otherEvictions = map[string]string{
 
 // TestRecordedEvictions makes the recorded calls at their times.
 func TestRecordedEvictions(t *testing.T) {
-	dir := os.Getenv("TALOS_AGENT_RECORDINGS")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "..", "shared")
-	}
-	dir = filepath.Join(dir, "talos", "recorded")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("no recordings: %v (set TALOS_AGENT_RECORDINGS to their folder)", err)
-	}
+	dir := golden.Recordings(t, "talos", "recorded")
 	all, agree := 0, 0
 	for _, r := range evictions {
 		calls := readCalls(t, filepath.Join(dir, r.file), r.keep)

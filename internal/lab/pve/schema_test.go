@@ -17,15 +17,7 @@ import (
 // recordings returns the folder of the recordings of Proxmox VE, or skips.
 func recordings(t testing.TB) string {
 	t.Helper()
-	dir := os.Getenv("TALOS_AGENT_RECORDINGS")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "..", "shared")
-	}
-	dir = filepath.Join(dir, "pve")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("no recordings of Proxmox VE at %s: set TALOS_AGENT_RECORDINGS to their folder", dir)
-	}
-	return dir
+	return golden.Recordings(t, "pve")
 }
 
 // TestSchemaIsCurrent proves that the embedded schema.json is what the recorded

@@ -36,6 +36,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/internal/lab/talos"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -43,14 +44,7 @@ import (
 // TestReplay puts the recorded requests to real nodes before the lab, in the
 // state and at the time they were made, and compares the answers.
 func TestReplay(t *testing.T) {
-	dir := os.Getenv("TALOS_AGENT_RECORDINGS")
-	if dir == "" {
-		dir = filepath.Join("..", "..", "..", "..", "shared")
-	}
-	dir = filepath.Join(dir, "talos", "recorded")
-	if _, err := os.Stat(dir); err != nil {
-		t.Skipf("no recordings of real Talos: %v (set TALOS_AGENT_RECORDINGS to their folder)", err)
-	}
+	dir := golden.Recordings(t, "talos", "recorded")
 	var all, agree int
 	for _, sc := range scenarios {
 		lines := readExchanges(t, filepath.Join(dir, sc.file), sc.keep)

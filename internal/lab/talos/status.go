@@ -42,7 +42,7 @@ func (b *boot) evaluateState() {
 
 // servicesUp reports whether the services are up that a boot waits for. A Bootstrap ends the wait
 // for etcd before it runs (recorded). A worker has its API, one of them, once a control plane has
-// signed its certificate; a control plane needs nobody for its own.
+// signed its certificate; a control plane signs its own.
 // Source: talos v1.13.9, StartAllServices, the last task of a boot, and services.Etcd: with data
 // it asks no other control plane.
 func (b *boot) servicesUp() bool {

@@ -48,7 +48,7 @@ func Review(kind string, body map[string]any, user string, groups []string) (map
 }
 
 // Impersonate is whom the headers of a request want to be, "kubectl --as", which is who
-// sends it where they name nobody. Only who may do everything may be another.
+// sends it where they name no user. Only who may do everything may be another.
 // Source: kubernetes v1.35, apiserver/pkg/endpoints/filters/impersonation.
 func Impersonate(header http.Header, user string, groups []string) (string, []string, error) {
 	name, as := header.Get(authenticationv1.ImpersonateUserHeader), slices.Clone(header.Values(authenticationv1.ImpersonateGroupHeader))

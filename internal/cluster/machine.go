@@ -1,0 +1,199 @@
+package cluster
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// What is seen of a node's machine: what its own API shows, and what it prints on its serial port.
+
+// Machine is one Talos machine, as its own API shows it.
+type Machine struct {
+	Reach Reach
+	Why   string
+	Hint  string // what to do about it, where that is known
+	// Since is since when the agent has seen it reached as it is, and ready or not as it is.
+	Since time.Time
+	// ReadyAt is when a machine that is silent was last seen ready; zero: not since
+	// the agent looks at it.
+	ReadyAt  time.Time
+	UUID     string   // SMBIOS UUID, as read in maintenance mode
+	MACs     []string // of its physical links, upper case
+	Talos    string   // running version, v1.13.9
+	Stage    string   // booting, installing, maintenance, running, rebooting, ...
+	Ready    bool     // Talos' own readiness; not monotonic while booting
+	Unmet    []string // what Talos itself waits for, "name: reason"
+	Services map[string]Service
+	// ConfigDigest is the digest of the config on the machine, "" when it
+	// could not be read.
+	ConfigDigest string
+	// ConfigSince is since when it runs that, by its own clock, at most since it was
+	// started; zero: not known. Who gave it to it, Talos does not note.
+	ConfigSince time.Time
+	// Staged is the digest of a config that waits on its disk for the next boot, "" when none
+	// does that differs from the one that runs. One on trial is none: it runs.
+	Staged string
+	// StagedSince is since when it waits, by the machine's clock.
+	StagedSince time.Time
+	// StagedAuthorities are those of the config that waits.
+	StagedAuthorities Authorities
+	// Summary is of the config that it runs.
+	Summary   ConfigSummary
+	Schematic string // id of the running image's schematic, "" when it reports none
+	// BootID identifies the boot that it runs since, "" when it could not be read.
+	BootID string
+	// StaticPods are those that a control plane should run by its config, by name:
+	// kube-apiserver, ...; nil: not known.
+	StaticPods map[string]StaticPod
+	// Change is what it takes to give it the config it should have, as it answered
+	// itself; nil: it was not asked.
+	Change *Change
+}
+
+// WithoutStaged is the machine when no config waits for its next boot.
+func (m Machine) WithoutStaged() Machine {
+	m.Staged, m.StagedSince, m.StagedAuthorities = "", time.Time{}, Authorities{}
+	return m
+}
+
+// Service is one Talos service.
+type Service struct {
+	State   string // Starting, Waiting, Preparing, Running, Stopping, Finished, Failed
+	Healthy bool
+	Message string
+}
+
+// StaticPod is what a static pod is made of, as its machine has it or as the pod that stands for
+// it in Kubernetes shows it. The zero value is none.
+type StaticPod struct {
+	Image string
+	// Versions are Talos' annotations of it, which count how often its config has changed
+	// since the machine booted.
+	Versions string
+}
+
+// staticPodVersions are the annotations that count. Source: Talos 1.8 to 1.14, constants.
+var staticPodVersions = []string{"talos.dev/config-file-version", "talos.dev/config-version", "talos.dev/secrets-version"}
+
+// IsStaticPodVersion reports whether an annotation of a pod is one that NewStaticPod reads.
+func IsStaticPodVersion(annotation string) bool {
+	return slices.Contains(staticPodVersions, annotation)
+}
+
+// NewStaticPod is a static pod by its image and its annotations, of which no more is kept than
+// Talos writes.
+func NewStaticPod(image string, annotations map[string]string) StaticPod {
+	var versions []string
+	for _, name := range staticPodVersions {
+		v := annotations[name]
+		versions = append(versions, v[:min(len(v), 32)])
+	}
+	return StaticPod{Image: image[:min(len(image), 512)], Versions: strings.Join(versions, "/")}
+}
+
+// IsSame reports whether both are made of the same. An admission webhook may have rewritten the
+// registry of an image in Kubernetes, or pinned its digest: only its name and tag count.
+func (p StaticPod) IsSame(other StaticPod) bool {
+	return p.Versions == other.Versions && nameAndTag(p.Image) == nameAndTag(other.Image)
+}
+
+func nameAndTag(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	return image[strings.LastIndex(image, "/")+1:]
+}
+
+// What is kept of a console.
+const (
+	consoleLines = 20
+	consoleWidth = 200 // characters of a line
+)
+
+// ConsoleTail is the end of what a VM printed on its serial port. It is the
+// guest's word, cleaned of everything a terminal could obey, and not to be
+// trusted.
+type ConsoleTail struct {
+	At    time.Time `json:"at"`
+	Lines []string  `json:"lines"`
+	// Note states why there are no lines, or how to see more.
+	Note string `json:"note,omitempty"`
+}
+
+// Console cleans what comes from a serial port, piece by piece: escape sequences
+// and control characters go, lines and tabs stay. The zero value is ready.
+type Console struct{ state consoleState }
+
+type consoleState int
+
+const (
+	consoleText     consoleState = iota
+	consoleEscape                // after ESC
+	consoleSequence              // in a CSI sequence, which ends with a letter
+	consoleString                // in an OSC or the like, which ends with BEL or ESC \
+	consoleCharset               // one character more
+)
+
+// Clean returns the text of a piece.
+func (c *Console) Clean(piece []byte) string {
+	var b strings.Builder
+	for _, r := range piece {
+		switch c.state {
+		case consoleEscape:
+			switch r {
+			case '[':
+				c.state = consoleSequence
+			case ']', 'P', 'X', '^', '_':
+				c.state = consoleString
+			case '(', ')', '*', '+', '#', '%', ' ':
+				c.state = consoleCharset
+			default:
+				c.state = consoleText
+			}
+			continue
+		case consoleSequence:
+			if r >= 0x40 && r <= 0x7e {
+				c.state = consoleText
+			}
+			continue
+		case consoleString:
+			if r == 0x07 {
+				c.state = consoleText
+			} else if r == 0x1b {
+				c.state = consoleCharset // the backslash that ends it
+			}
+			continue
+		case consoleCharset:
+			c.state = consoleText
+			continue
+		}
+		switch {
+		case r == 0x1b:
+			c.state = consoleEscape
+		case r == '\n' || r == '\t' || r >= 0x20 && r != 0x7f:
+			b.WriteByte(r)
+		}
+	}
+	return strings.Map(func(r rune) rune {
+		if r >= 0x80 && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(b.String(), "?"))
+}
+
+// LastLines are the last lines of a cleaned console, cut to a bearable length.
+// Empty ones are left out, and of equal ones in a row all but one.
+func LastLines(text string) []string {
+	out := []string{}
+	for line := range strings.Lines(text) {
+		line = strings.TrimSpace(strings.ReplaceAll(line, "\t", " "))
+		if r := []rune(line); len(r) > consoleWidth {
+			line = string(r[:consoleWidth-1]) + "…"
+		}
+		if line == "" || len(out) > 0 && out[len(out)-1] == line {
+			continue
+		}
+		out = append(out, line)
+	}
+	return out[max(0, len(out)-consoleLines):]
+}

@@ -1,0 +1,132 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
+)
+
+// What is made durable, and looked at once more, right before an action does what cannot be taken
+// back.
+
+// noteBegun makes durable which fields of its node an action begins to change, before it does, so
+// that what it has done is taken for no edit later.
+func (r *Reconciler) noteBegun(d cluster.Desired, i action.Info) error {
+	n, ok := d.Spec.Node(i.Node)
+	if facts := r.c.Journal.Facts(); !ok || drift.Begin(d, facts, n, i.Fields) == facts.Settled[n.Name] {
+		return nil
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) { f.Settled[n.Name] = drift.Begin(d, *f, n, i.Fields) })
+}
+
+// pinConfig remembers which keys the cluster is built with and what its configs are made
+// from, before the first of them leaves the host.
+func (r *Reconciler) pinConfig(d cluster.Desired) error {
+	facts := r.c.Journal.Facts()
+	_, known := facts.Intent(cluster.IntendConfig)
+	switch {
+	case facts.Fingerprint != "" && facts.Fingerprint != d.Fingerprint:
+		return errors.New("the cluster was built with other keys")
+	case facts.Fingerprint != "" && known:
+		return nil
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Fingerprint = d.Fingerprint
+		if _, known := f.Intent(cluster.IntendConfig); !known {
+			f.Intend(configIntent(d))
+		}
+	})
+}
+
+// intendBootstrap makes the choice of the founding node durable before the one call. A
+// node that was chosen stays chosen.
+func (r *Reconciler) intendBootstrap(n cluster.Node) error {
+	if in, ok := r.c.Journal.Facts().Intent(cluster.IntendBootstrap); ok {
+		if in.Node != n.Name || in.UUID != n.UUID || in.Done {
+			return fmt.Errorf("bootstrap was intended for %s before", in.Node)
+		}
+		return nil
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Intend(cluster.Intent{Kind: cluster.IntendBootstrap, Node: n.Name, UUID: n.UUID, At: time.Now().UTC()})
+	})
+}
+
+// watchNode keeps the budget of a node's role spent for a while after a change that may
+// have cut it off, or restarted its kube-apiserver. How the node does is observed meanwhile.
+func watchNode(ctx context.Context, p Progress) error {
+	p(cluster.Progress{Waits: "is watched for a minute, in which no other node like it is changed"})
+	return retry.Sleep(ctx, action.WatchedFor)
+}
+
+// beginWatch does what comes before a change of a control plane that may isolate it, or restart its
+// kube-apiserver: the quorum is looked at once more, unless the node has no vote; and which node is
+// watched is noted, for the agent may end before the minute does. It is noted once, before the
+// change: by an agent that ends meanwhile the node is watched for less than a whole minute after it.
+func (r *Reconciler) beginWatch(ctx context.Context, d cluster.Desired, n cluster.Node, voteless bool) error {
+	if n.Role != cluster.ControlPlane {
+		return nil
+	}
+	if !voteless {
+		if err := r.checkEtcd(ctx, d, n, "changed"); err != nil {
+			return err
+		}
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Intend(cluster.Intent{Kind: cluster.IntendWatch, Node: n.Name, At: time.Now().UTC()})
+	})
+}
+
+// noteCanary makes durable which node has its config first, before it gets it.
+func (r *Reconciler) noteCanary(a action.ChangeConfig) error {
+	if !a.First {
+		return nil
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: time.Now().UTC()})
+	})
+}
+
+// beginRestart does what comes before a machine goes down: it gets its new config, if
+// there is one, from the next boot on, with its images, unless it does not work anyway; its etcd gives up leadership, so that the others do
+// not wait for an election; whether its node is drained still, and the quorum, are looked at
+// once more, because all that takes its time; and what it is taken down for is noted, so
+// that it is once.
+func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, a action.RebootNode, p Progress) error {
+	n, restart := a.Node, a.Restart
+	if a.Config.Digest != "" {
+		if a.Pulls {
+			if err := r.c.Machines.PullImages(ctx, d.Repository(), n, p); err != nil {
+				return err
+			}
+		}
+		if err := r.c.Machines.Change(ctx, d.Repository(), n, a.Config, true); err != nil {
+			return err
+		}
+	}
+	if n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) > 1 {
+		if err := r.forfeit(ctx, d, n); err != nil {
+			return err
+		}
+	}
+	if !a.Undrained {
+		if err := r.c.Nodes.CheckDrained(ctx, d, n, len(d.Spec.Nodes) == 1); err != nil {
+			return err
+		}
+	}
+	if n.Role == cluster.ControlPlane {
+		if err := r.checkEtcd(ctx, d, n, "taken down"); err != nil {
+			return err
+		}
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		restart.At = time.Now().UTC()
+		f.Restarts[n.Name] = restart
+	})
+}
