@@ -298,6 +298,12 @@ func (f *fake) set(change func()) {
 	change()
 }
 
+// looked returns how many times the host was looked at.
+func (f *fake) looked() (n int) {
+	f.set(func() { n = f.looks })
+	return n
+}
+
 func (f *fake) Create(ctx context.Context, _ cluster.Desired, n cluster.Node, host string, _ cluster.Boot, _ Progress) error {
 	if err := f.act(ctx, "create", n.Name); err != nil {
 		return err

@@ -827,8 +827,8 @@ func TestOnePassForAllThatHappened(t *testing.T) {
 		a.Look()
 		a.exec.wakeLoop()
 		time.Sleep(time.Second)
-		if f.looks != 1 {
-			t.Errorf("looked %d times, want once", f.looks)
+		if n := f.looked(); n != 1 {
+			t.Errorf("looked %d times, want once", n)
 		}
 		// In the pause after a pass, too.
 		a.Look()
@@ -838,8 +838,8 @@ func TestOnePassForAllThatHappened(t *testing.T) {
 		a.exec.wakeLoop()
 		a.Look()
 		time.Sleep(time.Second)
-		if f.looks != 3 {
-			t.Errorf("looked %d times, want two more", f.looks)
+		if n := f.looked(); n != 3 {
+			t.Errorf("looked %d times, want two more", n)
 		}
 		a.stop()
 	})
