@@ -67,8 +67,6 @@ type planner struct {
 	etcd       quorum.Etcd
 	lacks      map[string][]cluster.Block // by node without a VM: what there is too little of for it
 	short      map[string][]string        // by node: the fields of its VM that there is no room for
-	memory     map[string]*room           // by host
-	disks      map[string]*room           // by storage
 	target     string                     // identifies the configs of all nodes, once it was asked for
 	rotated    []string                   // the nodes whose machines have another authority
 	reassigned []string                   // the nodes whose machines have another role

@@ -1,0 +1,98 @@
+package capacity
+
+import (
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// host is a host of 32 GiB and 8 cores with one storage of 100 GiB, half of which is free.
+func host(name string, thin, shared bool, volumes map[int]int64) cluster.Host {
+	st := cluster.Storage{Active: true, TotalBytes: 100 << 30, FreeBytes: 50 << 30, Thin: thin, Shared: shared, Volumes: cluster.Saw(volumes)}
+	return cluster.Host{Known: true, Name: name, Cores: 8, MemoryBytes: 32 << 30, Storages: cluster.Saw(map[string]cluster.Storage{"store": st})}
+}
+
+func node(name string, vmid int, memoryGiB, diskGiB int64) cluster.Node {
+	return cluster.Node{Name: name, VMID: vmid, Cores: 4, MemoryMiB: memoryGiB << 10, DiskBytes: diskGiB << 30, Datastore: "store", CloudInitDatastore: "store"}
+}
+
+func never(cluster.Node) bool { return false }
+
+// TestLedger: how large a second VM may be after a first one was given room.
+func TestLedger(t *testing.T) {
+	for _, c := range []struct {
+		what       string
+		thin       bool
+		overcommit int // percent
+		guests     []cluster.Guest
+		volumes    map[int]int64
+		memory     int64 // GiB of the second VM
+		disk       int64 // GiB of the second VM
+		want       cluster.Reason
+	}{
+		{what: "both fit", memory: 8, disk: 20},
+		{what: "the disk takes all that is free", memory: 8, disk: 30},
+		{what: "the disk takes more than is free", memory: 8, disk: 31, want: cluster.StorageShort},
+		{what: "a thin storage may promise what it has", thin: true, memory: 8, disk: 30},
+		{what: "a thin storage counts what others have written", thin: true, memory: 8, disk: 31, want: cluster.StorageShort},
+		{what: "a thin storage counts what others were promised", thin: true, volumes: map[int]int64{900: 70 << 30}, memory: 8, disk: 11, want: cluster.StorageShort},
+		{what: "a thin storage may promise more than it has", thin: true, overcommit: 150, memory: 8, disk: 80},
+		{what: "a guest that runs takes memory", guests: []cluster.Guest{{VMID: 900, MemoryBytes: 16 << 30, Running: true}}, memory: 8, disk: 1, want: cluster.HostMemoryShort},
+		{what: "a guest of somebody else that is stopped takes none", guests: []cluster.Guest{{VMID: 900, MemoryBytes: 16 << 30}}, memory: 8, disk: 1},
+		{what: "a guest of the agent may run any time", guests: []cluster.Guest{{VMID: 900, MemoryBytes: 16 << 30, Agent: true}}, memory: 8, disk: 1, want: cluster.HostMemoryShort},
+		{what: "a VM of the cluster that is listed although it was deleted takes none", guests: []cluster.Guest{{VMID: 501, MemoryBytes: 16 << 30, Running: true}}, memory: 8, disk: 1},
+	} {
+		h := host("pve1", c.thin, false, c.volumes)
+		h.Guests = c.guests
+		first, second := node("wk-1", 501, 8, 20), node("wk-2", 502, c.memory, c.disk)
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{first, second}}}}
+		p := cluster.Policy{Capacity: cluster.Capacity{ThinPercent: c.overcommit}}
+		l := NewLedger(d, cluster.Observed{Hosts: map[string]cluster.Host{"pve1": h}}, p, never, never)
+		if lacks := l.TakeVM(first, "pve1"); len(lacks) > 0 {
+			t.Errorf("%s: %v", c.what, lacks)
+		}
+		var got cluster.Reason
+		if lacks := l.TakeVM(second, "pve1"); len(lacks) > 0 {
+			got = lacks[0].Reason
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+	}
+}
+
+// TestSharedStorage: a storage that hosts share has its room once, and one that each has for
+// itself has it on each.
+func TestSharedStorage(t *testing.T) {
+	for _, shared := range []bool{true, false} {
+		o := cluster.Observed{Hosts: map[string]cluster.Host{"pve1": host("pve1", false, shared, nil), "pve2": host("pve2", false, shared, nil)}}
+		l := NewLedger(cluster.Desired{}, o, cluster.Policy{}, never, never)
+		if lacks := l.TakeVM(node("wk-1", 501, 1, 40), "pve1"); len(lacks) > 0 {
+			t.Fatal(lacks)
+		}
+		if lacks := l.TakeVM(node("wk-2", 502, 1, 40), "pve2"); len(lacks) > 0 != shared {
+			t.Errorf("shared: %v: %v", shared, lacks)
+		}
+	}
+}
+
+// TestGrowth: a VM that becomes larger is given what it needs more, once.
+func TestGrowth(t *testing.T) {
+	n := node("wk-1", 501, 8, 20)
+	n.Cores = 9
+	o := cluster.Observed{Hosts: map[string]cluster.Host{"pve1": host("pve1", false, false, nil)}}
+	l := NewLedger(cluster.Desired{}, o, cluster.Policy{}, never, never)
+	if b := l.LackCores(n, "pve1"); b.Reason != cluster.HostTooSmall {
+		t.Errorf("9 cores of 8: %+v", b)
+	}
+	for i, want := range []cluster.Reason{"", cluster.HostMemoryShort} {
+		if b := l.TakeMemory(n, "pve1", 16<<30); b.Reason != want {
+			t.Errorf("16 GiB more, time %d: %+v", i+1, b)
+		}
+	}
+	for i, want := range []cluster.Reason{"", cluster.StorageShort} {
+		if b := l.TakeDisk(n, "pve1", "store", 30<<30); b.Reason != want {
+			t.Errorf("30 GiB more, time %d: %+v", i+1, b)
+		}
+	}
+}
