@@ -124,6 +124,7 @@ func (g *guard) watch(c world.CallRecord) {
 	case c.System == "pve" && c.Mutating && strings.Contains(c.Op, "/qemu/{vmid}"):
 		for _, vm := range g.s.Lab.PVE.VMs() {
 			if fmt.Sprint(vm.VMID) == c.Subject && vm.Maker != "root@pam" {
+				g.judgeLocked(vm.Config["name"], "has its VM changed ("+op+")")
 				g.watchDeletion(vm, op == "stop" || strings.HasPrefix(c.Op, "DELETE "))
 				if op == "start" {
 					g.judgeStart(vm)
@@ -135,6 +136,18 @@ func (g *guard) watch(c world.CallRecord) {
 		}
 	case c.System == "talos" && slices.Contains([]string{"Reboot", "Reset", "Shutdown"}, op):
 		g.judge(c.Subject, op == "Reset")
+	}
+}
+
+// judgeLocked: nothing is done to a node that each order has locked which may be in force, but
+// what root wants where it takes the machine for lost.
+func (g *guard) judgeLocked(name, what string) {
+	machine := g.machineByName()[name]
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	isFree := func(o order) bool { return !o.locked[name] }
+	if len(g.orders) > 0 && !slices.ContainsFunc(g.orders, isFree) && !g.lost[machine] {
+		g.s.Lab.World.Violate("locked", "%s %s, and is locked", name, what)
 	}
 }
 

@@ -422,3 +422,31 @@ func TestGuardOfTheDead(t *testing.T) {
 		}
 	})
 }
+
+// TestGuardOfLocked: what is done to a node that is locked is objected to, and what is done to
+// the others is not.
+func TestGuardOfLocked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuarded(t, size{ControlPlanes: 1, Workers: 2})
+		defer g.Close()
+		locks := func(node string) wishes {
+			w := g.asked
+			w.locked = map[string]bool{node: true}
+			return w
+		}
+		do := func(node, what, words string, change func()) {
+			t.Helper()
+			g.push(locks(node))
+			g.untilReady()
+			change()
+			g.push(locks(node))
+			g.untilReady()
+			g.want(what+" with "+node+" locked", words)
+		}
+		edit := func() { must(g.Lab.PVE.Edit(g.vmidOf("dev-wk-1"), "description", "mine")) }
+		do("dev-wk-2", "dev-wk-1 is marked", "", edit)
+		do("dev-wk-1", "dev-wk-1 is marked", "dev-wk-1 has its VM changed (config), and is locked", edit)
+		do("dev-wk-1", "every node gets a sysctl", "dev-wk-1 is given a machine config, and is locked", func() { g.asked.sysctl++ })
+		g.Halt()
+	})
+}

@@ -17,6 +17,7 @@ type order struct {
 	window cluster.Window
 	apply  string
 	tokens map[string]string // by node that is to be replaced
+	locked map[string]bool   // by node that is left alone
 	// observe: what somebody else has changed stays. replaceDead: nodes that are dead get new
 	// machines.
 	observe, replaceDead bool
@@ -308,6 +309,8 @@ func (g *guard) forbidsLoss(o order, vms []vmView, name, machine string, works b
 	switch {
 	case g.lost[machine] && !works:
 		return ""
+	case o.locked[name]:
+		return "it is locked"
 	case g.isReplacedAsDead(o, vms, name, machine, works) && g.sparesDead(o, vms, name) != "":
 		return g.sparesDead(o, vms, name)
 	case !may && !dead:

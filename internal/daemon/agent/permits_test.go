@@ -94,6 +94,8 @@ func (g *guard) forbidsChange(o order, node string) string {
 	had, known := g.had[node]
 	same := known && had[o.of[node]]
 	switch {
+	case o.locked[node]:
+		return "it is locked"
 	case o.observe && same && len(had) == 1:
 		return "heal is observe"
 	case o.apply == "auto", !o.observe && !g.corrected[node].IsZero():
@@ -115,6 +117,7 @@ func (g *guard) judgeConfig(c world.GivenConfig) {
 	if c.Reboots {
 		g.judge(c.Node, false)
 	}
+	g.judgeLocked(c.Node, "is given a machine config")
 	g.look()
 	_, works := g.machineOf(c.Node)
 	g.mu.Lock()

@@ -37,6 +37,7 @@ func (l *life) pushOne(t target, name string) {
 		"one worker less":              l.dropWorker,
 		"other control planes":         l.scalePlanes,
 		"a replacement":                func() { l.replace(t) },
+		"a lock":                       func() { l.lockNode(t) },
 		"a window":                     l.setWindow,
 		"who approves":                 l.setApply,
 		"who heals":                    l.setHeal,
@@ -106,6 +107,18 @@ func (l *life) replace(t target) {
 	l.guard.permit(t.name)
 	l.permitNew(t.name)
 	l.wishes.tokens[t.name] = fmt.Sprintf("t%d", len(l.plans))
+}
+
+// lockNode has a node be left alone, until it is not any longer.
+func (l *life) lockNode(t target) {
+	l.wishes.locked[t.name] = true
+	l.later(func() bool {
+		if l.wishes.locked[t.name] {
+			delete(l.wishes.locked, t.name)
+			l.ask("unlocked")
+		}
+		return true
+	})
 }
 
 // setWindow has a window that opens soon, or one that is open and closes soon, for some minutes

@@ -21,6 +21,7 @@ type wishes struct {
 	unavailable       int // how many workers may be out of service
 	zones             map[string]string
 	dedicated         map[string]bool   // by node, whether it has the taint
+	locked            map[string]bool   // by node, whether it is left alone
 	tokens            map[string]string // by node, of those that are to be replaced
 	window            span              // when nodes may be taken out of service
 	apply             string            // the switch: auto, approve or off
@@ -46,12 +47,12 @@ func (s span) resolve() cluster.Window {
 
 func newWishes(sz size) wishes {
 	return wishes{vip: sz.ControlPlanes > 1, cpRAM: 8192, wkRAM: 8192, cpCores: 4, wkCores: 4, wkDisk: 60, replicas: 1, unavailable: 1, apply: "auto",
-		zones: map[string]string{}, dedicated: map[string]bool{}, tokens: map[string]string{}}
+		zones: map[string]string{}, dedicated: map[string]bool{}, locked: map[string]bool{}, tokens: map[string]string{}}
 }
 
 // order is what bounds what may be done to a cluster of that size with these wishes.
 func (w wishes) order(sz size) order {
-	o := order{size: sz, window: w.window.resolve(), apply: w.apply, observe: w.observe, tokens: maps.Clone(w.tokens), replaceDead: w.replaceDead, unavailable: w.unavailable, of: map[string]string{}}
+	o := order{size: sz, window: w.window.resolve(), apply: w.apply, observe: w.observe, tokens: maps.Clone(w.tokens), locked: maps.Clone(w.locked), replaceDead: w.replaceDead, unavailable: w.unavailable, of: map[string]string{}}
 	for n := range sz.ControlPlanes + sz.Workers {
 		name := sz.Name(n)
 		hardware := []int{w.wkCores, w.wkRAM, w.wkDisk}
@@ -83,6 +84,9 @@ func (w wishes) files(sz size) map[string][]byte {
 		}
 		if w.dedicated[name] {
 			more += ` taints: {dedicated: "db:PreferNoSchedule"},`
+		}
+		if w.locked[name] {
+			more += " locked: true,"
 		}
 		cores, ram := w.wkCores, w.wkRAM
 		if strings.HasPrefix(name, "dev-cp-") {
