@@ -167,7 +167,27 @@ func (d *demo) rollOut(ctx context.Context) error {
 	}); err != nil {
 		return err
 	}
-	return d.wantBoots(boots, nil)
+	for _, node := range []string{"lab-wk-1", "lab-wk-2", "lab-wk-3", "lab-cp-1"} {
+		isWorker := strings.HasPrefix(node, "lab-wk-")
+		if running, saved := d.host.Talos.ConfigsOf(d.vmidOf(node)); strings.Contains(running, "maxPods: 150") != isWorker || running != saved {
+			return fmt.Errorf("%s: its kubelet allows 150 pods: %v, and is to: %v", node, !isWorker, isWorker)
+		}
+	}
+	return errors.Join(d.wantRelease(ctx, 3), d.wantBoots(boots, nil))
+}
+
+// wantRelease wants the addon to have that revision deployed: the first was installed, the
+// second asked for too much, and the third is the first again.
+func (d *demo) wantRelease(ctx context.Context, revision int) error {
+	answer, err := d.kubectl(ctx, "/api/v1/secrets?labelSelector=owner%3Dhelm%2Cname%3Dweb%2Cstatus%3Ddeployed", "application/json")
+	if err != nil {
+		return err
+	}
+	if want := fmt.Sprintf(`"name":"sh.helm.release.v1.web.v%d"`, revision); !strings.Contains(string(answer), want) {
+		return fmt.Errorf("revision %d of the addon is not the one that is deployed", revision)
+	}
+	d.print("deployed: revision %d of the addon", revision)
+	return nil
 }
 
 // resize takes each worker down once, one at a time.
@@ -187,19 +207,20 @@ func (d *demo) resize(ctx context.Context) error {
 			return errors.Join(err, fmt.Errorf("%s has %s MiB", name, memory))
 		}
 	}
-	return d.wantBoots(boots, []string{"lab-wk-1", "lab-wk-2", "lab-wk-3"})
+	return errors.Join(d.wantRelease(ctx, 4), d.wantBoots(boots, []string{"lab-wk-1", "lab-wk-2", "lab-wk-3"}))
 }
 
 // destroyByHand loses the machine of a worker.
 func (d *demo) destroyByHand(ctx context.Context) error {
-	boots := d.boots()
+	boots, machine := d.boots(), d.machineOf("lab-wk-2")
 	vmid := d.vmidOf("lab-wk-2")
 	d.print("somebody: qm stop %[1]d && qm destroy %[1]d --purge", vmid)
 	if err := errors.Join(d.host.PVE.Stop(vmid), d.host.PVE.RemoveAll(vmid)); err != nil {
 		return err
 	}
 	if err := d.until(ctx, "is made again", func(s cluster.Status) (bool, error) {
-		return d.vmidOf("lab-wk-2") != 0 && s.Condition == cluster.Ready, nil
+		now := d.machineOf("lab-wk-2")
+		return now != "" && now != machine && s.Condition == cluster.Ready, nil
 	}); err != nil {
 		return err
 	}
@@ -227,7 +248,7 @@ func (d *demo) removeWorker(ctx context.Context) error {
 
 // replace gives a control plane a new machine.
 func (d *demo) replace(ctx context.Context) error {
-	boots := d.boots()
+	boots, machine := d.boots(), d.machineOf("lab-cp-2")
 	name := "{name: lab-cp-2, "
 	if err := d.edit("nodes.yaml", name, name+"replace: \"1\", "); err != nil {
 		return err
@@ -235,6 +256,19 @@ func (d *demo) replace(ctx context.Context) error {
 	if err := d.push(ctx, "replace lab-cp-2"); err != nil {
 		return err
 	}
+	if now := d.machineOf("lab-cp-2"); now == "" || now == machine {
+		return errors.New("lab-cp-2 has the machine that it had")
+	}
+	voters := 0
+	for _, m := range d.host.Talos.Machines() {
+		if m.Etcd != "" && !m.Learner && m.Healthy {
+			voters++
+		}
+	}
+	if voters != 3 {
+		return fmt.Errorf("etcd has %d healthy voters, and 3 are wanted", voters)
+	}
+	d.print("lab-cp-2 has a new machine, and etcd 3 healthy voters")
 	return d.wantBoots(boots, []string{"lab-cp-2"})
 }
 
@@ -319,6 +353,12 @@ func (d *demo) vmidOf(node string) int {
 		}
 	}
 	return 0
+}
+
+// machineOf identifies the VM of a node, "" when there is none: another one has another id.
+func (d *demo) machineOf(node string) string {
+	vm, _ := d.host.PVE.VM(d.vmidOf(node))
+	return vm.Config["vmgenid"]
 }
 
 // config is a key of a VM's config.
