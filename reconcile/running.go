@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -145,6 +146,7 @@ func mergeSnapshots(base, asked cluster.Snapshot, v cluster.Versions) cluster.Sn
 	out.Confidential = slices.Concat(asked.Confidential, base.Confidential)
 	out.Spec.Versions = v
 	out.Spec.Network, out.Spec.CNI = base.Spec.Network, base.Spec.CNI
+	out.Spec.Network.Endpoint = keepEndpoint(base.Spec, asked.Spec)
 	out.Spec.Schematic, out.Spec.InstallerRegistry = base.Spec.Schematic, base.Spec.InstallerRegistry
 	out.Spec.Nodes = make([]cluster.Node, 0, len(asked.Spec.Nodes))
 	patches := map[string]cluster.Patch{} // of base, by file
@@ -175,6 +177,27 @@ func mergeSnapshots(base, asked cluster.Snapshot, v cluster.Versions) cluster.Sn
 		out.Spec.Nodes = append(out.Spec.Nodes, n)
 	}
 	return out
+}
+
+// keepEndpoint returns the endpoint of base, or, where that is the address of a control plane that
+// leaves, one that works before and after: that of the first control plane that base has and that
+// stays, unless what is asked for is another of them.
+func keepEndpoint(base, asked cluster.Spec) string {
+	u, err := url.Parse(base.Network.Endpoint)
+	hasAddress := func(host string) func(cluster.Node) bool {
+		return func(n cluster.Node) bool { return n.IP.String() == host }
+	}
+	staying := slices.DeleteFunc(base.ControlPlanes(), func(n cluster.Node) bool {
+		return !slices.ContainsFunc(asked.ControlPlanes(), hasAddress(n.IP.String()))
+	})
+	if err != nil || !slices.ContainsFunc(base.ControlPlanes(), hasAddress(u.Hostname())) || slices.ContainsFunc(asked.ControlPlanes(), hasAddress(u.Hostname())) || len(staying) == 0 {
+		return base.Network.Endpoint
+	}
+	if next, err := url.Parse(asked.Network.Endpoint); err == nil && slices.ContainsFunc(staying, hasAddress(next.Hostname())) {
+		return asked.Network.Endpoint
+	}
+	u.Host = staying[0].IP.String() + ":" + u.Port()
+	return u.String()
 }
 
 // base is the snapshot that was read last of those that are not the newest.

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"fmt"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -343,5 +344,37 @@ func TestMergeSnapshots(t *testing.T) {
 		node("cp-1", cluster.ControlPlane, 4, "all=old"), node("wk-2", cluster.Worker, 4, "all=old", "wk-2=own")}}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+}
+
+// TestKeptEndpoint: what is made while the nodes run an earlier config, and the kubeconfig, have
+// the endpoint of that, unless it is the address of a control plane that leaves.
+func TestKeptEndpoint(t *testing.T) {
+	spec := func(endpoint string, planes ...string) cluster.Spec {
+		s := cluster.Spec{Network: cluster.Network{Endpoint: endpoint}}
+		for _, ip := range planes {
+			s.Nodes = append(s.Nodes, cluster.Node{Name: "cp-" + ip, Role: cluster.ControlPlane, IP: netip.MustParseAddr(ip)})
+		}
+		return s
+	}
+	const one, two, three, vip, name = "https://10.0.0.1:6443", "https://10.0.0.2:6443", "https://10.0.0.3:6443", "https://10.0.0.9:6443", "https://k8s.example.org:7443"
+	for _, c := range []struct {
+		what        string
+		base, asked cluster.Spec
+		want        string
+	}{
+		{"all stay", spec(one, "10.0.0.1", "10.0.0.2"), spec(two, "10.0.0.1", "10.0.0.2"), one},
+		{"another leaves", spec(one, "10.0.0.1", "10.0.0.2"), spec(one, "10.0.0.1"), one},
+		{"the first leaves", spec(one, "10.0.0.1", "10.0.0.2", "10.0.0.3"), spec(two, "10.0.0.2", "10.0.0.3"), two},
+		{"the first leaves, for another endpoint of its own", spec(one, "10.0.0.1", "10.0.0.2", "10.0.0.3"), spec(three, "10.0.0.2", "10.0.0.3"), three},
+		{"the first leaves, and a vip comes, which no machine has yet", spec(one, "10.0.0.1", "10.0.0.2"), spec(vip, "10.0.0.2"), two},
+		{"the first leaves, and a new one is to be the endpoint", spec(one, "10.0.0.1", "10.0.0.2"), spec(three, "10.0.0.3", "10.0.0.2"), two},
+		{"none stays", spec(one, "10.0.0.1"), spec(two, "10.0.0.2"), one},
+		{"a name", spec(name, "10.0.0.1", "10.0.0.2"), spec(two, "10.0.0.2"), name},
+		{"a vip", spec(vip, "10.0.0.1", "10.0.0.2"), spec(two, "10.0.0.2"), vip},
+	} {
+		if got := keepEndpoint(c.base, c.asked); got != c.want {
+			t.Errorf("%s: %s, want %s", c.what, got, c.want)
+		}
 	}
 }

@@ -63,6 +63,8 @@ type ConfigSummary struct {
 	Registries string
 	// Discovery: its machine finds the others of its cluster without the endpoint.
 	Discovery bool
+	// Endpoint is the host of the URL at which the machine reaches the Kubernetes API.
+	Endpoint string
 }
 
 // Images are the container images that a machine config names for what Talos itself runs;
@@ -91,8 +93,8 @@ func (a Authorities) Other(want Authorities) string {
 // Differences are what of two can never change and is not the same, for people, besides
 // authorities; none where one is unknown.
 func (f ConfigSummary) Differences(want ConfigSummary) []string {
-	f.Authorities, f.Images, f.Registries, f.Discovery = Authorities{}, Images{}, "", false
-	want.Authorities, want.Images, want.Registries, want.Discovery = Authorities{}, Images{}, "", false
+	f.Authorities, f.Images, f.Registries, f.Discovery, f.Endpoint = Authorities{}, Images{}, "", false, ""
+	want.Authorities, want.Images, want.Registries, want.Discovery, want.Endpoint = Authorities{}, Images{}, "", false, ""
 	if f == (ConfigSummary{}) || want == (ConfigSummary{}) {
 		return nil
 	}

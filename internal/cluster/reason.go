@@ -38,6 +38,7 @@ const (
 	WaitingForWindow   Reason = "WaitingForWindow"
 	WaitingForBudget   Reason = "WaitingForBudget"
 	WaitingForQuorum   Reason = "WaitingForQuorum"
+	WaitingForEndpoint Reason = "WaitingForEndpoint"
 	ActionFailed       Reason = "ActionFailed"
 	ActionOverdue      Reason = "ActionOverdue"
 	TaskOverdue        Reason = "TaskOverdue"

@@ -203,7 +203,8 @@ type (
 		Since  time.Time
 		// Pulls: the machine has the images of the config before it is given that.
 		Pulls bool
-		// Voteless: there is no quorum that etcd could lose with it.
+		// Voteless: there is no quorum that etcd could lose with it, or none that it keeps
+		// whenever that is done.
 		Voteless bool
 	}
 

@@ -32,6 +32,9 @@ func summarize(p config.Provider) cluster.ConfigSummary {
 	var f cluster.ConfigSummary
 	if c := p.K8sClusterConfig(); c != nil {
 		f.Cluster = c.ClusterName()
+		if u := c.ClusterEndpoint(); u != nil {
+			f.Endpoint = u.Hostname()
+		}
 	}
 	if n := p.K8sNetworkConfig(); n != nil {
 		f.DNSDomain, f.Pods, f.Services = n.DNSDomain(), joinNetworks(n.PodCIDRs()), joinNetworks(n.ServiceCIDRs())

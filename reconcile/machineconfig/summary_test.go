@@ -12,7 +12,7 @@ import (
 func TestSummarize(t *testing.T) {
 	for _, contract := range contracts {
 		s := snapshot(t, contract)
-		want := cluster.ConfigSummary{Cluster: s.Spec.Name, DNSDomain: "cluster.local", Pods: s.Spec.Network.PodCIDR.String(), Services: s.Spec.Network.ServiceCIDR.String()}
+		want := cluster.ConfigSummary{Cluster: s.Spec.Name, DNSDomain: "cluster.local", Pods: s.Spec.Network.PodCIDR.String(), Services: s.Spec.Network.ServiceCIDR.String(), Endpoint: "10.10.0.5"}
 		for name, cfg := range mustRender(t, s) {
 			if want.Registries = cfg.Summary.Registries; want.Registries == "" {
 				t.Errorf("%s at %s: nothing of resolvers", name, contract)

@@ -92,7 +92,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		return false
 	}
 	if why := m.quorumLoss(i, n, stays); why != "" {
-		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForQuorum, About: string(i.Kind), Message: string(i.Kind) + ": waits for etcd: " + why})
+		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForQuorum, About: string(i.Kind), Message: string(i.Kind) + ": waits for etcd: " + why, Within: etcdWithin, Hint: m.etcd.WayOut(m.d.Spec.Name)})
 		return false
 	}
 	m.budgets[n.Role] = m.budgets[n.Role].spent(n.Name)
@@ -143,7 +143,7 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 		return ""
 	case m.hasNoQuorum() && slices.Contains([]cluster.ActionKind{cluster.ChangeConfig, cluster.RebootNode, cluster.ShutDownVM}, i.Kind):
 		return "" // there is none to lose
-	case i.Kind == cluster.ChangeConfig && m.hasNoVote(n) && m.isRepaired(i, n), i.Kind == cluster.ChangeVM && m.isIsolated(n):
+	case i.Kind == cluster.ChangeConfig && m.hasNoVote(n) && m.isRepaired(i, n), i.Kind == cluster.ChangeVM && m.isIsolated(n), i.Kind == cluster.ChangeConfig && m.isOfPair(n):
 		return ""
 	case i.Kind == cluster.DrainNode && (!stays || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts)):
 		return "" // its etcd goes on; its member is removed by a step of its own

@@ -176,7 +176,11 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		verb, reason = "replaced", "replace it"
 	}
 	wait := func(reason cluster.Reason, within time.Duration, format string, args ...any) {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: reason, About: "removal", Message: "is " + verb + ": " + fmt.Sprintf(format, args...), Within: within})
+		w := cluster.Wait{Subject: n.Name, Reason: reason, About: "removal", Message: "is " + verb + ": " + fmt.Sprintf(format, args...), Within: within}
+		if reason == cluster.WaitingForQuorum {
+			w.Hint = m.etcd.WayOut(m.d.Spec.Name)
+		}
+		m.wait(w)
 	}
 	founded := m.mayBeFounded()
 	member, isMember := ownMemberOf(m.o, n)
@@ -203,6 +207,8 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		return
 	case founded && n.IP.IsValid() && !watched:
 		wait(cluster.NodeUnknown, seeWithin, "it is not known yet whether it answers")
+		return
+	case isMember && !m.forgets(n.Name) && m.holdEndpoint(n, kn, verb):
 		return
 	case isMember && m.etcd.WithoutMember(n.Name, member.ID) != "":
 		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.WithoutMember(n.Name, member.ID))
@@ -322,6 +328,43 @@ func (m *planner) holdRemoval(n cluster.Node, kn cluster.KubeNode, isMember bool
 	m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBudget, About: "removal",
 		Message: "is " + verb + ": waits until the nodes like it that stay are Ready: " + strings.Join(missing, ", ")})
 	return true
+}
+
+// holdEndpoint waits with the removal of a control plane until no node that stays reaches the
+// Kubernetes API at its address, and reports whether it does. What it keeps from another config by
+// being unavailable itself is not waited for.
+func (m *planner) holdEndpoint(n cluster.Node, kn cluster.KubeNode, verb string) bool {
+	old, within := drift.AtEndpoint(m.d, m.o, n), readyWithin
+	if kn.Turn == cluster.TurnRemoval || !slices.Contains(m.etcd.Healthy, n.Name) {
+		planes := slices.DeleteFunc(slices.Clone(old), func(name string) bool { other, _ := m.d.Spec.Node(name); return other.Role != cluster.ControlPlane })
+		if m.anyWaits(planes, cluster.WaitingForQuorum, cluster.WaitingForBudget) {
+			old = slices.DeleteFunc(old, func(name string) bool { return slices.Contains(planes, name) })
+		}
+	}
+	if len(old) == 0 {
+		return false
+	}
+	if m.anyWaits(old, cluster.WaitingForWindow) {
+		within = 0
+	}
+	m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForEndpoint, About: "removal", Within: within,
+		Message: fmt.Sprintf("is %s: waits until no other node may reach the Kubernetes API at its address: %s", verb, strings.Join(old, ", ")),
+		Hint:    fmt.Sprintf("they get the endpoint %s with their machine config: `talos-agent status %s` shows what keeps them from it; a node that is lost: take it out of nodes.yaml", m.d.Repository().Spec.Network.Endpoint, m.d.Spec.Name)})
+	return true
+}
+
+// anyWaits reports whether one of some nodes waits for one of some reasons.
+func (m *planner) anyWaits(names []string, reasons ...cluster.Reason) bool {
+	return slices.ContainsFunc(m.plan.Waiting, func(w cluster.Wait) bool {
+		return slices.Contains(names, w.Subject) && slices.Contains(reasons, w.Reason)
+	})
+}
+
+// isOfPair reports whether a control plane gets another endpoint although etcd, which has two
+// members that work, can spare neither: what it has leads to a machine that goes, or to none, so
+// that there is no better time.
+func (m *planner) isOfPair(n cluster.Node) bool {
+	return n.Role == cluster.ControlPlane && m.etcd.IsPair() && drift.LosesEndpoint(m.d, m.o, n)
 }
 
 // canCome reports whether a node of the inventory that is not Ready may become so before

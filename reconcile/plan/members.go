@@ -25,7 +25,7 @@ func (m *planner) removeLost(n cluster.Node, mem cluster.Member) bool {
 	switch why := m.etcd.WithoutMember(mem.Name, mem.ID); {
 	case why != "":
 		w.Message += "; it cannot be removed: " + why
-		w.Reason, w.Hint = cluster.WaitingForQuorum, fmt.Sprintf("bring the other control planes back: `talos-agent status %s` shows what they lack", m.d.Spec.Name)
+		w.Reason, w.Within, w.Hint = cluster.WaitingForQuorum, etcdWithin, fmt.Sprintf("bring the other control planes back: `talos-agent status %s` shows what they lack", m.d.Spec.Name)
 		m.wait(w)
 	case !ok || m.o.Now.Sub(since) < leftover.LostFor:
 		w.Message += fmt.Sprintf("; it is removed when that was seen for %v", leftover.LostFor)

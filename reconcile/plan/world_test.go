@@ -538,6 +538,24 @@ func (w *world) run(t *testing.T, line string) string {
 			w.o.Machines[arg(1)] = mach
 		}
 		w.d.Configs[arg(1)] = c
+	case "endpoint": // of the inventory, which every machine has
+		w.d.Spec.Network.Endpoint = "https://" + arg(1) + ":6443"
+		w.o = effect.Clone(w.o)
+		for _, n := range w.d.Spec.Nodes {
+			c, mach := w.d.Configs[n.Name], w.o.Machines[n.Name]
+			c.Digest, c.Summary.Endpoint = "at-"+arg(1)+"-"+n.Name, arg(1)
+			mach.ConfigDigest, mach.Summary.Endpoint = c.Digest, arg(1)
+			w.d.Configs[n.Name], w.o.Machines[n.Name] = c, mach
+		}
+	case "runs-at": // an endpoint that it had before
+		w.o = effect.Clone(w.o)
+		mach := w.o.Machines[arg(1)]
+		mach.ConfigDigest, mach.Summary.Endpoint = "at-"+arg(2)+"-"+arg(1), arg(2)
+		w.o.Machines[arg(1)] = mach
+	case "made-at": // an endpoint that the cluster runs with, which new nodes get
+		c := w.d.Configs[arg(1)]
+		c.Summary.Endpoint = arg(2)
+		w.d.Configs[arg(1)] = c
 	case "authorities": // of a node, hashes of Kubernetes', the one that issues first; those of the repository are "ours"
 		for name, c := range w.d.Configs {
 			c.Summary.Authorities = cluster.Authorities{Talos: "t", Kubernetes: "ours", Etcd: "e"}

@@ -19,6 +19,7 @@ type Etcd struct {
 	unknown  string // why it is not known, "" when it is
 	voters   int
 	Healthy  []string // nodes whose voter is healthy
+	down     []string // the voters that are not, by name or id
 	learners []cluster.Member
 	agreed   cluster.Seen[bool] // on who the members are
 	asked    []string           // nodes whose members answered, and name the same
@@ -55,7 +56,34 @@ func Of(nodes []cluster.Node, o cluster.Observed) Etcd {
 			out.Healthy = append(out.Healthy, n.Name)
 		}
 	}
+	for _, mem := range o.Members.Value {
+		isHealthy := slices.ContainsFunc(nodes, func(n cluster.Node) bool { return mem.IsOf(n) && slices.Contains(out.Healthy, n.Name) })
+		if !mem.Learner && !isHealthy {
+			out.down = append(out.down, cmp.Or(mem.Name, mem.HexID()))
+		}
+	}
 	return out
+}
+
+// WayOut is what a person can do in a cluster whose etcd forbids something.
+func (e Etcd) WayOut(name string) string {
+	status := fmt.Sprintf("`talos-agent status %s` shows what they lack", name)
+	switch {
+	case e.unknown != "", !e.agreed.Known:
+		return "bring back the control planes that do not answer: " + status
+	case !e.agreed.Value:
+		return "compare `talosctl etcd members` of all control planes: one of them does not reach the others, or has an etcd of its own"
+	case len(e.down) > 0:
+		return fmt.Sprintf("bring %s back: %s; one that is lost for good: give it another `replace` in nodes.yaml, or take it out", strings.Join(e.down, ", "), status)
+	case len(e.learners) > 0:
+		return "it goes on when that has become a voter; " + status
+	}
+	return fmt.Sprintf("no member is down, and an etcd of %d can spare none: add a control plane to nodes.yaml, or take one out", e.voters)
+}
+
+// IsPair reports whether etcd has two members, which work and name each other.
+func (e Etcd) IsPair() bool {
+	return e.unknown == "" && e.agreed.Known && e.agreed.Value && e.voters == 2 && len(e.Healthy) == 2 && len(e.learners) == 0
 }
 
 // Without returns why etcd does not survive a node going down, "" when it does: the
@@ -138,6 +166,9 @@ func (e Etcd) Spares(node string) bool {
 
 // Down is the etcd with a node down, so that the next one is judged after it.
 func (e Etcd) Down(node string) Etcd {
+	if slices.Contains(e.Healthy, node) {
+		e.down = append(slices.Clone(e.down), node)
+	}
 	e.Healthy = slices.DeleteFunc(slices.Clone(e.Healthy), func(name string) bool { return name == node })
 	return e
 }

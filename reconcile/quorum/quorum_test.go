@@ -3,6 +3,7 @@ package quorum
 import (
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -242,6 +243,46 @@ func TestKeepsAMember(t *testing.T) {
 	} {
 		if why := Keeps(c.members, n); (why != "") != c.kept {
 			t.Errorf("%s: %q", c.what, why)
+		}
+	}
+}
+
+// TestWayOutOfQuorum: what a person can do follows from what is seen, and names who is down.
+func TestWayOutOfQuorum(t *testing.T) {
+	var nodes []cluster.Node
+	o := cluster.Observed{Machines: map[string]cluster.Machine{}, MembersAgree: cluster.Saw(true)}
+	var members []cluster.Member
+	for i, name := range []string{"cp-1", "cp-2"} {
+		n := cluster.Node{Name: name, Role: cluster.ControlPlane, IP: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}
+		nodes = append(nodes, n)
+		members = append(members, cluster.Member{ID: uint64(i + 1), Name: name, Address: n.IP.String()})
+		o.Machines[name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {Healthy: true}}}
+	}
+	o.Members = cluster.Saw(members)
+	with := func(change func(*cluster.Observed)) Etcd {
+		c := o
+		change(&c)
+		return Of(nodes, c)
+	}
+	for _, c := range []struct {
+		e     Etcd
+		hint  string
+		pair  bool
+		which string
+	}{
+		{with(func(*cluster.Observed) {}), "no member is down, and an etcd of 2 can spare none: add a control plane", true, "a pair"},
+		{with(func(*cluster.Observed) {}).Down("cp-2"), "bring cp-2 back: `talos-agent status dev` shows", false, "one goes down"},
+		{with(func(o *cluster.Observed) { o.Members = cluster.Saw(append(slices.Clone(members), cluster.Member{ID: 10, Name: "cp-3"})) }), "bring cp-3 back", false, "one is down"},
+		{with(func(o *cluster.Observed) { o.Members = cluster.Saw(append(slices.Clone(members), cluster.Member{ID: 10})) }), "bring 000000000000000a back", false, "one has no name"},
+		{with(func(o *cluster.Observed) {
+			o.Members = cluster.Saw(append(slices.Clone(members), cluster.Member{ID: 10, Name: "cp-3", Learner: true}))
+		}), "has become a voter", false, "one joins"},
+		{with(func(o *cluster.Observed) { o.MembersAgree = cluster.Saw(false) }), "compare `talosctl etcd members`", false, "they do not agree"},
+		{with(func(o *cluster.Observed) { o.MembersAgree = cluster.Seen[bool]{} }), "that do not answer", false, "one cannot be asked"},
+		{with(func(o *cluster.Observed) { o.Members = cluster.Seen[[]cluster.Member]{} }), "that do not answer", false, "they are not known"},
+	} {
+		if got := c.e.WayOut("dev"); !strings.Contains(got, c.hint) || c.e.IsPair() != c.pair {
+			t.Errorf("%s: %q, pair %v", c.which, got, c.e.IsPair())
 		}
 	}
 }

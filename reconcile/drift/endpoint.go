@@ -1,0 +1,66 @@
+package drift
+
+import (
+	"net/netip"
+	"net/url"
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// AtEndpoint are the nodes that would lose the Kubernetes API with the machine of a node: those
+// that reach it at the address of that node, by the config that they are seen to run or would be
+// made with, although the inventory has another endpoint. One whose config is not seen is one of
+// them unless it was seen to be as the inventory has it. A name in place of an address leads to
+// where nobody can see.
+func AtEndpoint(d cluster.Desired, o cluster.Observed, n cluster.Node) (names []string) {
+	addresses := []string{n.IP.String(), o.Nodes.Value[n.Name].Address}
+	for _, mem := range o.Members.Value {
+		if mem.Name == n.Name {
+			addresses = append(addresses, mem.Address)
+		}
+	}
+	isOf := func(host string) bool { return host != "" && slices.Contains(addresses, host) }
+	if u, err := url.Parse(d.Repository().Spec.Network.Endpoint); err != nil || u.Hostname() == "" || isOf(u.Hostname()) {
+		return nil
+	}
+	for _, other := range d.Spec.Nodes {
+		if mach := o.Machines[other.Name]; other.Name != n.Name && (reaches(d, other, o.VMs[other.Name], mach, isOf) || hidesConfig(d, o, other)) {
+			names = append(names, other.Name)
+		}
+	}
+	return names
+}
+
+// reaches reports whether the config of a node has such an endpoint: the one that its machine
+// runs, or, before it has any, the one that it would be given.
+func reaches(d cluster.Desired, n cluster.Node, vm cluster.VM, mach cluster.Machine, isOf func(string) bool) bool {
+	if mach.Reach == cluster.Configured {
+		return mach.ConfigDigest != d.Repository().Configs[n.Name].Digest && isOf(mach.Summary.Endpoint)
+	}
+	return (vm.Presence == cluster.Absent || mach.Reach == cluster.Maintenance) && isOf(d.Configs[n.Name].Summary.Endpoint)
+}
+
+// hidesConfig reports whether a machine may run with a config that is not seen, and that may be
+// an earlier one than that of the inventory.
+func hidesConfig(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
+	mach := o.Machines[n.Name]
+	if o.VMs[n.Name].Presence == cluster.Absent || mach.Reach == cluster.Maintenance || mach.Reach == cluster.Configured && mach.ConfigDigest != "" {
+		return false
+	}
+	origin := OriginOf(d, o, n, FieldConfig)
+	return !origin.Known || origin.Pushed
+}
+
+// LosesEndpoint reports whether a machine reaches the Kubernetes API at an address that leads
+// nowhere, or soon will not lead anywhere: that of no control plane that the inventory has and
+// keeps, and not the endpoint of the inventory.
+func LosesEndpoint(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
+	addr, err := netip.ParseAddr(o.Machines[n.Name].Summary.Endpoint)
+	if u, bad := url.Parse(d.Repository().Spec.Network.Endpoint); err != nil || bad != nil || u.Hostname() == addr.String() {
+		return false
+	}
+	return !slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
+		return cp.IP == addr && !IsReplaced(cp, o.VMs[cp.Name], o.Facts)
+	})
+}
