@@ -50,7 +50,8 @@
 //     after the sleep of a preStop hook, or, where the image's registry lies in the
 //     domain ".stubborn.test", by SIGKILL at the end of the grace. Half a second
 //     later it is removed, by the kubelet; where none runs it stays Terminating
-//     until it is forced away or its Node object is deleted for 50 s.
+//     until it is forced away, its Node object is deleted for 50 s, or that is not
+//     Ready and has the taint of nodes out of service.
 //   - Containers survive a kubelet that is started again; another boot id of their
 //     machine starts them again. A machine that shuts down ends no pods in order.
 //   - A cordon brings its taint; taints that execute delete pods, after what their
@@ -62,7 +63,9 @@
 //   - Claims get volumes of a CSI driver at once. A volume is attached to the node of
 //     a pod in two seconds, once no other node has it, and detached three seconds
 //     after the last pod there has ended; six minutes where no kubelet runs to
-//     report that. VolumeAttachments of other drivers are only kept.
+//     report that and no taint has the node out of service. One that was attached to a
+//     virtual machine that was destroyed is not attached to the next one of its node.
+//     VolumeAttachments of other drivers are only kept.
 //   - A service that selects pods has one EndpointSlice, whatever its length; there
 //     are no Endpoints, and no slice for the service kubernetes.
 //   - Labels of a machine config are put on a Node, and taken off it, by Talos, which

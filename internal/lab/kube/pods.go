@@ -47,6 +47,8 @@ func (cl *cluster) tendPod(key string) {
 	switch {
 	case p.deleting && k.isAlive():
 		cl.endPod(p, k)
+	case p.deleting && !n.ready && n.IsOutOfService():
+		cl.collectTerminating(p)
 	case p.deleting || p.finished || p.mirror || p.running:
 	case !k.isAlive() || !p.hostNetwork && !n.ready || p.starting:
 	case !cl.attachVolumes(p) || cl.pullFails(p):

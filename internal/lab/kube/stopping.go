@@ -21,7 +21,8 @@ const (
 	// orphanedAfter is how long pods whose node has no object stay.
 	// Source: kubernetes v1.36, pkg/controller/podgc: in quarantine for 40 s, looked
 	// at each 20 s.
-	orphanedAfter = 50 * time.Second
+	orphanedAfter    = 50 * time.Second
+	terminatingAfter = 20 * time.Second // on a node that is out of service
 )
 
 // ending is how a kubelet ends a pod.
@@ -129,6 +130,15 @@ func (cl *cluster) collectOrphans(node string) {
 			if cl.nodes[node] == nil {
 				cl.forceAway(p)
 			}
+		}
+	})
+}
+
+// collectTerminating removes a pod, after a while, that ends on a machine that is declared off.
+func (cl *cluster) collectTerminating(p *pod) {
+	cl.scheduleAfter(terminatingAfter, func() {
+		if n := cl.nodes[p.node]; cl.pods[p.key] == p && n != nil && !n.ready && n.IsOutOfService() {
+			cl.forceAway(p)
 		}
 	})
 }

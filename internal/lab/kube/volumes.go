@@ -62,8 +62,8 @@ func (cl *cluster) attachVolumes(p *pod) bool {
 			}
 		}
 		switch {
-		case here != nil:
-			all = all && rules.BoolAt(here.body, "status", "attached")
+		case here != nil: // on a machine that was destroyed since, it leads to nothing
+			all = all && rules.BoolAt(here.body, "status", "attached") && rules.TextAt(here.body, "status", "attachmentMetadata", "machine") == cl.kubelets[p.node].k.Machine
 		case elsewhere != nil && !slices.Contains(rules.ListAt(o.body, "spec", "accessModes"), any("ReadWriteMany")):
 			all = false
 			cl.reportContention(p, claim, volume, rules.TextAt(elsewhere.body, "spec", "nodeName"))
@@ -103,7 +103,7 @@ func (cl *cluster) reportContention(p *pod, claim, volume, node string) {
 }
 
 func (cl *cluster) attachVolume(p *pod, volume string) {
-	name := "csi-" + cl.store.nextUnique()
+	name, machine := "csi-"+cl.store.nextUnique(), cl.kubelets[p.node].k.Machine
 	cl.store.createObject(resAttachments, map[string]any{
 		"metadata": map[string]any{"name": name},
 		"spec":     map[string]any{"attacher": csiDriver, "nodeName": p.node, "source": map[string]any{"persistentVolumeName": volume}},
@@ -111,7 +111,8 @@ func (cl *cluster) attachVolume(p *pod, volume string) {
 	})
 	cl.scheduleAfter(attachTime, func() {
 		cl.store.updateStatus(resAttachments, objectKey("", name), func(o map[string]any) bool {
-			rules.EnsureMap(o, "status")["attached"] = true
+			status := rules.EnsureMap(o, "status")
+			status["attached"], status["attachmentMetadata"] = true, map[string]any{"machine": machine}
 			return true
 		})
 		if o := cl.store.getObject(resPods, p.key); o != nil && cl.pods[p.key] == p {
@@ -137,8 +138,8 @@ func (cl *cluster) detachUnused() {
 		if cl.usesVolume(a) {
 			continue
 		}
-		wait := detachTime
-		if cl.nodes[node] == nil || !cl.kubelets[node].isAlive() {
+		wait, n := detachTime, cl.nodes[node]
+		if n == nil || !cl.kubelets[node].isAlive() && !n.IsOutOfService() {
 			wait = forcedDetach
 		}
 		if was, ok := cl.detaching[key]; ok && was <= wait {

@@ -132,6 +132,70 @@ func TestVolumesFollowTheirPods(t *testing.T) {
 	})
 }
 
+// TestVolumesOfADestroyedMachine: the next machine of a Node does not have the volumes of the one
+// before, so that its pods never start there; with the taint of nodes out of service they are
+// forced away and their volumes detached without the six minutes, elsewhere to start. A Node object
+// that is deleted keeps its volumes for these.
+func TestVolumesOfADestroyedMachine(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		taint    bool
+		again    bool // another machine registers
+		at, most time.Duration
+	}{
+		{"another machine", false, true, 0, 0},
+		{"out of service", true, false, 20 * time.Second, time.Minute},
+		{"deleted", false, false, 6 * time.Minute, 8 * time.Minute},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, l *lab) {
+				set := l.running(apiAddr)
+				ready, stops := newReadiness(), map[string]func(){}
+				join := func(name, addr, machine string) {
+					k := kubelet(name, addr, 501)
+					k.Machine, k.BootID = machine, machine
+					stops[name] = l.kube.RunKubelet(l.id, k, ready.call)
+					<-ready.ch
+				}
+				join("wk-1", "10.0.0.21", "a")
+				_, err := set.AppsV1().StatefulSets("default").Create(ctx, database(), metav1.CreateOptions{})
+				must(t, err)
+				runs := func(on string) error {
+					p, err := set.CoreV1().Pods("default").Get(ctx, "db-0", metav1.GetOptions{})
+					if err != nil || !podReady(p) || p.DeletionTimestamp != nil || p.Spec.NodeName != on {
+						return fmt.Errorf("not on %s: %w", on, err)
+					}
+					return nil
+				}
+				eventually(t, "db-0", 10*time.Minute, func() error { return runs("wk-1") })
+				if !tc.again {
+					join("wk-2", "10.0.0.22", "c")
+				}
+				stops["wk-1"]()
+				time.Sleep(time.Minute)
+				began := time.Now()
+				switch {
+				case tc.again:
+					join("wk-1", "10.0.0.21", "b")
+					time.Sleep(time.Hour)
+					if runs("wk-1") == nil {
+						t.Error("its volume was attached to another machine")
+					}
+					return
+				case tc.taint:
+					patchNode(t, set, "wk-1", `{"spec":{"taints":[{"key":"node.kubernetes.io/out-of-service","value":"nodeshutdown","effect":"NoExecute"}]}}`)
+				default:
+					must(t, set.CoreV1().Nodes().Delete(ctx, "wk-1", metav1.DeleteOptions{}))
+				}
+				eventually(t, "db-0 elsewhere", time.Hour, func() error { return runs("wk-2") })
+				if took := time.Since(began); took < tc.at || took > tc.most {
+					t.Errorf("elsewhere after %v", took)
+				}
+			})
+		})
+	}
+}
+
 // TestPodsWaitForClaims: nothing runs without its volume.
 func TestPodsWaitForClaims(t *testing.T) {
 	bubble(t, func(t *testing.T, l *lab) {

@@ -34,6 +34,7 @@ type machine struct {
 // disk is what a machine keeps on its system disk beyond the image. It is the
 // Contents of the world's disk, so that it lives and dies with it.
 type disk struct {
+	id     string         // another one for each disk that is made
 	config []byte         // the saved machine config; nil: none
 	member *member        // the etcd data directory; nil: empty
 	wiped  bool           // Talos itself was wiped: nothing to boot
@@ -47,7 +48,7 @@ func (m *machine) disk() *disk {
 	}
 	d, ok := m.guest.Boot.Contents.(*disk)
 	if !ok {
-		d = &disk{}
+		d = &disk{id: system.NewUUID()}
 		m.guest.Boot.Contents = d
 	}
 	return d

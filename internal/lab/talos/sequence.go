@@ -335,7 +335,7 @@ func (d *disk) wipe(in *machineapi.ResetRequest) {
 		return
 	}
 	if len(in.GetSystemPartitionsToWipe()) == 0 {
-		*d = disk{wiped: true}
+		*d = disk{id: d.id, wiped: true}
 		return
 	}
 	for _, p := range in.GetSystemPartitionsToWipe() {

@@ -209,7 +209,7 @@ func (b *boot) reportToKubernetes() {
 	var k *kubelet
 	if !b.set.homeless && !b.m.dark && !b.lacksKubelet() {
 		k = &kubelet{b.set.kubeCA, b.set.kubelet}
-		k.Address, k.BootID = b.address.Addr(), b.id
+		k.Address, k.BootID, k.Machine = b.address.Addr(), b.id, b.m.disk().id
 	}
 	if k == nil && b.kubelet.what != nil && b.nodeReady {
 		b.runAfter(nodeGrace, func() { b.nodeReady = b.nodeReady && b.kubelet.what != nil })

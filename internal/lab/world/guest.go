@@ -117,6 +117,9 @@ type Kubelet struct {
 	// UUID is the machine's (SMBIOS), BootID that of the run of its kernel: what ran
 	// under another one has ended. "" for either is one that nobody else has.
 	UUID, BootID string
+	// Machine is another one for each virtual machine that is made, also under the same name,
+	// VMID and UUID: what was attached to one before is not attached to it.
+	Machine string
 }
 
 // NodeLabels are the labels that Talos wants on the node.

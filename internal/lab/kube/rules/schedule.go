@@ -20,6 +20,11 @@ type Node struct {
 	Allocatable   Amounts // what it has for pods
 }
 
+// IsOutOfService reports whether somebody has declared the machine of a node to be off.
+func (n *Node) IsOutOfService() bool {
+	return slices.ContainsFunc(n.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+}
+
 // PodSpec is the spec of a pod, or of a template of pods.
 func PodSpec(spec map[string]any) (*corev1.PodSpec, error) {
 	out := &corev1.PodSpec{}
