@@ -365,7 +365,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.RemoveMember:
 		return r.removeMember(ctx, d, a)
 	case action.DeleteNode:
-		return r.c.Nodes.DeleteNode(ctx, d, a.Node)
+		return r.c.Nodes.DeleteNode(ctx, d, a.Node, p)
 	case action.LabelNode:
 		return r.c.Nodes.Label(ctx, d, a.Node, a.Left)
 	default:

@@ -426,7 +426,9 @@ func (f *fake) RemoveMember(context.Context, cluster.Desired, cluster.Node, clus
 	return nil
 }
 
-func (f *fake) DeleteNode(context.Context, cluster.Desired, cluster.Node) error { return nil }
+func (f *fake) DeleteNode(context.Context, cluster.Desired, cluster.Node, Progress) error {
+	return nil
+}
 
 func (f *fake) Drain(ctx context.Context, _ cluster.Desired, n cluster.Node, turn string, _ cluster.Drain, _ Progress) error {
 	if err := f.act(ctx, "drain", n.Name); err != nil {

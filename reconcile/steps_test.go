@@ -107,7 +107,7 @@ func (s *steps) Uncordon(context.Context, cluster.Desired, cluster.Node) error {
 	return s.take("uncordon")
 }
 
-func (s *steps) DeleteNode(context.Context, cluster.Desired, cluster.Node) error {
+func (s *steps) DeleteNode(context.Context, cluster.Desired, cluster.Node, Progress) error {
 	return s.take("delete node")
 }
 

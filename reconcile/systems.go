@@ -141,7 +141,7 @@ type Nodes interface {
 	// that was there before.
 	Uncordon(ctx context.Context, d cluster.Desired, n cluster.Node) error
 	// DeleteNode deletes the Node object of a node whose machine is not there any longer.
-	DeleteNode(ctx context.Context, d cluster.Desired, n cluster.Node) error
+	DeleteNode(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// Label gives the Node object the labels, taints and annotations of n, and takes back those that
 	// it was given before and n has no more. What others have set stays, and so does what is left
 	// of n, in the names of MetaEdit.Field.

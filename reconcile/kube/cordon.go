@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -25,8 +26,8 @@ const patchTries = 10
 
 var errNoNode = errors.New("there is no Node object of this name")
 
-// Uncordon ends the turn of a node: its cordon and the annotations of a turn are removed, or
-// these alone, where somebody had cordoned it before. A node that is not there, or was not
+// Uncordon ends the turn of a node: its cordon, the annotations of a turn and a taint of ours are removed, or
+// these but the cordon, where somebody had cordoned it before. A node that is not there, or was not
 // taken out of service by the agent, is left as it is. What it returns is no more than that Kubernetes cannot be asked or
 // refuses: it can be called again.
 func (k *Cluster) Uncordon(ctx context.Context, d cluster.Desired, n cluster.Node) error {
@@ -51,7 +52,11 @@ func (c *changer) uncordon(ctx context.Context, name string) error {
 		if isAdopted(node) {
 			unschedulable = true
 		}
-		return patchNode(unschedulable, map[string]any{cluster.AnnotationTurn: nil, cluster.AnnotationDrained: nil, cluster.AnnotationAdopted: nil}), nil
+		p := patchNode(unschedulable, map[string]any{cluster.AnnotationTurn: nil, cluster.AnnotationDrained: nil, cluster.AnnotationAdopted: nil})
+		if slices.ContainsFunc(node.Spec.Taints, isOwnTaint) {
+			p["spec"].(map[string]any)["taints"] = slices.DeleteFunc(slices.Clone(node.Spec.Taints), isOwnTaint)
+		}
+		return p, nil
 	})
 	switch {
 	case errors.Is(err, errNoNode):

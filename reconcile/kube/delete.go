@@ -4,35 +4,52 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/internal/text"
 )
 
+// ownTaint is what declares a node that the agent deletes to be out of service. Kubernetes then
+// ends its pods, forces those away that no kubelet will, and detaches its volumes at once, and not
+// after six minutes (Kubernetes 1.28 and later: documented; the value may be any).
+var ownTaint = corev1.Taint{Key: corev1.TaintNodeOutOfService, Value: "talos-agent", Effect: corev1.TaintEffectNoExecute}
+
+func isOwnTaint(t corev1.Taint) bool { return t.Key == ownTaint.Key && t.Value == ownTaint.Value }
+
 // DeleteNode deletes the Node object of a node whose machine is no longer there. One that
-// is not there is success. It refuses a Node whose kubelet reported from a machine with
+// is not there is success. Pods and volumes that it has left, and that a drain would have taken from
+// it, are ended first, for two minutes at most: the next machine of the node would have them
+// otherwise. It refuses a Node whose kubelet reported from a machine with
 // another SMBIOS UUID than the node's, and one that was made again meanwhile: a kubelet
 // that runs registers its Node again when it starts (Kubernetes 1.36: seen).
-func (k *Cluster) DeleteNode(ctx context.Context, d cluster.Desired, n cluster.Node) error {
+func (k *Cluster) DeleteNode(ctx context.Context, d cluster.Desired, n cluster.Node, progress func(cluster.Progress)) error {
+	if progress == nil {
+		progress = func(cluster.Progress) {}
+	}
 	ctx, leave, err := k.enter(ctx)
 	if err != nil {
 		return fmt.Errorf("delete node object %s: %w", n.Name, err)
 	}
 	defer leave()
-	c := &changer{k: k, access: d.Access.Kube}
-	if err := c.deleteNode(ctx, n); err != nil {
+	dr := &drainer{changer: &changer{k: k, access: d.Access.Kube}, node: n.Name, progress: progress}
+	if err := dr.deleteNode(ctx, n); err != nil {
 		return fmt.Errorf("delete node object %s: %w", n.Name, err)
 	}
 	return nil
 }
 
-func (c *changer) deleteNode(ctx context.Context, n cluster.Node) error {
-	node, err := c.readNode(ctx, n.Name)
+func (dr *drainer) deleteNode(ctx context.Context, n cluster.Node) error {
+	node, err := dr.readNode(ctx, n.Name)
 	switch {
 	case errors.Is(err, errNoNode):
 		return nil
@@ -41,8 +58,14 @@ func (c *changer) deleteNode(ctx context.Context, n cluster.Node) error {
 	case !strings.EqualFold(node.Status.NodeInfo.SystemUUID, n.UUID):
 		return fmt.Errorf("its kubelet reported from a machine with SMBIOS UUID %s, and the node's is %s", node.Status.NodeInfo.SystemUUID, n.UUID)
 	}
-	err = c.insist(ctx, func(ctx context.Context, set kubernetes.Interface) error {
-		return set.CoreV1().Nodes().Delete(ctx, n.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &node.UID}})
+	dr.uid, dr.boot = node.UID, node.Status.NodeInfo.BootID
+	if err := dr.clear(ctx); errors.Is(err, errNoNode) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	err = dr.insist(ctx, func(ctx context.Context, set kubernetes.Interface) error {
+		return set.CoreV1().Nodes().Delete(ctx, n.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &dr.uid}})
 	})
 	switch {
 	case apierrors.IsNotFound(err): // or it was carried out, and the answer was lost
@@ -50,7 +73,72 @@ func (c *changer) deleteNode(ctx context.Context, n cluster.Node) error {
 	case err != nil:
 		return kubeError(err)
 	}
-	c.k.settleNode(ctx, n.Name, nil)
-	c.k.log.Info("node object deleted", logging.Node, n.Name)
+	dr.k.settleNode(ctx, n.Name, nil)
+	dr.k.log.Info("node object deleted", logging.Node, n.Name)
 	return nil
+}
+
+// clear declares the node to be out of service where it has pods or volumes, and waits until it
+// has none, but for no longer than two minutes: then it is deleted all the same.
+func (dr *drainer) clear(ctx context.Context) error {
+	for deadline := time.Now().Add(detachWithin); ; {
+		left, err := dr.listLeft(ctx)
+		switch {
+		case err != nil:
+			return err
+		case len(left) == 0:
+			return nil
+		case !time.Now().Before(deadline):
+			dr.k.log.Warn("pods or volumes stay with a node whose machine is no longer there", logging.Node, dr.node, logging.Detail, text.JoinSome(left, mostNamed, ", "))
+			return nil
+		}
+		if err := dr.declareOff(ctx); err != nil {
+			return err
+		}
+		dr.progress(cluster.Progress{Waits: "Kubernetes to end what its machine has left: " + text.JoinSome(left, mostNamed, ", ")})
+		if retry.Sleep(ctx, detachPause) != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// listLeft returns the pods on the node that a drain would have end, and the volumes that are
+// attached to it.
+func (dr *drainer) listLeft(ctx context.Context) ([]string, error) {
+	pods, err := dr.listEvictable(ctx, true)
+	if err != nil {
+		return nil, err
+	}
+	var left []string
+	for _, p := range pods {
+		left = append(left, "pod "+p.Namespace+"/"+p.Name)
+	}
+	volumes, err := dr.listAttached(ctx)
+	for _, v := range volumes {
+		left = append(left, "volume "+v)
+	}
+	return left, err
+}
+
+// declareOff declares the node to be out of service, as a part of its removal: where its machine is
+// there again before it is deleted, Uncordon takes that back.
+func (dr *drainer) declareOff(ctx context.Context) error {
+	_, err := dr.alterNode(ctx, dr.node, func(node *corev1.Node) (patch, error) {
+		switch {
+		case node.UID != dr.uid:
+			return nil, errors.New("its Node object was deleted and made again meanwhile")
+		case node.Status.NodeInfo.BootID != dr.boot:
+			return nil, fmt.Errorf("its machine has started meanwhile (boot id %s, and %s before)", node.Status.NodeInfo.BootID, dr.boot)
+		case slices.ContainsFunc(node.Spec.Taints, isOwnTaint):
+			return nil, nil
+		}
+		annotations := map[string]any{cluster.AnnotationTurn: cluster.TurnRemoval}
+		if node.Spec.Unschedulable && node.Annotations[cluster.AnnotationTurn] == "" {
+			annotations[cluster.AnnotationAdopted] = "true"
+		}
+		p := patchNode(true, annotations)
+		p["spec"].(map[string]any)["taints"] = append(slices.Clone(node.Spec.Taints), ownTaint)
+		return p, nil
+	})
+	return err
 }

@@ -270,11 +270,14 @@ func (b *drains) node(name string) *corev1.Node {
 func (b *drains) drain(how cluster.Drain) error { return b.drainWith(context.Background(), how) }
 
 func (b *drains) drainWith(ctx context.Context, how cluster.Drain) error {
-	return b.cluster.Drain(ctx, b.desired, cluster.Node{Name: "wk-1"}, turn, how, func(p cluster.Progress) {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		b.progress = append(b.progress, p)
-	})
+	return b.cluster.Drain(ctx, b.desired, cluster.Node{Name: "wk-1"}, turn, how, b.note)
+}
+
+// note keeps how far an action has come.
+func (b *drains) note(p cluster.Progress) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.progress = append(b.progress, p)
 }
 
 // asked returns how often a pod was asked to be evicted, and all that was logged.

@@ -69,8 +69,8 @@ func (n nodes) CheckDrained(ctx context.Context, d cluster.Desired, node cluster
 	return n.c.CheckDrained(ctx, d, node, stay)
 }
 
-func (n nodes) DeleteNode(ctx context.Context, d cluster.Desired, node cluster.Node) error {
-	return n.c.DeleteNode(ctx, d, node)
+func (n nodes) DeleteNode(ctx context.Context, d cluster.Desired, node cluster.Node, p reconcile.Progress) error {
+	return n.c.DeleteNode(ctx, d, node, p)
 }
 
 func (n nodes) Uncordon(ctx context.Context, d cluster.Desired, node cluster.Node) error {
