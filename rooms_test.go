@@ -76,7 +76,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "internal/text"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/leftover": {why: "pure: what is left of machines that the inventory does not have",
-		may:   []string{"internal/cluster", "reconcile/quorum", "reconcile/readiness"},
+		may:   []string{"internal/cluster", "internal/text", "reconcile/quorum", "reconcile/readiness"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/effect": {why: "pure: what becomes of a cluster after an action, for the forecast",
 		may:   []string{"internal/cluster", "reconcile/action", "reconcile/drift", "reconcile/readiness"},

@@ -100,7 +100,7 @@ var nodeReasons = []ReasonInfo{
 	{OnlyControlPlane, Everyone, "The only control plane is to be replaced, with which etcd and all that Kubernetes knows would be lost.", "Undo `replace`, or add two control planes first."},
 	{EndpointIsNode, Everyone, "A control plane needs a new machine, and the endpoint of the cluster is its own address, so that the new one would not find etcd.", "Write `network.vip`, or a `network.endpoint` that leads to all control planes, in cluster.yaml."},
 	{OrphanEtcdMember, Everyone, "etcd has a member that is no control plane of the inventory, or several for one; each counts for the quorum.", "Put the node back, or remove the member: the hint has its id."},
-	{OrphanNodeObject, Everyone, "Kubernetes has a Node object that the inventory does not name.", "Put the node back, or `kubectl delete node NODE`."},
+	{OrphanNodeObject, Everyone, "Kubernetes has a Node object that the inventory does not name, or that of a machine which somebody destroyed is Ready still.", "Put the node back, or `kubectl delete node NODE`."},
 	{DuplicateVM, Everyone, "A second VM carries the same node.", "Decide which one is right; the hint shows how."},
 	{VMConfigUnknown, Everyone, "The config of a VM cannot be read.", "See whether Proxmox VE answers."},
 	{VMCreating, Everyone, "A task of Proxmox VE creates the VM.", "Nothing."},

@@ -19,6 +19,10 @@ func Settle(d cluster.Desired, o *cluster.Observed, founded bool) bool {
 	network := d.Spec.CNI != cluster.CNICilium || o.Releases.Value[string(cluster.CNICilium)].Status == "deployed"
 	for _, n := range d.Spec.Nodes {
 		vm, m := o.VMs[n.Name], o.Machines[n.Name]
+		if vm.Presence == cluster.Absent && m.Reach == cluster.Silent && o.Nodes.Value[n.Name].Ready {
+			EditNode(o, n.Name, func(kn *cluster.KubeNode) { kn.Ready, kn.Why = false, "its kubelet is silent" })
+			changed = true
+		}
 		if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning {
 			continue
 		}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
@@ -141,4 +142,29 @@ func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
 // IsOwn reports whether a Node object is of a machine that the agent made.
 func IsOwn(d cluster.Desired, kn cluster.KubeNode) bool {
 	return kn.Name != "" && strings.EqualFold(kn.UUID, cluster.NodeUUID(d.Spec.ID, kn.Name))
+}
+
+// ObjectOf reports whether the machine of a node without a VM has left a Node object, or may have,
+// and what its deletion waits for; no Reason: nothing. Kubernetes would take the next machine for
+// the one before, with its cordon, its pods and its volumes. That a machine is not there any longer
+// that the agent has not removed is seen by three: Proxmox VE, its own address, and Kubernetes.
+func ObjectOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (left bool, w cluster.Wait) {
+	kn := o.Nodes.Value[n.Name]
+	wait := func(reason cluster.Reason, message, hint string) (bool, cluster.Wait) {
+		return true, cluster.Wait{Subject: n.Name, Reason: reason, About: "destroyed", Message: "its vm does not exist" + message, Hint: hint}
+	}
+	switch {
+	case !o.Nodes.Known && n.Role == cluster.Worker && o.Facts.Settled[n.Name] != "":
+		return wait(cluster.NodesUnknown, "; waits until the nodes in Kubernetes are seen, to delete the Node object of its last machine"+text.Colon(o.Nodes.Why), "")
+	case !IsOwn(d, kn):
+		return false, w
+	case kn.Turn == cluster.TurnRemoval: // it was removed, or this was decided
+		return true, w
+	case o.Machines[n.Name].Reach != cluster.Silent:
+		return wait(cluster.NodeUnknown, ", and it is not known yet whether its machine answers", "")
+	case kn.Ready:
+		return wait(cluster.OrphanNodeObject, ", and Kubernetes still has its Node as Ready; when its kubelet is silent that is deleted, and the vm is made again",
+			"if its machine runs where the agent does not see it: put its vm back into the pool, or switch it off")
+	}
+	return true, w
 }

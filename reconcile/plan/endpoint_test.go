@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 )
 
 // TestEndpointOfANode: where the endpoint of the cluster is the address of a control plane, that
@@ -58,7 +59,10 @@ func TestEndpointOfANode(t *testing.T) {
 		w.o.VMs[c.node] = cluster.VM{VMID: w.d.Spec.Nodes[i].VMID, Node: c.node, Presence: cluster.Absent}
 		w.o.Machines[c.node] = cluster.Machine{Reach: cluster.Silent}
 		w.o.Members.Value = slices.DeleteFunc(slices.Clone(w.o.Members.Value), func(m cluster.Member) bool { return m.Name == c.node })
-		planned("destroyed by hand", cluster.CreateVM)
+		effect.EditNode(&w.o, c.node, func(kn *cluster.KubeNode) { kn.Ready = false })
+		planned("destroyed by hand", cluster.DeleteNode)
+		w.unregister(c.node)
+		planned("destroyed by hand, and its Node object deleted", cluster.CreateVM)
 		w.o.VMs[c.node] = vm
 		w.o.Machines[c.node] = cluster.Machine{Reach: cluster.Maintenance}
 		planned("its disk emptied", cluster.ApplyConfig)

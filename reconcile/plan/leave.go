@@ -250,13 +250,20 @@ func (m *planner) canMake(n cluster.Node, vm cluster.VM) bool {
 	return m.d.Schematic != "" && stored && ok && st.Active
 }
 
-// holdObject deletes the Node object that a removed machine of a node left, before
-// another is made, and reports whether it does: the next one would find itself cordoned.
-func (m *planner) holdObject(n cluster.Node) bool {
-	if m.o.Nodes.Value[n.Name].Turn != cluster.TurnRemoval || !m.isOwnNode(n) {
+// holdObject deletes the Node object that the machine of a node has left, before another is
+// made, and reports whether it does or waits for that.
+func (m *planner) holdObject(n cluster.Node, next action.CreateVM) bool {
+	left, w := leftover.ObjectOf(m.d, m.o, n)
+	switch {
+	case !left:
 		return false
+	case m.o.Nodes.Value[n.Name].Turn != cluster.TurnRemoval && m.holdBySwitch(next.Info()):
+	case w.Reason != "":
+		w.Within = silentWithin
+		m.wait(w)
+	default:
+		m.do(action.DeleteNode{Node: n})
 	}
-	m.do(action.DeleteNode{Node: n})
 	return true
 }
 

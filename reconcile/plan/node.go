@@ -107,7 +107,10 @@ func (m *planner) planAbsent(n cluster.Node) {
 			Hint: "give the node another ip, or switch off the machine that has this one"})
 		return
 	}
-	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) || m.holdNode(n) || m.holdObject(n) {
+	host := m.placeNode(n)
+	h := m.o.Hosts[host]
+	create := action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n), Changed: drift.ChangedOf(m.o.VMs[n.Name])}
+	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) || m.holdNode(n) || !m.hostUsable(n.Name, h, host) || m.holdObject(n, create) {
 		return
 	}
 	if len(m.crowded) > 0 {
@@ -116,9 +119,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 		}
 		return
 	}
-	host := m.placeNode(n)
-	h := m.o.Hosts[host]
-	if !m.hostUsable(n.Name, h, host) || !m.storageUsable(n, host, h) || m.holdCapacity(n) {
+	if !m.storageUsable(n, host, h) || m.holdCapacity(n) {
 		return
 	}
 	if m.d.Schematic == "" {
@@ -148,7 +149,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 			Hint: fmt.Sprintf("delete %s:import/%s; it is downloaded and verified again", n.ImageDatastore, m.d.Image.Name)})
 		return
 	}
-	m.do(action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n), Changed: drift.ChangedOf(m.o.VMs[n.Name])})
+	m.do(create)
 }
 
 // mayJoin reports whether a control plane without a VM may be made: once etcd

@@ -356,7 +356,9 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		n = a.Node
 		vm, ok := w.o.VMs[n.Name]
 		orphan := slices.ContainsFunc(w.o.Orphans.Value, func(vm cluster.VM) bool { return vm.Node == n.Name })
-		if kn := w.o.Nodes.Value[n.Name]; orphan || !w.o.Orphans.Known || ok && (vm.Presence != cluster.Absent || kn.Turn != cluster.TurnRemoval) || kn.UUID != n.UUID {
+		kn := w.o.Nodes.Value[n.Name]
+		ended := kn.Turn == cluster.TurnRemoval || !kn.Ready && w.o.Machines[n.Name].Reach == cluster.Silent
+		if orphan || !w.o.Orphans.Known || !w.o.Nodes.Known || ok && (vm.Presence != cluster.Absent || !ended) || kn.UUID != n.UUID {
 			t.Errorf("%s, but node and vm are %+v, %+v", a.Info(), kn, vm)
 		}
 	case action.DrainNode:

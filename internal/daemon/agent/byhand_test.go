@@ -1,0 +1,119 @@
+package agent_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// database is a StatefulSet of one pod with a volume.
+const database = `{"apiVersion":"apps/v1","kind":"StatefulSet","metadata":{"name":"db","namespace":"default"},"spec":{"replicas":1,"serviceName":"db",
+	"selector":{"matchLabels":{"app":"db"}},"template":{"metadata":{"labels":{"app":"db"}},"spec":{"containers":[{"name":"main","image":"registry.k8s.io/pause:3.10"}],
+	"volumes":[{"name":"data","persistentVolumeClaim":{"claimName":"data-db-0"}}]}},
+	"volumeClaimTemplates":[{"metadata":{"name":"data"},"spec":{"accessModes":["ReadWriteOnce"],"resources":{"requests":{"storage":"1Gi"}}}}]}}`
+
+// placeOf is the node on which a pod of the namespace default runs and is ready, "" when it is not.
+func (s *sim) placeOf(pod string) string {
+	o := s.object("", "pods", "default", pod)
+	if o == nil || o.GetDeletionTimestamp() != nil {
+		return ""
+	}
+	conditions, _, err := unstructured.NestedSlice(o.Object, "status", "conditions")
+	must(err)
+	node, _, err := unstructured.NestedString(o.Object, "spec", "nodeName")
+	must(err)
+	for _, c := range conditions {
+		if m, ok := c.(map[string]any); ok && m["type"] == "Ready" && m["status"] == string(metav1.ConditionTrue) {
+			return node
+		}
+	}
+	return ""
+}
+
+// attachedTo are the nodes that volumes are attached to.
+func (s *sim) attachedTo() (nodes []string) {
+	for _, o := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Group: "storage.k8s.io", Version: "v1", Resource: "volumeattachments"}, "") {
+		node, _, err := unstructured.NestedString(o.Object, "spec", "nodeName")
+		must(err)
+		nodes = append(nodes, node)
+	}
+	return nodes
+}
+
+// TestDestroyedMachinesLeaveNothing: the next machine of a node whose VM somebody destroyed has
+// neither the Node object, the pods nor the volumes of the one before: a database that ran there
+// runs again, with its volume, and no Node object keeps a mark of that.
+func TestDestroyedMachinesLeaveNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		s.kubectl(netip.MustParseAddr("10.10.0.11"), http.MethodPost, "/apis/apps/v1/namespaces/default/statefulsets", database)
+		s.Until(10*time.Minute, "the database runs", func(cluster.Status) bool { return s.placeOf("db-0") != "" })
+		for _, name := range []string{s.placeOf("db-0"), "dev-cp-3"} {
+			before, pod := s.object("", "nodes", "", name).GetUID(), s.object("", "pods", "default", "db-0").GetUID()
+			must(s.Lab.PVE.Stop(s.vmidOf(name)))
+			must(s.Lab.PVE.Remove(s.vmidOf(name)))
+			s.Until(10*time.Minute, "seen", func(st cluster.Status) bool { return st.Condition != cluster.Ready })
+			s.UntilReady(time.Hour)
+			s.Until(5*time.Minute, "the database runs", func(cluster.Status) bool { return s.placeOf("db-0") != "" })
+			now := s.object("", "nodes", "", name)
+			taints, _, err := unstructured.NestedSlice(now.Object, "spec", "taints")
+			must(err)
+			if now.GetUID() == before || len(s.cordoned()) > 0 || name != "dev-cp-3" && len(taints) > 0 {
+				t.Errorf("%s: its Node object is new: %v, cordoned %s, taints %v", name, now.GetUID() != before, s.cordoned(), taints)
+			}
+			if again := s.object("", "pods", "default", "db-0").GetUID() != pod; again == (name == "dev-cp-3") {
+				t.Errorf("%s: the pod is another one: %v", name, again)
+			}
+			if got, want := fmt.Sprint(s.attachedTo()), fmt.Sprint([]string{s.placeOf("db-0")}); got != want {
+				t.Errorf("%s: volumes are attached to %s, and the pod is on %s", name, got, want)
+			}
+		}
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
+// TestStoppedIsNotReady: a VM that is seen to be stopped, as when healing is off, is never shown as a
+// node that is Ready, not for a moment.
+func TestStoppedIsNotReady(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium", "heal: observe\ncni: cilium")
+		s.Push(files, "observe")
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		time.Sleep(10 * time.Minute) // whatever a start of the agent has brought is over
+		must(s.Lab.PVE.Stop(s.vmidOf("dev-wk-1")))
+		s.Until(5*time.Minute, "seen", func(st cluster.Status) bool {
+			if !slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool { return b.Subject == "dev-wk-1" && b.Reason == cluster.HealingOff }) {
+				return false
+			}
+			for _, n := range st.Nodes {
+				if n.Name == "dev-wk-1" && n.Phase != cluster.PhaseStopped {
+					t.Errorf("it is reported, and shown as %s", n.Phase)
+				}
+			}
+			return true
+		})
+		s.Halt()
+	})
+}
