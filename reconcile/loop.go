@@ -124,15 +124,19 @@ const (
 // delay is how long to pause before looking again unasked. What is waited for
 // is looked at again after a twentieth of the time it has taken so far, so that
 // looking too late never costs more than that share; a quiet cluster is looked
-// at every interval.
+// at every interval, and again soon while the status has a node as it was before.
 func (r *Reconciler) delay(now time.Time) time.Duration {
 	s := r.status.Load()
-	most := longest
+	most := r.c.Interval
+	if len(r.memo.passing) > 0 {
+		most = min(most, passingWithin)
+	}
 	switch s.Condition {
 	case cluster.Ready, cluster.Suspended:
-		return r.c.Interval
+		return most
 	case cluster.Stalled:
-		most = r.c.Interval
+	default:
+		most = min(most, longest)
 	}
-	return min(max(now.Sub(r.memo.changed)/20, shortest), most, r.c.Interval)
+	return min(max(now.Sub(r.memo.changed)/20, shortest), most)
 }

@@ -191,13 +191,15 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 		})
 		out = append(out, ns)
 	}
+	maps.DeleteFunc(r.memo.passing, func(node string, _ stamp) bool { _, planned := p.Phases[node]; return !planned })
 	return out
 }
 
 // passingWithin is how long a phase must have been seen before it is reported, where it
 // is often over within a second: a machine that was started is silent before Proxmox VE
 // reports its new uptime, one that takes its config changes its certificates, a VM that
-// was made is started, and a Ready control plane misses a look while another joins.
+// was made is started, and a Ready control plane misses a look while another joins. What is
+// seen to be stopped else is, however short.
 const passingWithin = 5 * time.Second
 
 // holdPhase returns the phase of a node to report: the one that is seen, or for a while
@@ -212,6 +214,7 @@ func (r *Reconciler) holdPhase(node string, seen cluster.Phase, now time.Time) c
 	if now.Sub(since) < passingWithin {
 		return cluster.Phase(before.word)
 	}
+	delete(r.memo.passing, node)
 	return seen
 }
 
@@ -220,8 +223,10 @@ func isPassing(before, seen cluster.Phase) bool {
 	switch seen {
 	case before:
 		return false
-	case cluster.PhaseUnknown, cluster.PhaseUnreachable, cluster.PhaseStopped:
+	case cluster.PhaseUnknown, cluster.PhaseUnreachable:
 		return true
+	case cluster.PhaseStopped:
+		return before == cluster.PhaseAbsent || before == cluster.PhaseCreating
 	case cluster.PhaseBooting, cluster.PhaseMaintenance, cluster.PhaseJoining:
 		return before == cluster.PhaseReady
 	}

@@ -357,7 +357,10 @@ func TestPhasesThatPass(t *testing.T) {
 		{cluster.PhaseReady, cluster.PhaseReady, false},
 		{cluster.PhaseUnknown, cluster.PhaseUnknown, false},
 		{cluster.PhaseBooting, cluster.PhaseUnknown, true},
-		{cluster.PhaseBooting, cluster.PhaseStopped, true},
+		{cluster.PhaseBooting, cluster.PhaseStopped, false},
+		{cluster.PhaseReady, cluster.PhaseStopped, false},
+		{cluster.PhaseCreating, cluster.PhaseStopped, true},
+		{cluster.PhaseAbsent, cluster.PhaseStopped, true},
 		{cluster.PhaseBooting, cluster.PhaseUnreachable, true},
 		{cluster.PhaseReady, cluster.PhaseBooting, true},
 		{cluster.PhaseStopped, cluster.PhaseBooting, false},
@@ -371,22 +374,61 @@ func TestPhasesThatPass(t *testing.T) {
 	}
 	_, r, _, _ := newSteps(t)
 	at := func(n int) time.Time { return time.Unix(int64(n), 0) }
-	if got := r.holdPhase("cp-1", cluster.PhaseStopped, at(1)); got != cluster.PhaseStopped {
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, at(1)); got != cluster.PhaseUnreachable {
 		t.Errorf("the first: %s", got)
 	}
 	r.memo.phases["cp-1"] = stamp{word: string(cluster.PhaseReady), at: at(1)}
-	if got := r.holdPhase("cp-1", cluster.PhaseStopped, at(2)); got != cluster.PhaseReady {
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, at(2)); got != cluster.PhaseReady {
 		t.Errorf("for a moment: %s", got)
 	}
-	if got := r.holdPhase("cp-1", cluster.PhaseStopped, at(6)); got != cluster.PhaseReady {
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, at(6)); got != cluster.PhaseReady {
 		t.Errorf("for 4 seconds: %s", got)
 	}
-	if got := r.holdPhase("cp-1", cluster.PhaseStopped, at(7)); got != cluster.PhaseStopped {
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, at(7)); got != cluster.PhaseUnreachable {
 		t.Errorf("for 5 seconds: %s", got)
 	}
+	if len(r.memo.passing) > 0 {
+		t.Errorf("held though it is reported: %v", r.memo.passing)
+	}
 	r.holdPhase("cp-1", cluster.PhaseReady, at(8))
-	if got := r.holdPhase("cp-1", cluster.PhaseStopped, at(9)); got != cluster.PhaseReady {
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, at(9)); got != cluster.PhaseReady {
 		t.Errorf("after a break: %s", got)
+	}
+	if got := r.holdPhase("cp-1", cluster.PhaseStopped, at(10)); got != cluster.PhaseStopped || len(r.memo.passing) > 0 {
+		t.Errorf("seen to be stopped: %s", got)
+	}
+}
+
+// TestDelay: a quiet cluster is looked at every interval, what is waited for earlier, and no later
+// than when a phase is to be reported that is not yet.
+func TestDelay(t *testing.T) {
+	now := time.Unix(100_000, 0)
+	for _, c := range []struct {
+		condition cluster.Condition
+		interval  time.Duration
+		lasts     time.Duration
+		passing   bool
+		want      time.Duration
+	}{
+		{cluster.Ready, time.Minute, time.Hour, false, time.Minute},
+		{cluster.Ready, time.Minute, time.Hour, true, passingWithin},
+		{cluster.Suspended, 2 * time.Second, time.Hour, true, 2 * time.Second},
+		{cluster.Stalled, time.Minute, time.Hour, false, time.Minute},
+		{cluster.Stalled, time.Minute, time.Hour, true, passingWithin},
+		{cluster.Stalled, time.Minute, time.Second, false, shortest},
+		{cluster.Reconciling, time.Minute, time.Hour, false, longest},
+		{cluster.Reconciling, time.Minute, 20 * time.Second, true, time.Second},
+		{cluster.Reconciling, 5 * time.Second, time.Hour, false, 5 * time.Second},
+	} {
+		_, r, _, _ := newSteps(t)
+		r.c.Interval, r.memo.changed = c.interval, now.Add(-c.lasts)
+		r.status.Store(&cluster.Status{Condition: c.condition})
+		if c.passing {
+			r.memo.passing["cp-1"] = stamp{word: string(cluster.PhaseUnreachable), at: now}
+		}
+		if got := r.delay(now); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
 	}
 }
 
