@@ -63,7 +63,7 @@ type Journal struct {
 // journalVersion is the version of the file that is written. Older ones are read,
 // too; a newer one is refused. It grows with every new field, because an older agent
 // would take what it does not know for damage.
-const journalVersion = 9
+const journalVersion = 10
 
 // record is the journal's file.
 type record struct {
@@ -190,7 +190,7 @@ func cloneFacts(f cluster.Facts) cluster.Facts {
 	f.Settled = maps.Clone(f.Settled)
 	f.Replaced, f.Cards = maps.Clone(f.Replaced), maps.Clone(f.Cards)
 	f.Guarded, f.Installed = slices.Clone(f.Guarded), slices.Clone(f.Installed)
-	f.Forgotten = slices.Clone(f.Forgotten)
+	f.Forgotten, f.Drifts = slices.Clone(f.Forgotten), slices.Clone(f.Drifts)
 	f.Intents = slices.Clone(f.Intents)
 	return f
 }

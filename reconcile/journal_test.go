@@ -157,7 +157,8 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 	sixth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":6`, 1))
 	seventh := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":7`, 1))
 	eighth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":8`, 1))
-	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil, fifth, nil, sixth, nil, seventh, nil, eighth, nil} {
+	ninth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":9`, 1))
+	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil, fifth, nil, sixth, nil, seventh, nil, eighth, nil, ninth, nil} {
 		if older != nil {
 			files.files["dev.json"] = older
 		}
@@ -171,7 +172,7 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 		if err := j.Update(func(*cluster.Facts) {}); err != nil {
 			t.Fatal(err)
 		}
-		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":9,`) {
+		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":10,`) {
 			t.Fatalf("written: %s", raw)
 		}
 	}

@@ -85,6 +85,9 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	}
 	maps.DeleteFunc(after.Settled, isRemoved)
 	after.Replaced, after.Cards = replacedNodes(before, d, *o), seenCards(before.Cards, d, *o)
+	if after.Drifts = nil; after.WasReady() && !after.Destroying() {
+		after.Drifts = cluster.RecordDrifts(r.memo.drifts)
+	}
 	ended := plan.EndedTurns(d, *o, r.c.Policy())
 	for node := range after.Restarts {
 		if _, stays := d.Spec.Node(node); !stays {
@@ -98,11 +101,17 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if same, other := drift.CountConfigs(d, *o); d.Revision.Unique() || same > other {
 		r.base.keep(d.Snapshot, config)
 	}
+	looked := seenUntil(d, *o)
+	if !looked.IsZero() {
+		after.Looked = time.Time{} // who changed what meanwhile was looked for
+	}
 	if !r.c.Journal.Fresh() && sameFacts(before, after) {
+		r.memo.looked = looked
 		return nil
 	}
 	learn := func(f *cluster.Facts) {
 		f.Lost, f.Applied, f.Guarded, f.Installed, f.Replaced, f.Cards = after.Lost, after.Applied, after.Guarded, after.Installed, after.Replaced, after.Cards
+		f.Drifts, f.Looked = after.Drifts, after.Looked
 		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady} {
 			if in, ok := after.Intent(kind); ok {
 				f.Intend(in)
@@ -134,7 +143,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	} else if err := r.c.Journal.Update(learn); err != nil {
 		return err
 	}
-	o.Facts = r.c.Journal.Facts()
+	o.Facts, r.memo.looked = r.c.Journal.Facts(), looked
 	return nil
 }
 
@@ -229,15 +238,44 @@ func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 	}
 	r.memo.lost = keepSince(r.memo.lost, leftover.LostMembers(*d, *o), o.Now)
 	r.memo.dead = keepSince(r.memo.dead, plan.DeadNodes(*d, *o), o.Now)
-	differs := drift.List(*d, *o)
-	for key := range r.memo.drifts {
-		if drift.IsUnseen(*d, *o, key) {
-			differs = append(differs, key)
+	o.DriftNotes = r.memo.drifts
+	r.memo.drifts = drift.Notes(*d, *o)
+	for key, note := range o.DriftNotes {
+		if _, differs := r.memo.drifts[key]; !differs && drift.IsUnseen(*d, *o, key) {
+			r.memo.drifts[key] = note
 		}
 	}
-	r.memo.drifts = keepSince(r.memo.drifts, differs, o.Now)
 	r.memo.learners = plan.Learners(*d, *o, r.memo.learners)
-	o.Learners, o.LostSince, o.DeadSince, o.DriftSince = r.memo.learners, r.memo.lost, r.memo.dead, r.memo.drifts
+	o.Learners, o.LostSince, o.DeadSince, o.DriftNotes = r.memo.learners, r.memo.lost, r.memo.dead, r.memo.drifts
+}
+
+// seenUntil is until when all changes of the VMs of a cluster were seen; zero while one of them
+// cannot be seen.
+func seenUntil(d cluster.Desired, o cluster.Observed) time.Time {
+	oldest := time.Duration(0)
+	for _, n := range d.Spec.Nodes {
+		vm := o.VMs[n.Name]
+		ours := vm.Presence == cluster.Present && vm.Owner == cluster.Ours
+		if vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && vm.Owner == cluster.OwnerUnknown || ours && !vm.Hardware.Known {
+			return time.Time{}
+		}
+		if ours {
+			oldest = max(oldest, vm.ConfigAge)
+		}
+	}
+	return o.Now.Add(-oldest).UTC()
+}
+
+// noteLooked writes down until when all changes of VMs were seen, when the agent ends: the next
+// one looks for who changed what since. An agent that crashes leaves that unknown, so that
+// nobody is named for what was there before.
+func (r *Reconciler) noteLooked() {
+	if r.c.Journal.Fresh() || !r.c.Journal.Facts().WasReady() || r.memo.looked.IsZero() {
+		return
+	}
+	if err := r.c.Journal.Update(func(f *cluster.Facts) { f.Looked = r.memo.looked }); err != nil {
+		r.logUnwritable(err)
+	}
 }
 
 // keepSince returns since when what is seen now was seen without a break.
@@ -268,7 +306,7 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
 	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) && maps.EqualFunc(a.Replaced, b.Replaced, slices.Equal) && maps.Equal(a.Cards, b.Cards) &&
-		slices.Equal(a.Guarded, b.Guarded) && slices.Equal(a.Installed, b.Installed) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
+		slices.Equal(a.Guarded, b.Guarded) && slices.EqualFunc(a.Drifts, b.Drifts, cluster.DriftRecord.Equal) && a.Looked.Equal(b.Looked) && slices.Equal(a.Installed, b.Installed) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
 }
 
 func nothingOfOurs(o cluster.Observed) bool {
@@ -295,6 +333,7 @@ func forgetFounding(f *cluster.Facts) {
 	clear(f.Restarts)
 	clear(f.Settled)
 	f.Replaced, f.Cards = nil, nil
+	f.Drifts, f.Looked = nil, time.Time{}
 }
 
 // finishDestroy ends the destruction of a cluster of which nothing is left. It stays

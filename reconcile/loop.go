@@ -17,6 +17,7 @@ import (
 func (r *Reconciler) Run(ctx context.Context) {
 	r.exec.run = ctx
 	r.exec.ctx, r.exec.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	defer r.noteLooked()
 	defer r.exec.stop(r.c.Grace)
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -143,7 +143,7 @@ func New(c Config) (*Reconciler, error) {
 		c.OnCommand = func(string) {}
 	}
 	r := &Reconciler{c: c, log: c.Log.With(logging.Cluster, c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
-	r.exec = newExecutor(r)
+	r.exec, r.memo.drifts = newExecutor(r), cluster.NotesOf(c.Journal.Facts().Drifts)
 	s := cluster.Status{Cluster: c.Cluster, Condition: cluster.Unknown, Reason: cluster.Starting, Message: "starting", Since: time.Now()}
 	r.status.Store(&s)
 	return r, nil
@@ -340,12 +340,13 @@ type memo struct {
 	subject   string           // of its commit
 	fetched   time.Time        // when the source looked for it
 
-	removing []cluster.Node                 // leftover.RemovedNodes
-	silent   []string                       // nodes whose machines did not answer
-	lost     map[uint64]time.Time           // leftover.LostMembers, since when
-	learners map[uint64]cluster.Learner     // plan.Learners
-	dead     map[string]time.Time           // plan.DeadNodes, since when
-	drifts   map[cluster.DriftKey]time.Time // drift.List, since when
+	removing []cluster.Node                         // leftover.RemovedNodes
+	silent   []string                               // nodes whose machines did not answer
+	lost     map[uint64]time.Time                   // leftover.LostMembers, since when
+	learners map[uint64]cluster.Learner             // plan.Learners
+	dead     map[string]time.Time                   // plan.DeadNodes, since when
+	drifts   map[cluster.DriftKey]cluster.DriftNote // drift.Notes
+	looked   time.Time                              // seenUntil
 
 	waits      map[cluster.Key]time.Time // since when each wait lasts
 	blocks     map[cluster.Key]time.Time // and each block

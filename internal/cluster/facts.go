@@ -38,6 +38,13 @@ type Facts struct {
 	// Cards are, by node, the MAC and the address that its VM was seen to have as the
 	// inventory had them.
 	Cards map[string]string `json:"cards,omitempty"`
+	// Drifts are what was seen to be not what it should be, since when, and who made it so
+	// where that is known, of a cluster that was Ready once.
+	Drifts []DriftRecord `json:"drifts,omitempty"`
+	// Looked is until when every change of its VMs was seen, and is in Drifts if it is there
+	// still. It is written when the agent ends, and taken out when the next one has looked at
+	// all VMs; zero: it is not known, as after a crash.
+	Looked time.Time `json:"looked,omitzero"`
 	// Guarded are the nodes that the inventory had protected or locked when it had them
 	// last, by name, sorted.
 	Guarded []string `json:"guarded,omitempty"`

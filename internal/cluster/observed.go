@@ -47,9 +47,10 @@ type Observed struct {
 	// DeadSince is since when nodes, by name, were seen to be dead while all else worked,
 	// in every look of this agent.
 	DeadSince map[string]time.Time
-	// DriftSince is since when something was seen to be not what it should be, in every look
-	// that could see it. What was seen so for the first time has the time of this look.
-	DriftSince map[DriftKey]time.Time
+	// DriftNotes are what was noted of what is not what it should be, in every look that could
+	// see it, those of agents before this one too. What was seen so for the first time has
+	// the time of this look, or an earlier one that the world shows.
+	DriftNotes map[DriftKey]DriftNote
 	// APIs is for each control plane whether its own kube-apiserver answers ready.
 	APIs map[string]Seen[bool]
 	// VIP is what answers at the address that the control planes share; unknown
@@ -146,6 +147,7 @@ type Request struct {
 	Call   string    // what of the VM: config, resize, status/stop; "": the VM itself
 	At     time.Time // when it was answered, in whole seconds
 	User   string    // user@realm, or user@realm!token
+	Ours   bool      // sent with the agent's own token
 }
 
 // Presence is whether a VM exists. The zero value is unknown.
@@ -214,16 +216,17 @@ type VM struct {
 	// Active is what a VM runs with while changes wait for its next start; nil: what
 	// Hardware has.
 	Active *Hardware
-	// ChangedBy is the last task of somebody else that changed it, of those since it was
-	// read before; nil: there is none, or it cannot be seen. A change of the config by
-	// itself is no task.
-	ChangedBy *Task
-	// ChangedWith is, where there is no such task, the last request of somebody else that
-	// changed it since; nil: there is none, or it cannot be seen. What passes no API, as
-	// `qm set` does not, is no request.
-	ChangedWith *Request
-	// ChangedAfter is when it was last seen as it was before that change; zero: no change
-	// was seen.
+	// ChangedBy are the tasks that may have changed it since ChangedAfter, newest first, the
+	// agent's own included; none: there are none, or they cannot be seen. A change of the
+	// config by itself is no task.
+	ChangedBy []Task
+	// ChangedWith are the requests that may have changed it since then, newest first, those
+	// that began a task and the agent's own included; none: there are none, or they cannot be
+	// seen. What passes no API, as `qm set` does not, is no request.
+	ChangedWith []Request
+	// ChangedAfter is when it was last seen as it was before its last change; of one that this
+	// process has looked at for the first time, when an earlier one saw it last. Zero: no
+	// change was seen.
 	ChangedAfter time.Time
 	// Untaggable: Proxmox VE refuses to let the agent tag it.
 	Untaggable bool

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -152,6 +153,54 @@ type DriftKey struct {
 	Subject string // node, member of etcd, addon
 	Part    Part
 	Field   string
+}
+
+// DriftNote is what was noted of something that is not what it should be.
+type DriftNote struct {
+	// Since is since when it is not, as far as that was seen.
+	Since time.Time
+	// By is, of a VM, who made it so, for people; "": it is not known.
+	By string
+	// Has is, of a VM, a digest of what it has: By is who made it that.
+	Has string
+}
+
+// DriftRecord is a DriftNote as the journal has it.
+type DriftRecord struct {
+	Subject string    `json:"subject"`
+	Part    Part      `json:"part"`
+	Field   string    `json:"field"`
+	Since   time.Time `json:"since"`
+	By      string    `json:"by,omitempty"`
+	Has     string    `json:"has,omitempty"`
+}
+
+// Equal reports whether two records are the same.
+func (r DriftRecord) Equal(s DriftRecord) bool {
+	same := r.Since.Equal(s.Since)
+	r.Since, s.Since = time.Time{}, time.Time{}
+	return same && r == s
+}
+
+// RecordDrifts are notes as the journal has them, in a fixed order.
+func RecordDrifts(notes map[DriftKey]DriftNote) []DriftRecord {
+	var out []DriftRecord
+	for key, n := range notes {
+		out = append(out, DriftRecord{Subject: key.Subject, Part: key.Part, Field: key.Field, Since: n.Since.UTC(), By: n.By, Has: n.Has})
+	}
+	slices.SortFunc(out, func(a, b DriftRecord) int {
+		return cmp.Or(strings.Compare(a.Subject, b.Subject), strings.Compare(string(a.Part), string(b.Part)), strings.Compare(a.Field, b.Field))
+	})
+	return out
+}
+
+// NotesOf are the notes of some records.
+func NotesOf(records []DriftRecord) map[DriftKey]DriftNote {
+	out := map[DriftKey]DriftNote{}
+	for _, r := range records {
+		out[DriftKey{Subject: r.Subject, Part: r.Part, Field: r.Field}] = DriftNote{Since: r.Since, By: r.By, Has: r.Has}
+	}
+	return out
 }
 
 // AddonDifference is how an addon differs.

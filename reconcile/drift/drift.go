@@ -244,7 +244,7 @@ func compareHardware(want, next, active cluster.Hardware) []Drift {
 		case w == later && (w == now || f.how == NextStart):
 			continue
 		case w == now:
-			dr.Have, dr.How = fmt.Sprintf("%v (pending its next start)", later), InPlace
+			dr.Have, dr.How = fmt.Sprint(later)+pendingStart, InPlace
 		case w == later:
 			dr.How = Reboot
 		}

@@ -18,7 +18,7 @@ import (
 
 // The names of what differs as a whole.
 const (
-	fieldVM         = "vm"
+	FieldVM         = "vm"
 	FieldPool       = "pool"
 	fieldObject     = "node object"
 	fieldRelease    = "release"
@@ -39,7 +39,7 @@ func Describe(d cluster.Desired, o cluster.Observed, n cluster.Node, drifts []Dr
 		switch {
 		case dr.By != "" || !OriginOf(d, o, n, dr.Field).Edited:
 		case dr.Reason == cluster.HardwareDrift:
-			f = setBy(f, ChangedOf(o.VMs[n.Name]))
+			f = setBy(o, n.Name, f)
 		case dr.Reason == cluster.ConfigDrift:
 			f.By, f.Since = byConfigEdit, o.Machines[n.Name].ConfigSince
 		}
@@ -63,8 +63,8 @@ func partOf(dr Drift) cluster.Part {
 // when it is there.
 func seenSince(o cluster.Observed, subject string, part cluster.Part, f cluster.FieldDifference) cluster.FieldDifference {
 	if f.Since.IsZero() {
-		since, seen := o.DriftSince[cluster.DriftKey{Subject: subject, Part: part, Field: f.Field}]
-		if f.Since = since; !seen {
+		note, seen := o.DriftNotes[cluster.DriftKey{Subject: subject, Part: part, Field: f.Field}]
+		if f.Since = note.Since; !seen {
 			f.Since = o.Now
 		}
 	}
@@ -88,7 +88,7 @@ func plausible(t, now time.Time) time.Time {
 // known, and where it is the node's own.
 func OfPlace(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.FieldDifference {
 	vm := o.VMs[n.Name]
-	f := cluster.FieldDifference{Field: fieldVM, Wants: fmt.Sprintf("vm %d", n.VMID)}
+	f := cluster.FieldDifference{Field: FieldVM, Wants: fmt.Sprintf("vm %d", n.VMID)}
 	switch {
 	case vm.Presence == cluster.Absent:
 		f.Has = "none"
@@ -106,7 +106,7 @@ func OfPlace(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.Fi
 	if vm.Moved && !OriginOf(d, o, n, FieldPool).Edited { // the inventory may have another pool
 		return []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartVM, f)}
 	}
-	return []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartVM, setBy(f, ChangedOf(vm)))}
+	return []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartVM, setBy(o, n.Name, f))}
 }
 
 // OfOwnVM compares a VM that is a node's own with the one that the inventory has.
@@ -114,7 +114,7 @@ func OfOwnVM(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.Fi
 	vm := o.VMs[n.Name]
 	out := Describe(d, o, n, OfNodeVM(d, o, n, vm))
 	note := func(f cluster.FieldDifference) {
-		out = append(out, seenSince(o, n.Name, cluster.PartVM, setBy(f, ChangedOf(vm))))
+		out = append(out, seenSince(o, n.Name, cluster.PartVM, setBy(o, n.Name, f)))
 	}
 	if LacksSystemDisk(vm) {
 		note(cluster.FieldDifference{Field: FieldSystemDisk, Has: "none", Wants: "one with the serial " + cluster.SystemDiskSerial})
@@ -228,7 +228,7 @@ func fieldMember(mem cluster.Member) string { return "etcd member " + mem.HexID(
 
 // OfOrphanVM is a VM of a node that the inventory does not have, or has with another VMID.
 func OfOrphanVM(d cluster.Desired, o cluster.Observed, vm cluster.VM) cluster.FieldDifference {
-	f := cluster.FieldDifference{Field: fieldVM, Has: fmt.Sprintf("vm %d", vm.VMID), Wants: "none"}
+	f := cluster.FieldDifference{Field: FieldVM, Has: fmt.Sprintf("vm %d", vm.VMID), Wants: "none"}
 	if n, ok := d.Spec.Node(vm.Node); ok && n.VMID != vm.VMID {
 		f = cluster.FieldDifference{Field: "vmid", Has: fmt.Sprint(vm.VMID), Wants: fmt.Sprint(n.VMID), How: string(Refuse)}
 	}
@@ -327,12 +327,20 @@ func formatPairs(pairs map[string]string) string {
 	return strings.Join(words, ", ")
 }
 
-// List names all that differs, to note since when.
-func List(d cluster.Desired, o cluster.Observed) []cluster.DriftKey {
-	var out []cluster.DriftKey
+// Notes are what is to be noted of all that differs: since when, and of VMs who made it so.
+// What was noted before stays while it has the same and nothing more is known.
+func Notes(d cluster.Desired, o cluster.Observed) map[cluster.DriftKey]cluster.DriftNote {
+	out := map[cluster.DriftKey]cluster.DriftNote{}
 	note := func(subject string, part cluster.Part, fields ...cluster.FieldDifference) {
 		for _, f := range fields {
-			out = append(out, cluster.DriftKey{Subject: subject, Part: part, Field: f.Field})
+			key, now := cluster.DriftKey{Subject: subject, Part: part, Field: f.Field}, cluster.DriftNote{Since: f.Since}
+			if part == cluster.PartVM {
+				now.By, now.Has = f.By, hashHas(f.Has)
+			}
+			if before, noted := o.DriftNotes[key]; noted && before.By == now.By && before.Has == now.Has {
+				now = before
+			}
+			out[key] = now
 		}
 	}
 	for _, n := range d.Spec.Nodes {

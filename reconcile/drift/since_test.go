@@ -71,13 +71,13 @@ func TestOriginOfDrift(t *testing.T) {
 		by     string
 		since  time.Time
 	}{
-		"a task":              {cluster.VM{ChangedBy: &cluster.Task{Type: "qmconfig", User: "root@pam", Started: at, UPID: "UPID:x:"}}, true, "qmconfig by root@pam at 2026-11-22 10:31 UTC, UPID:x:", at},
-		"a request":           {cluster.VM{ChangedWith: &cluster.Request{Method: "PUT", Call: "config", User: "ci@pve", At: at}}, true, "PUT config by ci@pve at 2026-11-22 10:31 UTC, in the host's access log", at},
+		"a task":              {cluster.VM{ChangedBy: []cluster.Task{{Type: "qmconfig", User: "root@pam", Started: at, UPID: "UPID:x:"}}}, true, "qmconfig by root@pam at 2026-11-22 10:31 UTC, UPID:x:", at},
+		"a request":           {cluster.VM{ChangedWith: []cluster.Request{{Method: "PUT", Call: "config", User: "ci@pve", At: at}}}, true, "PUT config by ci@pve at 2026-11-22 10:31 UTC, in the host's access log", at},
 		"it is not known who": {cluster.VM{ChangedAfter: at}, true, "changed after 2026-11-22 10:31 UTC; no task shows who it was", before},
 		"no change was seen":  {cluster.VM{}, true, "", before},
-		"the inventory":       {cluster.VM{ChangedBy: &cluster.Task{Type: "qmconfig", Started: at}}, false, "", before},
+		"the inventory":       {cluster.VM{ChangedBy: []cluster.Task{{Type: "qmconfig", Started: at}}}, false, "", before},
 	} {
-		o := cluster.Observed{Now: now, VMs: map[string]cluster.VM{"wk-1": c.vm}, DriftSince: map[cluster.DriftKey]time.Time{{Subject: "wk-1", Part: cluster.PartVM, Field: "cores"}: before}}
+		o := cluster.Observed{Now: now, VMs: map[string]cluster.VM{"wk-1": c.vm}, DriftNotes: map[cluster.DriftKey]cluster.DriftNote{{Subject: "wk-1", Part: cluster.PartVM, Field: "cores"}: {Since: before}}}
 		if c.edited {
 			o.Facts.Settled = map[string]string{"wk-1": WantDigest(d, n)}
 		}

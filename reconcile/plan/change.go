@@ -75,7 +75,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		case drift.Replace, drift.Refuse:
 			b := dr.Refusal(m.d.Spec, n)
 			if drift.OriginOf(m.d, m.o, n, dr.Field).Edited {
-				b.Message += drift.ChangedOf(vm).String()
+				b.Message += drift.ChangedOf(m.o, n.Name, dr.Field).String()
 			}
 			m.blockDrift(b, m.describe(n, dr))
 		case drift.Reboot: // in the turn of the node
@@ -94,7 +94,8 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 			n.Replace = m.o.Facts.LastToken(n.Name) // for its mark; a later one is for another machine
 		}
 		change := func(drifts []drift.Drift) action.ChangeVM {
-			return action.ChangeVM{Node: n, Host: host, Drifts: drifts, Changed: drift.ChangedOf(vm), Moves: m.movesNetwork(n, vm, drifts), Voteless: m.isIsolated(n)}
+			unpushed := slices.DeleteFunc(drift.Fields(drifts), func(field string) bool { return drift.OriginOf(m.d, m.o, n, field).Pushed })
+			return action.ChangeVM{Node: n, Host: host, Drifts: drifts, Changed: drift.ChangedOf(m.o, n.Name, unpushed...), Moves: m.movesNetwork(n, vm, drifts), Voteless: m.isIsolated(n)}
 		}
 		now, edits, changes := m.permit(n, now)
 		m.report(edits, changes, func(drifts []drift.Drift) action.Info { return change(drifts).Info() })

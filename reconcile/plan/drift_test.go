@@ -74,9 +74,9 @@ func TestDriftIsReportedWhole(t *testing.T) {
 func checkDrift(t *testing.T, where string, w *world, seen map[cluster.Reason]bool) {
 	t.Helper()
 	o, began := w.o, w.o.Now.Add(-time.Hour)
-	o.DriftSince = map[cluster.DriftKey]time.Time{}
-	for _, key := range drift.List(w.d, o) {
-		o.DriftSince[key] = began
+	o.DriftNotes = map[cluster.DriftKey]cluster.DriftNote{}
+	for key := range drift.Notes(w.d, o) {
+		o.DriftNotes[key] = cluster.DriftNote{Since: began}
 	}
 	for _, b := range Make(w.d, o, w.p).Blocked {
 		switch {

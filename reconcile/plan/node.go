@@ -109,7 +109,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 	}
 	host := m.placeNode(n)
 	h := m.o.Hosts[host]
-	create := action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n), Changed: drift.ChangedOf(m.o.VMs[n.Name])}
+	create := action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n), Changed: drift.ChangedOf(m.o, n.Name, drift.FieldVM)}
 	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) || m.holdNode(n) || !m.hostUsable(n.Name, h, host) || m.holdObject(n, create) {
 		return
 	}
@@ -263,7 +263,7 @@ func (m *planner) blockMoved(n cluster.Node, vm cluster.VM) {
 	}
 	by := ""
 	if drift.OriginOf(m.d, m.o, n, drift.FieldPool).Edited {
-		by = drift.ChangedOf(vm).String()
+		by = drift.ChangedOf(m.o, n.Name, drift.FieldPool).String()
 	}
 	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.PoolDrift, About: "pool",
 		Message: fmt.Sprintf("vm %d is %s, and the inventory has %s; until it is there the agent may not touch it", vm.VMID, where, cmp.Or(n.Pool, "none")) + by, Hint: hint}, m.vmDrift(n))
@@ -290,7 +290,7 @@ func (m *planner) planPaused(n cluster.Node, vm cluster.VM) {
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, text.Colon(cmp.Or(vm.Halted, "managed by Proxmox VE's HA"))),
 			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, host)}, m.vmDrift(n, drift.FieldPower))
 	case m.hostUsable(n.Name, m.o.Hosts[host], host):
-		m.do(action.ResumeVM{Node: n, Changed: drift.ChangedOf(vm)})
+		m.do(action.ResumeVM{Node: n, Changed: drift.ChangedOf(m.o, n.Name, drift.FieldPower)})
 	}
 }
 
@@ -320,7 +320,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 			Hint: fmt.Sprintf("`ha-manager status` on %s shows what keeps it; `ha-manager set vm:%d --state started` has it started; or take it out of HA: `ha-manager remove vm:%[2]d`", vm.Carrier(n), n.VMID)})
 		return
 	}
-	m.do(action.StartVM{Node: n, Changed: drift.ChangedOf(vm)})
+	m.do(action.StartVM{Node: n, Changed: drift.ChangedOf(m.o, n.Name, drift.FieldPower)})
 }
 
 // Unfinished reports whether the creation of a VM of ours was interrupted before it could be

@@ -91,7 +91,7 @@ func (m *planner) describeOrigin(n cluster.Node, drifts []drift.Drift, describe 
 		switch {
 		case !edited:
 		case of == cluster.HardwareDrift:
-			origin = drift.ChangedOf(m.o.VMs[n.Name]).String()
+			origin = drift.ChangedOf(m.o, n.Name, drift.Fields(rest[:end])...).String()
 		case of == cluster.ConfigDrift && !rest[0].IsStaged():
 			origin = drift.DescribeConfigEdit(m.o.Machines[n.Name].ConfigSince)
 		}

@@ -630,7 +630,7 @@ func (w *world) run(t *testing.T, line string) string {
 				m.Staged, m.StagedSince = v, w.o.Now.Add(-3*time.Minute)
 				w.o.Machines[arg(1)] = m
 			case "by": // a task of somebody's
-				vm.ChangedBy = &cluster.Task{UPID: "UPID:pve1:00", Type: "qmconfig", User: v, Started: w.o.Now}
+				vm.ChangedBy = []cluster.Task{{UPID: "UPID:pve1:00", Type: "qmconfig", User: v, Started: w.o.Now}}
 			case "unmarked":
 				vm.Unmarked = true
 			case "managed":

@@ -201,8 +201,10 @@ func TestWhoChangedIt(t *testing.T) {
 		defer admin.Close()
 		who := func() string {
 			time.Sleep(20 * time.Second) // pvestatd has looked again
-			if by := observe(c, d).VMs[n.Name].ChangedBy; by != nil {
-				return by.Type + " " + by.User
+			for _, by := range observe(c, d).VMs[n.Name].ChangedBy {
+				if !by.Ours {
+					return by.Type + " " + by.User
+				}
 			}
 			return ""
 		}

@@ -16,51 +16,36 @@ var changers = map[string]bool{
 	"qmstart": true, "qmstop": true, "qmshutdown": true, "qmreboot": true, "qmreset": true, "qmsuspend": true, "qmpause": true, "qmresume": true, "qmdestroy": true,
 }
 
-// findChanger remembers whose task or request it was and since when, if a VM is not what
-// it was when it was read before. It is asked for once for each change, and a host that does
-// not answer leaves it unknown: it is for people, and nothing depends on it.
+// findChanger remembers whose tasks and requests may have changed a VM, and since when, if it is
+// not what it was when it was read before, or is looked at by this process for the first time
+// and an earlier one has noted until when it saw all changes. It is asked for once for each
+// change, and a host that does not answer leaves it unknown: it is for people, and nothing
+// depends on it.
 //
 // PVE 9.2: without Sys.Audit on the host a token sees its own tasks only.
 func (l *look) findChanger(vmid, touches int, host string, before, now facts) {
-	if before.read.IsZero() || before.power == now.power && reflect.DeepEqual(before.hw, now.hw) && reflect.DeepEqual(before.active, now.active) && before.lock == now.lock &&
-		before.marked == now.marked && slices.Equal(before.tags, now.tags) {
+	found := change{after: before.read}
+	switch {
+	case before.read.IsZero():
+		if found.after = l.since; l.since.IsZero() || touches > 0 || !l.c.lastChange(vmid).after.IsZero() {
+			return
+		}
+	case before.power != now.power:
+		found.after = before.looked
+	case reflect.DeepEqual(before.hw, now.hw) && reflect.DeepEqual(before.active, now.active) && before.lock == now.lock && before.marked == now.marked && slices.Equal(before.tags, now.tags):
 		return
 	}
-	found := change{after: before.read}
-	if before.power != now.power {
-		found.after = before.looked
-	}
-	if found.by = l.findTask(vmid, host, found.after); found.by == nil {
-		found.with = l.findRequest(vmid, host, found.after)
-	}
-	l.c.attribute(vmid, touches, found)
-}
-
-// findTask is the last task of somebody else that changed a VM since a time; nil: that is
-// not known.
-func (l *look) findTask(vmid int, host string, since time.Time) *cluster.Task {
-	tasks, err := l.c.vmTasks(l.ctx, host, vmid)
-	if err != nil {
-		return nil
-	}
-	for _, t := range tasks { // newest first
-		if !t.started.Before(since.Truncate(time.Second)) && // a UPID has whole seconds
-			changers[t.kind] && !l.c.ours(t.upid) {
-			by := l.c.describeTask(t)
-			return &by
+	if tasks, err := l.c.vmTasks(l.ctx, host, vmid); err == nil {
+		for _, t := range tasks { // newest first
+			if changers[t.kind] && (t.running || isSuccess(t.exit)) && !t.started.Before(found.after.Truncate(time.Second)) { // a UPID has whole seconds
+				found.by = append(found.by, l.c.describeTask(t))
+			}
 		}
 	}
-	return nil
-}
-
-// findRequest is the last request of somebody else that changed a VM since a time; nil:
-// that is not known.
-func (l *look) findRequest(vmid int, host string, since time.Time) *cluster.Request {
-	r, ok := l.c.accessLog.Last(vmid, host, string(l.c.token), since, time.Now())
-	if !ok {
-		return nil
+	for _, r := range l.c.accessLog.Changes(vmid, host, found.after, time.Now()) {
+		found.with = append(found.with, cluster.Request{Method: r.Method, Call: r.Call, At: r.At, User: r.User, Ours: r.User == string(l.c.token)})
 	}
-	return &cluster.Request{Method: r.Method, Call: r.Call, At: r.At, User: r.User}
+	l.c.attribute(vmid, touches, found)
 }
 
 // CheckAccessLog returns the path of the access log of this host, "" where none is read,

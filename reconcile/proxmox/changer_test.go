@@ -75,20 +75,92 @@ func onLoggedStand(t *testing.T, test func(s *stand, log *accesslog.Log)) {
 	}
 }
 
-// sender is who changed a VM, by a task or by a request, once its config was read again.
+// sender is who of others changed a VM last, by a task or by a request, once its config was
+// read again.
 func sender(c *Client, d cluster.Desired, n cluster.Node) string {
 	time.Sleep(staleAfter + time.Second)
-	switch vm := observe(c, d).VMs[n.Name]; {
-	case vm.ChangedBy != nil && vm.ChangedWith != nil:
-		return fmt.Sprintf("both %+v and %+v", *vm.ChangedBy, *vm.ChangedWith)
-	case vm.ChangedBy != nil:
-		return "task of " + vm.ChangedBy.User
-	case vm.ChangedWith != nil:
-		return strings.TrimSpace(vm.ChangedWith.Method+" "+vm.ChangedWith.Call) + " of " + vm.ChangedWith.User
-	case !vm.ChangedAfter.IsZero():
+	return senderOf(observe(c, d).VMs[n.Name])
+}
+
+// senderOf is who of others changed a VM last: a task goes before a request.
+func senderOf(vm cluster.VM) string {
+	for _, by := range vm.ChangedBy {
+		if !by.Ours {
+			return "task of " + by.User
+		}
+	}
+	for _, with := range vm.ChangedWith {
+		if !with.Ours {
+			return strings.TrimSpace(with.Method+" "+with.Call) + " of " + with.User
+		}
+	}
+	if !vm.ChangedAfter.IsZero() {
 		return "unknown"
 	}
 	return "unchanged"
+}
+
+// TestWhoChangedItMeanwhile: a process that has not seen a VM before asks for its changes since
+// an earlier one saw all of them, once, and for none where that is not known.
+func TestWhoChangedItMeanwhile(t *testing.T) {
+	onLoggedStand(t, func(s *stand, _ *accesslog.Log) {
+		d, ctx, image := desired(3), context.Background(), s.imageBytes()
+		s.drive("bring-up", func(c *Client) (bool, error) { return s.next(c, d, image) }, nil).Close()
+		root := s.logIn("root@pam")
+		defer root.http.CloseIdleConnections()
+		admin := s.wide()
+		defer admin.Close()
+		config := func(n cluster.Node) string { return vmPath(testHost, n.VMID, "config") }
+		edit := func(n cluster.Node, cores string) {
+			t.Helper()
+			if status := root.put(config(n), url.Values{"cores": {cores}}); status != 200 {
+				t.Errorf("answered with %d", status)
+			}
+		}
+		sent, posted, deleted := d.Spec.Nodes[0], d.Spec.Nodes[1], d.Spec.Nodes[2]
+		edit(posted, "3") // the process before saw this
+		time.Sleep(time.Minute)
+		looked := time.Now()
+		time.Sleep(time.Minute)
+		edit(sent, "4")
+		s.must(admin.post(ctx, config(posted), params{"cores": "5"}, nil))
+		if err := admin.post(ctx, config(posted), params{"scsi0": "nowhere:1"}, nil); err == nil {
+			t.Error("a storage that is none is taken")
+		}
+		s.must(admin.power(ctx, admin.identityOf(d, deleted.VMID, deleted.Name), toStop, admin.confirm, nil, defaultProgress(nil)))
+		var task string
+		s.must(admin.delete(ctx, vmPath(testHost, deleted.VMID), nil, &task))
+		s.must(admin.wait(ctx, task, defaultProgress(nil)))
+		asked := 0 // in a second look where nothing is asked
+		for _, step := range []struct {
+			what   string
+			looked time.Time
+			want   []string
+		}{
+			{"it is not known until when", time.Time{}, []string{"unchanged", "unchanged", "unchanged"}},
+			{"since the process before", looked, []string{"PUT config of root@pam", "task of root@pam!admin", "task of root@pam!admin"}},
+			{"all was seen", time.Now().Add(time.Minute), []string{"unknown", "unknown", "unknown"}},
+		} {
+			c, want, looked, what := s.client(), step.want, step.looked, step.what
+			for range 2 {
+				s.world.ForgetCalls()
+				o := &cluster.Observed{Facts: cluster.Facts{Looked: looked}}
+				c.Observe(ctx, d, o)
+				for i, n := range d.Spec.Nodes {
+					vm := o.VMs[n.Name]
+					if got := senderOf(vm); got != want[i] || !vm.ChangedAfter.Equal(looked) {
+						t.Errorf("%s: %s: %q after %v, want %q", what, n.Name, got, vm.ChangedAfter, want[i])
+					}
+				}
+			}
+			if calls := s.calls(); looked.IsZero() {
+				asked = len(calls)
+			} else if len(calls) != asked {
+				t.Errorf("%s: %d calls, %d without it: it is asked again: %v", what, len(calls), asked, calls)
+			}
+			c.Close()
+		}
+	})
 }
 
 // TestWhoSentIt: what somebody changed with a request that leaves no task is theirs as

@@ -396,7 +396,7 @@ func TestChangesAreForgotten(t *testing.T) {
 			t.Error("what was read before the change is remembered")
 		}
 		c.attribute(n.VMID, before, change{after: time.Now()})
-		if got := c.lastChange(n.VMID); got != (change{}) {
+		if got := c.lastChange(n.VMID); !got.after.IsZero() {
 			t.Errorf("a look that crossed our change calls it somebody else's: %+v", got)
 		}
 		c.remember(n.VMID, c.touches(n.VMID), facts{})

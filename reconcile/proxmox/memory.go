@@ -195,11 +195,11 @@ func (c *Client) due(clusterID string, known map[int]time.Time, now time.Time) [
 	return order[:n]
 }
 
-// change is a change of a VM that somebody else made.
+// change is a change of a VM, and what may have made it.
 type change struct {
-	by    *cluster.Task    // nil: that is not known
-	with  *cluster.Request // nil: that is not known
-	after time.Time        // when the VM was last seen as it was before
+	by    []cluster.Task    // newest first, as in cluster.VM
+	with  []cluster.Request // newest first
+	after time.Time         // when the VM was last seen as it was before
 }
 
 // attribute remembers a change of a VM, unless we changed it since: that may be what was seen.

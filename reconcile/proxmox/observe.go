@@ -28,7 +28,7 @@ import (
 // running VM that pauses is noticed only then.
 func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
 	c.accessLog.CheckOnce()
-	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying(), now: time.Now(),
+	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying(), since: o.Facts.Looked, now: time.Now(),
 		guests: map[int]row{}, tasks: map[string]hostTasks{}, vms: map[int]seen{}}
 	if err := l.list(); err != nil {
 		o.Hosts, o.VMs, o.Orphans = l.unknownAll(err)
@@ -53,6 +53,7 @@ type look struct {
 	ctx        context.Context
 	d          cluster.Desired
 	destroying bool
+	since      time.Time // until then an earlier process saw all changes; zero: not known
 	now        time.Time
 
 	rows   []row
@@ -307,8 +308,8 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 		before, known := l.c.recall(n.VMID)
 		if known {
 			l.c.forget(n.VMID)
-			l.findChanger(n.VMID, l.c.touches(n.VMID), cmp.Or(string(before.row.Node), host), before, facts{})
 		}
+		l.findChanger(n.VMID, l.c.touches(n.VMID), cmp.Or(string(before.row.Node), host), before, facts{})
 	}
 	changed := l.c.lastChange(n.VMID)
 	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: l.taskOn(n.VMID, host), ChangedBy: changed.by, ChangedWith: changed.with, ChangedAfter: changed.after}
@@ -446,9 +447,8 @@ func (l *look) readVM(r row, vmid int) (facts, error) {
 	}
 	f := facts{row: r.steady(), uptime: r.Uptime.Number(), power: powerOf(s), halted: s.Halt(), up: time.Duration(s.Uptime.Number()) * time.Second, managed: s.HA.Managed.On(), looked: l.now}
 	f.configured(conf, active, vmid, l.now)
-	if before, ok := l.c.recall(vmid); ok {
-		l.findChanger(vmid, touches, host, before, f)
-	}
+	before, _ := l.c.recall(vmid)
+	l.findChanger(vmid, touches, host, before, f)
 	l.c.remember(vmid, touches, f)
 	l.keep(vmid, f, nil)
 	return f, nil

@@ -21,27 +21,25 @@ type Log struct {
 	fault          string // why it could not be read the last time
 }
 
-// Last returns the last request that changed a VM of a host since a time; ok is false
-// where that is not known. Those of one user, who is the agent itself, do not count.
+// Changes returns the requests that changed a VM of a host since a time, newest first; none
+// where they are not known.
 //
 // Only of VMs of its own host a log has all requests. Those that are later than now are of
 // a clock that was wrong.
-func (l *Log) Last(vmid int, host, except string, since, now time.Time) (last Request, ok bool) {
+func (l *Log) Changes(vmid int, host string, since, now time.Time) []Request {
 	if l.Path == "" || host != l.Host {
-		return Request{}, false
+		return nil
 	}
 	found, earlier, err := readRequests(l.Path, since)
 	l.note(err)
 	if earlier != nil {
 		l.earlier.Do(func() { l.Report(earlier) })
 	}
-	for _, r := range slices.Backward(found) {
+	slices.Reverse(found)
+	return slices.DeleteFunc(found, func(r Request) bool {
 		// localhost is whichever host was asked, so this one.
-		if r.VMID == vmid && (r.Host == host || r.Host == "localhost") && r.User != except && !r.At.After(now) {
-			return r, true
-		}
-	}
-	return Request{}, false
+		return r.VMID != vmid || r.Host != host && r.Host != "localhost" || r.At.After(now)
+	})
 }
 
 // Check returns the path of the log, "" where there is none, and why it cannot be read.
