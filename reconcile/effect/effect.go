@@ -168,7 +168,7 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 			EditNode(o, a.VM.Node, func(kn *cluster.KubeNode) { kn.Ready, kn.Why = false, "its kubelet is silent" })
 		}
 		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
-		listVolumes(o, a.VM.Host)
+		lookForMaking(*d, o)
 		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
 		o.Facts.DropForgotten(a.VM.Node)
 	}

@@ -68,19 +68,35 @@ func takeDisks(o *cluster.Observed, host string, disks map[string]int64) {
 	o.Hosts[host] = h
 }
 
-// listVolumes takes the storages of a host, whose volumes are asked for when a VM is to
-// be made on it, to hold none, where it was not asked.
-func listVolumes(o *cluster.Observed, host string) {
-	h := o.Hosts[host]
-	storages := maps.Clone(h.Storages.Value)
-	for name, st := range storages {
-		if st.Volumes.Why == "" {
-			st.Volumes.Known = true
-			storages[name] = st
+// lookForMaking has the hosts looked at on which a VM is to be made now, as those are only then:
+// their storages are taken to hold nothing, and the image to be there if it was verified before,
+// as what an earlier VM was made from. What was looked at and not seen stays so.
+func lookForMaking(d cluster.Desired, o *cluster.Observed) {
+	for _, n := range d.Spec.Nodes {
+		if o.VMs[n.Name].Presence != cluster.Absent {
+			continue
 		}
+		h, there := o.Hosts[n.Placement.Pin]
+		if !there {
+			continue
+		}
+		if !h.Images.Known && h.Images.Why == "" {
+			images := map[string]int64{}
+			if pin, verified := o.Facts.Images[d.Image.Name]; verified {
+				images[d.Image.Name] = pin.Bytes
+			}
+			h.Images = cluster.Saw(images)
+		}
+		storages := maps.Clone(h.Storages.Value)
+		for name, st := range storages {
+			if st.Volumes.Why == "" {
+				st.Volumes.Known = true
+				storages[name] = st
+			}
+		}
+		h.Storages.Value = storages
+		o.Hosts[n.Placement.Pin] = h
 	}
-	h.Storages.Value = storages
-	o.Hosts[host] = h
 }
 
 // Clone copies the parts of an Observed that this room writes to.

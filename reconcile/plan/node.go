@@ -131,7 +131,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 		return
 	}
 	if !h.Images.Known {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.StorageUnknown, About: n.ImageDatastore, Message: fmt.Sprintf("cannot see the images on %s: %s", n.ImageDatastore, h.Images.Why), Within: seeWithin})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.StorageUnknown, About: n.ImageDatastore, Message: fmt.Sprintf("cannot see the images on %s: %s", n.ImageDatastore, cmp.Or(h.Images.Why, "they were not looked at yet")), Within: seeWithin})
 		return
 	}
 	size, ok := h.Images.Value[m.d.Image.Name]

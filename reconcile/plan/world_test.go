@@ -354,12 +354,18 @@ func (w *world) run(t *testing.T, line string) string {
 			w.o.ImageCached = cluster.Seen[bool]{}
 		case "cache-unknown":
 			w.o.ImageCached = cluster.Unseen[bool]("no space left on device")
+		case "not-looked-at": // no VM has to be made there
+			h := w.o.Hosts["pve1"]
+			h.Images = cluster.Seen[map[string]int64]{}
+			w.o.Hosts["pve1"] = h
 		case "unknown":
 			h := w.o.Hosts["pve1"]
 			h.Images = cluster.Unseen[map[string]int64]("596 broken pipe")
 			w.o.Hosts["pve1"] = h
 		case "verified":
 			w.o.Facts.Images = map[string]cluster.ImagePin{imageName: {Bytes: 200704}}
+		case "unverified":
+			w.o.Facts.Images = nil
 		case "pinned":
 			w.o.Facts.Images = map[string]cluster.ImagePin{imageName: {Bytes: 1}}
 		}

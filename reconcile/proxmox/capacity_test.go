@@ -54,7 +54,7 @@ func TestWhatIsTaken(t *testing.T) {
 					grown.Spec.Nodes = slices.Clone(one.Spec.Nodes)
 					grown.Spec.Nodes[0].Disks = slices.Clone(n.Disks)
 					change(&grown.Spec.Nodes[0])
-					if h := observe(c, grown).Hosts[testHost]; !h.Storages.Value["local-lvm"].Volumes.Known || h.Images.Known {
+					if h := observe(c, grown).Hosts[testHost]; !h.Storages.Value["local-lvm"].Volumes.Known || h.Images.Known || h.Images.Why != "" {
 						t.Errorf("while %s has to grow: %+v, images %v", what, h.Storages.Value["local-lvm"], h.Images)
 					}
 				}

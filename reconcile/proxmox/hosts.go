@@ -108,9 +108,7 @@ func (l *look) forMaking(h *cluster.Host) {
 	switch {
 	case !h.Known:
 		h.Images = cluster.Unseen[map[string]int64](h.Why)
-	case !making:
-		h.Images = cluster.Unseen[map[string]int64]("not looked at, because no vm has to be made there")
-	default:
+	case making: // else they are not looked at, without a reason
 		h.Images = l.images(h.Name, store)
 	}
 }
