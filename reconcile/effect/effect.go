@@ -129,7 +129,7 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		o.Machines[a.Node.Name] = m.WithoutStaged()
 		labelByTalos(o, drift.RepositoryNode(*d, a.Node))
 		if a.First {
-			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: o.Now.Add(-action.WatchedFor)})
+			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: o.Now})
 		}
 	case action.DrainNode:
 		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) {

@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // Settle lets the nodes and addons of a cluster come up by themselves as far as they
-// can: those that are to join do once etcd was founded. It reports whether anything
-// changed.
+// can: those that are to join do once etcd was founded, and meanwhile the first node with a
+// new machine config has been watched for as long as it has to be. It reports whether
+// anything changed.
 func Settle(d cluster.Desired, o *cluster.Observed, founded bool) bool {
 	changed := false
 	network := d.Spec.CNI != cluster.CNICilium || o.Releases.Value[string(cluster.CNICilium)].Status == "deployed"
@@ -59,6 +61,11 @@ func Settle(d cluster.Desired, o *cluster.Observed, founded bool) bool {
 				changed = true
 			}
 		}
+	}
+	if in, ok := o.Facts.Intent(cluster.IntendCanary); ok && o.Now.Sub(in.At) < action.WatchedFor {
+		in.At = o.Now.Add(-action.WatchedFor) // it has been watched long enough, as a boot takes
+		o.Facts.Intend(in)
+		changed = true
 	}
 	for name, p := range o.SystemPods.Value {
 		if network && p.DNS && !p.Ready && p.Failing+p.Unschedulable == "" {

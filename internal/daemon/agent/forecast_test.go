@@ -1,0 +1,99 @@
+package agent_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"testing/fstest"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// TestForecastIsWhatHappens: what `plan` shows of a push is what is begun after its approval, to
+// the end and in that order; and so is what `plan --dir` shows, where no node has to be asked what
+// its new machine config takes.
+func TestForecastIsWhatHappens(t *testing.T) {
+	patched := func(patch string) func(*testing.T, map[string][]byte) {
+		return func(t *testing.T, files map[string][]byte) {
+			changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\npatches: {all: [patches/all.yaml]}\n")
+			files["inventory/dev/patches/all.yaml"] = []byte(patch)
+		}
+	}
+	for what, c := range map[string]struct {
+		edit  func(*testing.T, map[string][]byte)
+		asked bool // what a config takes
+	}{
+		"a replacement": {edit: func(t *testing.T, files map[string][]byte) {
+			changed(t, files, "inventory/dev/nodes.yaml", "{name: dev-wk-1,", "{name: dev-wk-1, replace: now,")
+		}},
+		"a config that takes no reboot": {patched("machine: {sysctls: {vm.max_map_count: \"262144\"}}\n"), true},
+		"a config that takes a reboot":  {patched("machine: {env: {ROUND: \"1\"}}\n"), true},
+		"other sizes": {edit: func(t *testing.T, files map[string][]byte) {
+			files["inventory/dev/nodes.yaml"] = []byte(strings.ReplaceAll(string(files["inventory/dev/nodes.yaml"]), "cpu: 4", "cpu: 2"))
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				sz := size{ControlPlanes: 1, Workers: 2}
+				s := newSim(t, sz, lab.Config{})
+				defer s.Close()
+				s.Boot()
+				s.UntilReady(20 * time.Minute)
+				files, dir := sz.Files(), fstest.MapFS{}
+				c.edit(t, files)
+				changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "apply: approve\ncni: cilium\n")
+				for name, data := range files {
+					dir[name] = &fstest.MapFile{Data: data}
+				}
+				ofDir, err := s.Cluster().ForecastDir(t.Context(), dir)
+				if err != nil {
+					t.Fatal(err)
+				}
+				s.Push(files, what)
+				s.Until(time.Hour, "held", func(st cluster.Status) bool {
+					return (st.Reason == cluster.ChangeUnapproved || st.Reason == cluster.RemovalUnapproved) && st.Revision.Commit() == s.Head()
+				})
+				shown, err := s.Cluster().Forecast()
+				if err != nil || len(shown.Blocked)+len(shown.Waiting) > 0 {
+					t.Fatalf("%+v, %v", shown, err)
+				}
+				approved := time.Now().Add(-1)
+				must(s.Cluster().Approve(shown.Digest))
+				var begun []string
+				for last := approved; ; { // the status keeps the passes of a moment only
+					var ready bool
+					s.Until(2*time.Hour, "another pass", func(st cluster.Status) bool {
+						ready = st.Condition == cluster.Ready
+						return ready || len(st.Passes) > 0 && st.Passes[0].At.After(last)
+					})
+					passes := s.Status().Passes
+					for _, p := range slices.Backward(passes) {
+						if p.At.After(last) {
+							begun, last = append(begun, p.Started...), p.At
+						}
+					}
+					if ready || t.Failed() {
+						break
+					}
+				}
+				if want := textsOf(shown); !slices.Equal(begun, want) {
+					t.Errorf("begun:\n%s\nshown before:\n%s", strings.Join(begun, "\n"), strings.Join(want, "\n"))
+				}
+				if want := textsOf(ofDir); !c.asked && !slices.Equal(begun, want) {
+					t.Errorf("begun:\n%s\nshown of the directory before:\n%s", strings.Join(begun, "\n"), strings.Join(want, "\n"))
+				}
+				s.Halt()
+			})
+		})
+	}
+}
+
+func textsOf(f cluster.Forecast) (texts []string) {
+	for _, s := range f.Steps {
+		texts = append(texts, s.Text)
+	}
+	return texts
+}
