@@ -33,7 +33,7 @@ func (r *Reconciler) ForecastForget(node string) (cluster.Forecast, error) {
 	unfenced := plan.ForgetsUnfenced(v.desired, o, n)
 	o.Facts.Forget(cluster.Forgotten{Node: node, At: o.Now.UTC(), Unfenced: unfenced})
 	f := plan.Forecast(v.desired, o, r.c.Policy())
-	f.Notes, f.Unfenced = notes, unfenced
+	f.Notes, f.Unfenced = append(notes, f.Notes...), unfenced
 	if i := slices.IndexFunc(f.Blocked, func(b cluster.Block) bool { return b.Subject == node }); i >= 0 && !slices.ContainsFunc(f.Steps, func(s cluster.Step) bool { return s.Subject == node }) {
 		b := f.Blocked[i]
 		return cluster.Forecast{}, cluster.WithReason(b.Reason, fault.WithHint(fmt.Errorf("forget %s: %s", node, b.Message), b.Hint))

@@ -1,6 +1,9 @@
 package terminal
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
@@ -21,12 +24,7 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 		}
 		p.Printf("  nothing to do%s\n", why)
 	}
-	first := func(w cluster.Wait) bool { return w.Reason == cluster.WaitingForWindow }
-	for _, w := range f.Waiting {
-		if first(w) {
-			p.Printf("  %s: %s\n", w.Subject, w.Message)
-		}
-	}
+	held, ends := heldSteps(f)
 	for i, s := range f.Steps {
 		mark := " "
 		if s.Destructive {
@@ -35,11 +33,18 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 			mark = "~"
 		}
 		p.Printf("%s %3d. %s\n", mark, i+1, s.Text)
-	}
-	for _, w := range f.Waiting {
-		if !first(w) {
-			p.Printf("  then waits for %s: %s\n", w.Subject, w.Message)
+		if w, waits := held[i]; waits {
+			p.Printf("       %s\n", strings.TrimSuffix(w.Message, ": "+s.Text))
+			p.printHint("       ", w.Hint)
 		}
+	}
+	then := "then "
+	if len(f.Steps) == 0 {
+		then = ""
+	}
+	for _, w := range ends {
+		p.Printf("  %swaits for %s: %s\n", then, w.Subject, w.Message)
+		p.printHint("    ", w.Hint)
 	}
 	p.printBlocks(f.Blocked)
 	destructive, reboots := 0, 0
@@ -59,5 +64,27 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 		p.Printf("waits for approval once it is pushed\n")
 	case f.Unapproved:
 		p.Printf("waits for approval: `talos-agent approve %s %.12s`\n", f.Cluster, f.Digest)
+	}
+}
+
+// heldSteps are the waits for a window that hold steps, by the index of the first step of each,
+// and the waits that nothing comes after.
+func heldSteps(f cluster.Forecast) (held map[int]cluster.Wait, ends []cluster.Wait) {
+	held = map[int]cluster.Wait{}
+	for _, w := range f.Waiting {
+		i := slices.IndexFunc(f.Steps, func(s cluster.Step) bool { return s.Subject == w.Subject && string(s.Action) == w.About })
+		if _, taken := held[i]; w.Reason == cluster.WaitingForWindow && i >= 0 && !taken {
+			held[i] = w
+		} else {
+			ends = append(ends, w)
+		}
+	}
+	return held, ends
+}
+
+// printHint prints what to do, where there is something.
+func (p Printer) printHint(indent, hint string) {
+	if hint != "" {
+		p.Printf("%s-> %s\n", indent, hint)
 	}
 }

@@ -25,6 +25,30 @@ func TestForecastOutput(t *testing.T) {
 	}
 }
 
+// TestForecastShowsWhatHoldsSteps: a step that waits for a window shows that, with what it lacks
+// besides; what nothing comes after is at the end, with its hint.
+func TestForecastShowsWhatHoldsSteps(t *testing.T) {
+	drain := func(node string) cluster.Step {
+		return cluster.Step{Action: cluster.DrainNode, Subject: node, Text: "drain " + node}
+	}
+	wait := func(node string) cluster.Wait {
+		return cluster.Wait{Subject: node, Reason: cluster.WaitingForWindow, About: "drain node", Message: "waits for its window: drain " + node, Hint: "the host has one, too"}
+	}
+	cordoned := cluster.Wait{Subject: "wk-3", Reason: cluster.NodeCordoned, Message: "somebody cordoned it", Hint: "uncordon it"}
+	for want, f := range map[string]cluster.Forecast{
+		"dev at \n    1. drain wk-1\n       waits for its window\n       -> the host has one, too\n    2. drain wk-2\n       waits for its window\n       -> the host has one, too\n" +
+			"  then waits for wk-3: somebody cordoned it\n    -> uncordon it\n2 steps, 0 destructive, 0 reboots\n": {Steps: []cluster.Step{drain("wk-1"), drain("wk-2")}, Waiting: []cluster.Wait{wait("wk-1"), wait("wk-2"), cordoned}},
+		"dev at \n  waits for wk-3: somebody cordoned it\n    -> uncordon it\n": {Waiting: []cluster.Wait{cordoned}},
+	} {
+		var out bytes.Buffer
+		f.Cluster = "dev"
+		Printer{w: &out}.PrintForecast(f)
+		if out.String() != want {
+			t.Errorf("printed\n%s\nwant\n%s", &out, want)
+		}
+	}
+}
+
 // TestColumns: a row whose last cells are empty does not shift the rows below.
 func TestColumns(t *testing.T) {
 	var out bytes.Buffer

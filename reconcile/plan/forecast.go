@@ -23,7 +23,7 @@ const maxRounds = 200
 // actions, until nothing is left to do or only a person can go on. What it
 // returns is everything that is going to happen, in order: one planner, no
 // second opinion. What waits for approval is in it as if it were approved, and what waits
-// for a window as if that were open. Under a policy that is not known it is what would
+// for a window as if that were open, each with its wait. Under a policy that is not known it is what would
 // happen if the rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
 	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: readiness.Warnings(d, o)}
@@ -35,19 +35,20 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 	o.Running, o.Backoffs = nil, nil
 	o.Facts.Drop(cluster.IntendWatch)
 
-	now := decide(d, o, p)
-	for _, w := range now.Waiting {
-		if w.Reason == cluster.WaitingForWindow {
-			f.Waiting = append(f.Waiting, w)
-		}
-	}
-	d.Spec.Window, p.Window = cluster.Window{}, cluster.Window{}
-	if f.Unapproved = awaitsApproval(now); f.Unapproved {
+	window, hosts := d.Spec.Window, p.Window
+	_, fewer := bounds.MaxUnavailable(d.Spec, p)
+	if f.Unapproved = awaitsApproval(decide(d, o, p)); f.Unapproved {
 		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: d.Repository().Revision, VMs: Deletions(d, o)})
 	}
 	var last Plan
 	for round := 1; round <= maxRounds; round++ {
+		d.Spec.Window, p.Window = window, hosts
+		addWindowWaits(&f, d, o, p)
+		d.Spec.Window, p.Window = cluster.Window{}, cluster.Window{}
 		last = decide(d, o, p)
+		if fewer != "" && len(f.Notes) == 0 && slices.ContainsFunc(last.Waiting, func(w cluster.Wait) bool { return w.Hint == fewer }) {
+			f.Notes = append(f.Notes, fewer)
+		}
 		for _, a := range last.Actions {
 			step := a.Info().Step()
 			step.Round = round
@@ -69,6 +70,20 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 	f.Unapproved = len(f.Changes) > 0 // else nothing that is known goes on when it is approved
 	f.Digest = digest(f)
 	return f
+}
+
+// addWindowWaits adds what would wait for a window now to a forecast, unless an earlier round has
+// it: there may be several turns, and each waits by itself.
+func addWindowWaits(f *cluster.Forecast, d cluster.Desired, o cluster.Observed, p cluster.Policy) {
+	if d.Spec.Window.Zone == nil && p.Window.Zone == nil {
+		return
+	}
+	for _, w := range decide(d, o, p).Waiting {
+		same := func(other cluster.Wait) bool { return other.Key() == w.Key() }
+		if w.Reason == cluster.WaitingForWindow && !slices.ContainsFunc(f.Waiting, same) {
+			f.Waiting = append(f.Waiting, w)
+		}
+	}
 }
 
 // digest identifies the steps by what they do. Their sentences are no part of it:

@@ -934,6 +934,9 @@ func (w *world) run(t *testing.T, line string) string {
 	case "forecast":
 		fc := Forecast(w.d, w.o, w.p)
 		var b strings.Builder
+		for _, note := range fc.Notes {
+			fmt.Fprintf(&b, "note %s\n", note)
+		}
 		for _, s := range fc.Steps {
 			fmt.Fprintf(&b, "%d %s\n", s.Round, s.Text)
 		}
