@@ -71,8 +71,11 @@ root) what would happen if a local directory were pushed: the same planner that
 acts, run forward. Steps that destroy something are marked with "-", those that
 take a node down to change it with "~".
 
+What waits for approval, or for a window, counts as any other step.
+
 Exit codes: 0 nothing to do; 10 there are changes; 11 there are destructive
-ones; 1 the inventory is invalid or a person must act first.`,
+ones; 1 the inventory is invalid, or nothing can be done before a person acts or
+what is waited for has come.`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: clusterNames,
 	}
@@ -118,7 +121,7 @@ ones; 1 the inventory is invalid or a person must act first.`,
 
 func planCode(f cluster.Forecast) int {
 	switch {
-	case f.Problems.HasErrors() || len(f.Blocked) > 0 && len(f.Steps) == 0:
+	case f.Problems.HasErrors() || len(f.Steps) == 0 && len(f.Blocked)+len(f.Waiting) > 0:
 		return exitFailed
 	case f.Destructive():
 		return exitDestructive

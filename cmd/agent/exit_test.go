@@ -37,6 +37,31 @@ func TestExitCode(t *testing.T) {
 	}
 }
 
+// TestPlanCode: nothing to do is not the same as nothing that can be done; and a step that waits,
+// for an approval or a window, is to be done all the same.
+func TestPlanCode(t *testing.T) {
+	step, removal := cluster.Step{Action: cluster.DrainNode}, cluster.Step{Action: cluster.DeleteVM, Destructive: true}
+	wait, block := []cluster.Wait{{Reason: cluster.NodeCordoned}}, []cluster.Block{{Reason: cluster.NodeLocked}}
+	for what, c := range map[string]struct {
+		f    cluster.Forecast
+		want int
+	}{
+		"it is as it should be":                {cluster.Forecast{}, exitOK},
+		"it is, with a warning":                {cluster.Forecast{Problems: cluster.Problems{{Severity: cluster.Warning}}}, exitOK},
+		"the inventory is invalid":             {cluster.Forecast{Problems: cluster.Problems{{Severity: cluster.Error}}, Steps: []cluster.Step{step}}, exitFailed},
+		"a person has to push something else":  {cluster.Forecast{Blocked: block}, exitFailed},
+		"a person has to uncordon a node":      {cluster.Forecast{Waiting: wait}, exitFailed},
+		"one node is blocked, another changes": {cluster.Forecast{Blocked: block, Waiting: wait, Steps: []cluster.Step{step}}, exitChanges},
+		"a change waits for its window":        {cluster.Forecast{Waiting: []cluster.Wait{{Reason: cluster.WaitingForWindow}}, Steps: []cluster.Step{step}}, exitChanges},
+		"a change waits for approval":          {cluster.Forecast{Unapproved: true, Steps: []cluster.Step{step}}, exitChanges},
+		"a removal waits for approval":         {cluster.Forecast{Unapproved: true, Steps: []cluster.Step{step, removal}}, exitDestructive},
+	} {
+		if got := planCode(c.f); got != c.want {
+			t.Errorf("%s: %d, want %d", what, got, c.want)
+		}
+	}
+}
+
 // TestCureOfAHostThatIsNotSetUp: starting the unit would do nothing, and init is
 // the cure; not for a daemon that somebody named.
 func TestCureOfAHostThatIsNotSetUp(t *testing.T) {
