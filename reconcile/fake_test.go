@@ -494,6 +494,10 @@ func (f *fake) CachedCharts(cluster.Desired, cluster.Facts) map[string]cluster.S
 	return map[string]cluster.Seen[cluster.Fetched]{}
 }
 
+func (f *fake) MadeOf(context.Context, cluster.Desired, cluster.Addon) (cluster.Installed, error) {
+	return cluster.Installed{}, errors.New("nothing is installed")
+}
+
 func (f *fake) Install(ctx context.Context, _ cluster.Desired, a cluster.Addon, _ string) error {
 	return f.act(ctx, "install", a.Name)
 }

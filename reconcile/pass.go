@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -433,8 +434,36 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 	warnings := d.Warnings
 	d = r.keepRunning(ctx, d, o)
 	o.ImageCached, o.Charts = r.c.Images.Cached(d, facts), r.c.Releases.CachedCharts(d, facts)
+	notes := r.compareReleases(ctx, d, &o)
 	f := plan.Forecast(d, o, r.c.Policy())
+	f.Notes = append(f.Notes, notes...)
 	f.Digest = "" // only what was pushed can be approved
 	f.Problems = slices.Concat(warnings, problems, f.Problems)
 	return f, nil
+}
+
+// mostWords bounds what is shown of what somebody else has written, in bytes.
+const mostWords = 400
+
+// compareReleases reads what the releases were made of that are to become something else, as an
+// observer does for what was pushed, and returns what could not be read.
+func (r *Reconciler) compareReleases(ctx context.Context, d cluster.Desired, o *cluster.Observed) (unread []string) {
+	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
+	defer cancel()
+	o.Releases.Value = maps.Clone(o.Releases.Value)
+	for _, a := range d.Spec.Addons {
+		rel, chart := o.Releases.Value[a.Name], o.Charts[a.Name]
+		if !o.IsOurs(a) {
+			continue
+		}
+		if rel.Version, rel.OtherValues = "", ""; rel.Edited || !chart.Known || rel.Digest != chart.Value.Release {
+			if made, err := r.c.Releases.MadeOf(ctx, r.view.Load().desired, a); err != nil {
+				unread = append(unread, fmt.Sprintf("what changes of addon %s is not known: %v", a.Name, err))
+			} else {
+				rel.Version, rel.OtherValues = made.Version, text.Sanitize(made.OtherPaths(a.Values), mostWords)
+			}
+		}
+		o.Releases.Value[a.Name] = rel
+	}
+	return unread
 }

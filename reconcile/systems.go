@@ -155,6 +155,9 @@ type Releases interface {
 	FetchChart(ctx context.Context, a cluster.Addon, pin string) (digest string, err error)
 	// CachedCharts reports which charts of an inventory are in the cache, by addon.
 	CachedCharts(d cluster.Desired, facts cluster.Facts) map[string]cluster.Seen[cluster.Fetched]
+	// MadeOf reads the version of the chart and the values that the newest revision of an
+	// addon's release was made of. No error quotes a value.
+	MadeOf(ctx context.Context, d cluster.Desired, a cluster.Addon) (cluster.Installed, error)
 	// Install installs, upgrades or recovers a release. It returns when the
 	// objects are written; whether they become ready is observed later.
 	Install(ctx context.Context, d cluster.Desired, a cluster.Addon, digest string) error

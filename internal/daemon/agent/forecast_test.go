@@ -91,6 +91,38 @@ func TestForecastIsWhatHappens(t *testing.T) {
 	}
 }
 
+// TestForecastOfAddons: what `plan --dir` shows of an upgrade is why there is one, as it is shown
+// when that is pushed, also of a chart that was not fetched.
+func TestForecastOfAddons(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		for want, edit := range map[string]func(map[string][]byte){
+			"": func(map[string][]byte) {},
+			"upgrade addon podinfo in apps: color of its values": func(files map[string][]byte) {
+				files["inventory/dev/addons/podinfo.yaml"] = append(files["inventory/dev/addons/podinfo.yaml"], "values: {color: blue}\n"...)
+			},
+			"fetch chart https://charts.example.org/podinfo-6.9.1 for addon podinfo\nupgrade addon podinfo in apps: chart version from 6.9.0 to 6.9.1": func(files map[string][]byte) {
+				changed(t, files, "inventory/dev/addons/podinfo.yaml", "6.9.0", "6.9.1")
+			},
+		} {
+			files, dir := sz.Files(), fstest.MapFS{}
+			edit(files)
+			for name, data := range files {
+				dir[name] = &fstest.MapFile{Data: data}
+			}
+			f, err := s.Cluster().ForecastDir(t.Context(), dir)
+			if got := strings.Join(textsOf(f), "\n"); err != nil || got != want || len(f.Notes) > 0 {
+				t.Errorf("shown:\n%s\nwant:\n%s\n%v %v", got, want, f.Notes, err)
+			}
+		}
+		s.Halt()
+	})
+}
+
 func textsOf(f cluster.Forecast) (texts []string) {
 	for _, s := range f.Steps {
 		texts = append(texts, s.Text)
