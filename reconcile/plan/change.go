@@ -27,10 +27,10 @@ func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 
 // planMeta gives the Node object of a node that is Ready the labels, taints and annotations
 // of the inventory. Talos brings labels and taints, too, when its config changes; who comes
-// second finds nothing to do.
+// second finds nothing to do. Those of a node that keeps another role are of that.
 func (m *planner) planMeta(n cluster.Node) {
 	kn, there := m.o.Nodes.Value[n.Name]
-	if m.plan.Phases[n.Name] != cluster.PhaseReady || !there {
+	if m.plan.Phases[n.Name] != cluster.PhaseReady || !there || slices.Contains(m.reassigned, n.Name) {
 		return
 	}
 	a := action.LabelNode{Node: drift.RepositoryNode(m.d, n)}
@@ -62,9 +62,10 @@ func (m *planner) planMeta(n cluster.Node) {
 }
 
 // planVM corrects the VM of a node as it is, and reports what is not corrected. It
-// returns whether something is to be corrected now.
+// returns whether something is to be corrected now. What the inventory has of a node that keeps
+// another role is not for its VM.
 func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
-	if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Deleting {
+	if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Deleting || slices.Contains(m.reassigned, n.Name) {
 		return false
 	}
 	var now []drift.Drift

@@ -38,6 +38,7 @@ func TestNodesKeepTheirRole(t *testing.T) {
 		n := at(c.node)
 		was := n.Role
 		n.Role, n.Replace = c.role, c.replace
+		n.Tags, n.Labels = []string{string(c.role)}, map[string]string{"of": string(c.role)} // the other list has others
 		w.d.Configs[c.node] = cluster.Config{Digest: "new", Summary: cluster.ConfigSummary{Role: c.role}}
 		mach := w.o.Machines[c.node]
 		mach.Change, mach.Summary = &cluster.Change{For: "new", Reboots: true}, cluster.ConfigSummary{Role: was}
@@ -56,7 +57,7 @@ func TestNodesKeepTheirRole(t *testing.T) {
 			t.Errorf("%+v: wk-2 does not wait: %v", c, p.Waiting)
 		}
 		for _, a := range p.Actions {
-			if i := a.Info(); i.Disrupts || i.Destructive || i.Kind == cluster.ChangeConfig || i.Kind == cluster.DropConfig {
+			if i := a.Info(); i.Disrupts || i.Destructive || i.Kind == cluster.ChangeConfig || i.Kind == cluster.DropConfig || i.Node == c.node {
 				t.Errorf("%+v: %s", c, i.Text)
 			}
 		}
