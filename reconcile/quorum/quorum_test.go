@@ -272,8 +272,12 @@ func TestWayOutOfQuorum(t *testing.T) {
 	}{
 		{with(func(*cluster.Observed) {}), "no member is down, and an etcd of 2 can spare none: add a control plane", true, "a pair"},
 		{with(func(*cluster.Observed) {}).Down("cp-2"), "bring cp-2 back: `talos-agent status dev` shows", false, "one goes down"},
-		{with(func(o *cluster.Observed) { o.Members = cluster.Saw(append(slices.Clone(members), cluster.Member{ID: 10, Name: "cp-3"})) }), "bring cp-3 back", false, "one is down"},
-		{with(func(o *cluster.Observed) { o.Members = cluster.Saw(append(slices.Clone(members), cluster.Member{ID: 10})) }), "bring 000000000000000a back", false, "one has no name"},
+		{with(func(o *cluster.Observed) {
+			o.Members = cluster.Saw(append(slices.Clone(members), cluster.Member{ID: 10, Name: "cp-3"}))
+		}), "bring cp-3 back", false, "one is down"},
+		{with(func(o *cluster.Observed) {
+			o.Members = cluster.Saw(append(slices.Clone(members), cluster.Member{ID: 10}))
+		}), "bring 000000000000000a back", false, "one has no name"},
 		{with(func(o *cluster.Observed) {
 			o.Members = cluster.Saw(append(slices.Clone(members), cluster.Member{ID: 10, Name: "cp-3", Learner: true}))
 		}), "has become a voter", false, "one joins"},
