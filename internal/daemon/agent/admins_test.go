@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -174,6 +175,16 @@ func (l *life) helpOut() {
 			l.plan("somebody restarts %s", w.Subject)
 			l.guard.touch(w.Subject)
 			_ = l.Lab.Talos.Reboot(l.vmidOf(w.Subject))
+		}
+	}
+	for _, b := range st.Blocked { // Talos makes no voter of it, and nobody else can
+		if b.Reason == cluster.EtcdMemberStuck && !l.stuck[b.About] && st.Revision.Commit() == l.Head() {
+			l.stuck[b.About] = true
+			l.plan("%s gets a new machine: %s", b.Subject, b.Message)
+			l.guard.permit(b.Subject)
+			l.permitNew(b.Subject)
+			l.wishes.tokens[b.Subject] = fmt.Sprintf("t%d", len(l.plans))
+			l.ask("a new machine for a learner")
 		}
 	}
 	tried := slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {

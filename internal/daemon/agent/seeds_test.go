@@ -103,6 +103,7 @@ type life struct {
 	theme       func(target)     // what happens more often than else; nil: nothing
 	grown       bool             // the chaos begins when the cluster is there
 	pushes      int              // that change nothing, in the end
+	stuck       map[string]bool  // learners that got a new machine, by id
 	shown       cluster.Forecast // a plan that was shown
 	planesLeave bool             // a control plane is to leave, or was lost
 	undo        []func() bool    // what people do to clean up after themselves
@@ -110,7 +111,7 @@ type life struct {
 }
 
 func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
-	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, asked: map[string]size{}}
+	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, stuck: map[string]bool{}, asked: map[string]size{}}
 	l.size = []size{{ControlPlanes: 1, Workers: 1}, {ControlPlanes: 1, Workers: 2}, {ControlPlanes: 1, Workers: 3}, {ControlPlanes: 3, Workers: 1}, {ControlPlanes: 3, Workers: 3}}[l.rnd.IntN(5)]
 	c := lab.Config{Flavour: []string{"9.2", "9.2", "8.4"}[l.rnd.IntN(3)], Latency: l.latencies()}
 	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
