@@ -115,7 +115,11 @@ func (f *fake) Recall(_ context.Context, revision cluster.Revision) (Fetched, er
 	if f.forgot {
 		return Fetched{}, errors.New("object not found")
 	}
-	return Fetched{Revision: revision, Removed: f.removed, Snapshot: cluster.Snapshot{Revision: revision, Spec: f.spec, Bundle: cluster.SecretString("x")}}, nil
+	spec := f.spec
+	if was, ok := f.before[revision]; ok {
+		spec = was
+	}
+	return Fetched{Revision: revision, Removed: f.removed, Snapshot: cluster.Snapshot{Revision: revision, Spec: spec, Bundle: cluster.SecretString("x")}}, nil
 }
 
 func (f *fake) Descends(_ context.Context, head, ancestor cluster.Revision) (bool, error) {
@@ -147,6 +151,9 @@ func (f *fake) Desired(snap cluster.Snapshot, _ cluster.Facts, _ time.Time) (clu
 	d := cluster.Desired{Snapshot: snap, Schematic: "abc", Image: cluster.Image{Name: "talos.qcow2"}, Configs: map[string]cluster.Config{}, Fingerprint: "keys"}
 	for _, n := range snap.Spec.Nodes {
 		d.Configs[n.Name] = cluster.Config{Digest: fmt.Sprint(n.Name, snap.Spec.Versions)}
+		if pods := snap.Spec.Network.PodCIDR; pods.IsValid() {
+			d.Configs[n.Name] = cluster.Config{Digest: fmt.Sprint(n.Name, snap.Spec.Versions, pods), Summary: cluster.ConfigSummary{Cluster: snap.Spec.Name, Pods: pods.String()}}
+		}
 		for _, p := range n.Patches {
 			d.Configs[n.Name] = cluster.Config{Digest: d.Configs[n.Name].Digest + p.Document.RevealString()}
 		}
@@ -399,7 +406,7 @@ func (f fakeMachines) Change(ctx context.Context, _ cluster.Desired, n cluster.N
 		if stage {
 			f.staged[n.Name] = cfg.Digest
 		} else {
-			m.ConfigDigest = cfg.Digest
+			m.ConfigDigest, m.Summary = cfg.Digest, cfg.Summary
 		}
 		f.machines[n.Name] = m
 	})
@@ -472,7 +479,7 @@ func (f *fake) Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg
 	}
 	f.set(func() {
 		f.kubelets[n.Name] = d.Spec.Versions.Kubernetes
-		f.machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: cfg.Digest, BootID: "boot-1",
+		f.machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: cfg.Digest, Summary: cfg.Summary, BootID: "boot-1",
 			Services: map[string]cluster.Service{"etcd": {State: "Preparing"}}}
 	})
 	return nil

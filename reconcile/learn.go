@@ -44,7 +44,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		after.Intend(in)
 		after.Lost = false
 	}
-	if last := r.memo.last; last != nil && r.memo.refused == nil && !r.memo.problems.HasErrors() {
+	if last := r.memo.last; last != nil && r.memo.refused == nil && !r.memo.problems.HasErrors() && !r.memo.unproven {
 		after.Applied = last.Revision
 	}
 	if nothingOfOurs(*o) && leftover.SeesAllVMs(*o) && !after.BootstrapSent() {

@@ -96,27 +96,53 @@ func (r *Reconciler) pass(ctx context.Context) {
 }
 
 // renderInForce renders what is in force: the newest revision, or the last good one
-// while that is invalid, refused or cannot be fetched; after a restart it is recalled.
-// Without one, and where the cluster was removed from the repository, it renders what
-// there is to look at, and nothing is done about it.
+// while that is invalid, refused or cannot be fetched, or changes what the cluster keeps;
+// after a restart it is recalled. Without one, and where the cluster was removed from the
+// repository, it renders what there is to look at, and nothing is done about it. What changes
+// what the cluster keeps is in force where nothing better is known: the planner refuses that.
 func (r *Reconciler) renderInForce(ctx context.Context, facts cluster.Facts, now time.Time) (d cluster.Desired, inForce bool) {
 	m := &r.memo
+	if m.fixedReason != "" {
+		m.fixedReason, m.problems = "", m.last.Problems
+	}
+	m.unproven = false
+	var fixed fixedChange
 	if m.last != nil {
-		newest, problems := r.desire(m.last.Snapshot, facts, now)
-		if !problems.HasErrors() {
-			m.good = m.last
-			return newest, !m.removed
+		// Rendered by turns, what has other keys and what is in force would have new
+		// credentials made in every pass.
+		if fixed = m.fixed[keyOfFixed(m.last, facts)]; len(fixed.problems) == 0 {
+			newest, problems := r.desire(m.last.Snapshot, facts, now)
+			if !problems.HasErrors() {
+				fixed = r.findFixed(ctx, m.last, newest, facts, now)
+			}
+			if !problems.HasErrors() && len(fixed.problems) == 0 {
+				m.good = m.last
+				return newest, !m.removed
+			}
+			if d = newest; problems.HasErrors() {
+				m.problems = problems
+			}
 		}
-		m.problems, d = problems, newest
 	}
 	if m.good == nil {
 		r.recall(ctx, facts.Applied, now)
 	}
 	if m.good != nil && m.good != m.last {
 		old, problems := r.desire(m.good.Snapshot, facts, now)
-		if !problems.HasErrors() {
+		if !problems.HasErrors() && (len(fixed.problems) == 0 || len(r.findFixed(ctx, m.good, old, facts, now).problems) == 0) {
+			if len(fixed.problems) > 0 && !m.problems.HasErrors() {
+				m.problems, m.fixedReason = fixed.problems, fixed.reason
+			}
 			return old, !m.removed
 		}
+	}
+	if len(fixed.problems) > 0 {
+		// A revision that could not be recalled may be good: this one is not noted as applied.
+		m.unproven = facts.Applied != "" && facts.Applied != m.last.Revision && facts.Applied != m.recalled
+		if d, _ = r.desire(m.last.Snapshot, facts, now); !m.unproven {
+			m.good = m.last
+		}
+		return d, !m.removed
 	}
 	if d.Spec.Name == "" && m.shown != nil {
 		d, _ = r.desire(m.shown.Snapshot, facts, now)
@@ -174,6 +200,12 @@ func (r *Reconciler) findRefusal() *refusal {
 	if m.removed && !r.c.Journal.Fresh() {
 		return &refusal{revision: m.seen, block: cluster.Block{Subject: r.c.Cluster, Reason: cluster.ClusterRemoved, Message: "the cluster is no longer in the repository, and something of it is left",
 			Hint: fmt.Sprintf("bring its folder back, or `talos-agent destroy %s`", r.c.Cluster)}}
+	}
+	if p, ok := m.problems.FirstError(); ok && m.fixedReason != "" {
+		b := cluster.Block{Subject: r.c.Cluster, Reason: m.fixedReason, About: m.problems.Place(), Hint: p.Hint}
+		p.Hint = ""
+		b.Message = "the revision is refused: " + p.String()
+		return &refusal{revision: m.seen, block: b}
 	}
 	if p, ok := m.problems.FirstError(); ok {
 		hint := "`talos-agent validate` in a clone of the repository lists everything that is wrong; fix it and push"
@@ -239,7 +271,7 @@ func (r *Reconciler) readSource(ctx context.Context) {
 		m.seen = f.Revision
 	}
 	m.subject = f.Subject
-	m.problems, m.removed = f.Problems, f.Removed
+	m.problems, m.fixedReason, m.removed = f.Problems, "", f.Removed
 	if f.Problems.HasErrors() {
 		r.logProblems(f)
 		return

@@ -336,9 +336,13 @@ type memo struct {
 	unwritten string // why the journal could not be written, as it was logged
 	refused   *refusal
 	problems  cluster.Problems // of the newest revision
-	seen      cluster.Revision // newest revision, valid or not
-	subject   string           // of its commit
-	fetched   time.Time        // when the source looked for it
+	// fixedReason is set when the problems are that it changes what the cluster keeps.
+	fixedReason cluster.Reason
+	fixed       map[fixedKey]fixedChange // what was found of revisions
+	unproven    bool                     // what is in force may change that, and is not noted as applied
+	seen        cluster.Revision         // newest revision, valid or not
+	subject     string                   // of its commit
+	fetched     time.Time                // when the source looked for it
 
 	removing []cluster.Node                         // leftover.RemovedNodes
 	silent   []string                               // nodes whose machines did not answer
@@ -376,7 +380,7 @@ type refusal struct {
 }
 
 func newMemo() memo {
-	return memo{waits: map[cluster.Key]time.Time{}, phases: map[string]stamp{}, passing: map[string]stamp{}, addons: map[string]stamp{}}
+	return memo{waits: map[cluster.Key]time.Time{}, phases: map[string]stamp{}, passing: map[string]stamp{}, addons: map[string]stamp{}, fixed: map[fixedKey]fixedChange{}}
 }
 
 // waitFor waits for a group, but no longer than d.

@@ -58,6 +58,17 @@ var Keys = sync.OnceValue(func() (k KeySet) {
 	return k
 })
 
+// OtherSecrets is a secrets.sops.yaml that the same key opens, with the keys of another cluster.
+func OtherSecrets() []byte {
+	bundle, err := machineconfig.NewBundle("v1.13", time.Now())
+	must(err)
+	id, err := age.ParseX25519Identity(strings.TrimSpace(string(Keys().AgeKey)))
+	must(err)
+	out, err := secrets.Encrypt(bundle, []string{id.Recipient().String()})
+	must(err)
+	return out
+}
+
 func must(err error) {
 	if err != nil {
 		panic(err)
