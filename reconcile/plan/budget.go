@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -85,6 +86,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		if n.Role == cluster.Worker {
 			w.Hint = m.fewer
 		}
+		w.Hint = cmp.Or(m.stopHint(i, n), w.Hint)
 		if m.o.Nodes.Value[n.Name].Turn != "" { // it is out of service meanwhile
 			w.Within, w.Hint = joinWithin, "it is drained, and goes on when those are back: `talos-agent status "+m.d.Spec.Name+"` shows what they lack"
 		}
@@ -92,12 +94,21 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		return false
 	}
 	if why := m.quorumLoss(i, n, stays); why != "" {
-		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForQuorum, About: string(i.Kind), Message: string(i.Kind) + ": waits for etcd: " + why, Within: etcdWithin, Hint: m.etcd.WayOut(m.d.Spec.Name)})
+		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForQuorum, About: string(i.Kind), Message: string(i.Kind) + ": waits for etcd: " + why, Within: etcdWithin, Hint: cmp.Or(m.stopHint(i, n), m.etcd.WayOut(m.d.Spec.Name))})
 		return false
 	}
 	m.budgets[n.Role] = m.budgets[n.Role].spent(n.Name)
 	m.etcd = m.etcd.Down(n.Name)
 	return true
+}
+
+// stopHint is the way to have the VM of a node that is not reached changed all the same; "" : it is
+// reached, or something else is to be done.
+func (m *planner) stopHint(i action.Info, n cluster.Node) string {
+	if i.Kind != cluster.ChangeVM || m.o.Machines[n.Name].Reach == cluster.Configured {
+		return ""
+	}
+	return fmt.Sprintf("if its network keeps it from working: `qm shutdown %d` on %s, or `qm stop %[1]d` where it does not obey; a vm that is stopped is changed at once, and started then", n.VMID, m.o.VMs[n.Name].Carrier(n))
 }
 
 // removedNode is a node that the inventory does not have. One of which nothing is known

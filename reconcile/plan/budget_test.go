@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -251,6 +252,36 @@ func TestNodeOfNobodyCountsForEtcd(t *testing.T) {
 		m.do(disrupt{cluster.Node{Name: name}})
 		if len(m.plan.Actions) > 0 {
 			t.Errorf("%s goes down beside cp-2, which is silent", name)
+		}
+	}
+}
+
+// TestHintOfANetworkThatIsNotChanged: where the network of a control plane that does not answer may
+// not be changed while its VM runs, a person is shown that a VM that is stopped is changed at once.
+func TestHintOfANetworkThatIsNotChanged(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		before []string
+		reason cluster.Reason
+	}{
+		{"others are down", []string{"silent 1m cp-1 cp-2", "asked 1"}, cluster.WaitingForBudget},
+		{"not all of etcd is seen", []string{"silent 1m cp-1", "asked 2"}, cluster.WaitingForQuorum},
+		{"the window is closed", []string{"facts was-ready", "settled", "window cluster mon 00:00 05:00 UTC", "silent 1m cp-1", "asked 2"}, cluster.WaitingForWindow},
+	} {
+		w := &world{}
+		for _, line := range append(append([]string{"made cps=3 workers=1"}, c.before...), "vlan 7") {
+			w.run(t, line)
+		}
+		found := slices.ContainsFunc(Make(w.d, w.o, w.p).Waiting, func(got cluster.Wait) bool {
+			return got.Subject == "cp-1" && got.Reason == c.reason && strings.Contains(got.Hint, "`qm shutdown 411` on pve1") && strings.Contains(got.Hint, "a vm that is stopped is changed at once")
+		})
+		if !found {
+			t.Errorf("%s: %+v", c.what, Make(w.d, w.o, w.p).Waiting)
+		}
+		w.run(t, "vm cp-1 stopped")
+		w.run(t, "edit cp-1 vlan=0")
+		if p := Make(w.d, w.o, w.p); !slices.ContainsFunc(p.Actions, func(a action.Action) bool { return a.Info().Kind == cluster.ChangeVM && a.Info().Node == "cp-1" }) {
+			t.Errorf("%s, and it is stopped: %s", c.what, p)
 		}
 	}
 }

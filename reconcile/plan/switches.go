@@ -1,6 +1,7 @@
 package plan
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -179,9 +180,9 @@ func (m *planner) holdByWindow(i action.Info) bool {
 	if ever && !opens.After(m.o.Now) {
 		return false
 	}
-	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForWindow, About: string(i.Kind)}
+	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForWindow, About: string(i.Kind), Hint: m.stopHint(i, n)}
 	if w.Message = "waits for its window, which opens at " + text.Moment(opens); m.p.Window.Zone != nil {
-		w.Hint = "the host's policy has one, too (" + m.p.Line("window") + ")"
+		w.Hint = cmp.Or(w.Hint, "the host's policy has one, too ("+m.p.Line("window")+")")
 	}
 	if !ever {
 		w.Message, w.Hint = "waits for a window that never opens", fmt.Sprintf("the cluster's (%s) and that of the host's policy (%s, %s) are never open together", m.d.Spec.Window, m.p.Window, m.p.Line("window"))
