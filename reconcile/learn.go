@@ -237,6 +237,7 @@ func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 		}
 	}
 	r.memo.lost = keepSince(r.memo.lost, leftover.LostMembers(*d, *o), o.Now)
+	r.memo.evicted = keepSince(r.memo.evicted, leftover.EvictedPlanes(*d, *o, r.memo.evicted), o.Now)
 	r.memo.dead = keepSince(r.memo.dead, plan.DeadNodes(*d, *o), o.Now)
 	o.DriftNotes = r.memo.drifts
 	r.memo.drifts = drift.Notes(*d, *o)
@@ -246,7 +247,7 @@ func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 		}
 	}
 	r.memo.learners = plan.Learners(*d, *o, r.memo.learners)
-	o.Learners, o.LostSince, o.DeadSince, o.DriftNotes = r.memo.learners, r.memo.lost, r.memo.dead, r.memo.drifts
+	o.Learners, o.LostSince, o.DeadSince, o.DriftNotes, o.EvictedSince = r.memo.learners, r.memo.lost, r.memo.dead, r.memo.drifts, r.memo.evicted
 }
 
 // seenUntil is until when all changes of the VMs of a cluster were seen; zero while one of them

@@ -348,6 +348,7 @@ type memo struct {
 	silent   []string                               // nodes whose machines did not answer
 	lost     map[uint64]time.Time                   // leftover.LostMembers, since when
 	learners map[uint64]cluster.Learner             // plan.Learners
+	evicted  map[string]time.Time                   // leftover.EvictedPlanes, since when
 	dead     map[string]time.Time                   // plan.DeadNodes, since when
 	drifts   map[cluster.DriftKey]cluster.DriftNote // drift.Notes
 	looked   time.Time                              // seenUntil

@@ -44,6 +44,9 @@ type Observed struct {
 	LostSince map[uint64]time.Time
 	// Learners are the members of etcd, by id, that were seen to be learners in every look.
 	Learners map[uint64]Learner
+	// EvictedSince is since when control planes, by name, were seen to run an etcd that is no member
+	// any longer, in every look of this agent.
+	EvictedSince map[string]time.Time
 	// DeadSince is since when nodes, by name, were seen to be dead while all else worked,
 	// in every look of this agent.
 	DeadSince map[string]time.Time

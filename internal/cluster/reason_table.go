@@ -116,7 +116,7 @@ var nodeReasons = []ReasonInfo{
 	{WaitingForEtcd, Everyone, "etcd has not started on a control plane.", "`talosctl -n IP service etcd`."},
 	{WaitingForMembership, Everyone, "A control plane has not joined etcd, or is a learner still; or it waits until another one has joined, for 20 minutes at most.", "Nothing; it may take minutes."},
 	{EtcdMembersUnknown, Everyone, "The members of etcd cannot be read.", "See what the control planes do."},
-	{EtcdMemberLost, Everyone, "A member of etcd has lost its data or its VM, or a control plane has lost its member.", "Remove the member: `talosctl etcd remove-member`; or replace the node: the hint shows which."},
+	{EtcdMemberLost, Everyone, "A member of etcd has lost its data or its VM, or a control plane has lost its member, which somebody may have removed while it runs.", "Remove the member: `talosctl etcd remove-member`; or replace the node: the hint shows which."},
 	{EtcdMemberStuck, Everyone, "A control plane is a learner of etcd that Talos does not make a voter any longer, and no other one can join meanwhile.", "Give the node another `replace` in nodes.yaml, which removes its member and gives it a new machine."},
 	{EtcdUnhealthy, Everyone, "etcd on a control plane is not healthy.", "`talosctl -n IP service etcd`."},
 	{APIServerNotReady, Everyone, "The kube-apiserver of a control plane is not ready.", "The message names which check fails."},

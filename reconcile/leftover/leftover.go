@@ -139,6 +139,30 @@ func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
 	return mem.Name != "" && silent && !kn.Ready && IsOwn(d, kn)
 }
 
+// EvictedPlanes are the control planes whose members somebody has removed from etcd while their
+// machines ran: Talos starts such an etcd again every few seconds, for ever, and it ends each time
+// (Talos 1.13.9: seen). One that joins is a member before its etcd runs for the first time, and one that
+// founded another etcd is healthy. Before are those that were seen to be so: while
+// the members are not known, none of them ends.
+func EvictedPlanes(d cluster.Desired, o cluster.Observed, before map[string]time.Time) (out []string) {
+	for _, n := range d.Spec.ControlPlanes() {
+		mach, etcd := o.Machines[n.Name], o.Machines[n.Name].Services["etcd"]
+		_, known := before[n.Name]
+		runs := etcd.State == "Running" && !etcd.Healthy || etcd.State == "Waiting" && known
+		isMember := slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(n) })
+		if mach.Reach == cluster.Configured && (runs && o.Members.Known && !isMember || known && !o.Members.Known) {
+			out = append(out, n.Name)
+		}
+	}
+	return out
+}
+
+// IsEvicted reports whether a control plane was seen for long enough to be one of EvictedPlanes.
+func IsEvicted(o cluster.Observed, node string) bool {
+	since, evicted := o.EvictedSince[node]
+	return evicted && o.Now.Sub(since) >= LostFor
+}
+
 // IsOwn reports whether a Node object is of a machine that the agent made.
 func IsOwn(d cluster.Desired, kn cluster.KubeNode) bool {
 	return kn.Name != "" && strings.EqualFold(kn.UUID, cluster.NodeUUID(d.Spec.ID, kn.Name))

@@ -268,16 +268,20 @@ func (m *planner) holdObject(n cluster.Node, next action.CreateVM) bool {
 }
 
 // blockLeft reports a control plane that came back into the inventory, or is no longer to
-// be replaced, when its member had left etcd: with the data that it has it cannot join
-// again (Talos 1.13.9: seen).
+// be replaced, when its member had left etcd, and one whose member somebody has removed while its
+// machine runs: with the data that it has it cannot join again (Talos 1.13.9: seen).
 func (m *planner) blockLeft(n cluster.Node) bool {
 	word, _ := forgottenAs(m.o, n.Name)
 	begun := word.Left || m.isOwnNode(n) && m.o.Nodes.Value[n.Name].Turn == cluster.TurnRemoval
-	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !begun || m.isUnderWay(n.Name) {
+	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !begun && !leftover.IsEvicted(m.o, n.Name) || m.isUnderWay(n.Name) {
 		return false
 	}
-	m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, About: "removal", Message: "its removal had begun, and its member has left etcd: with the data that it has it cannot join again",
-		Hint: "give it another `replace` in nodes.yaml, which gives it a new machine; or take it out again, to end its removal"})
+	what, or := "its removal had begun, and its member has left etcd", "; or take it out again, to end its removal"
+	if !begun {
+		what, or = "somebody has removed its member from etcd, and its machine runs", ""
+	}
+	m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, About: "removal", Message: what + ": with the data that it has it cannot join again",
+		Hint: "give it another `replace` in nodes.yaml, which gives it a new machine" + or})
 	return true
 }
 

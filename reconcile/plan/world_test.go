@@ -503,6 +503,8 @@ func (w *world) run(t *testing.T, line string) string {
 	case "seen-dead": // a dead node, with all else at work, for so long
 		w.o.DeadSince = cloneMap(w.o.DeadSince)
 		w.o.DeadSince[arg(1)] = w.o.Now.Add(-parseAge(t, arg(2)))
+	case "evicted": // its etcd runs and is no member, for so long
+		w.o.EvictedSince = map[string]time.Time{arg(1): w.o.Now.Add(-parseAge(t, arg(2)))}
 	case "unregistered": // its Node object is deleted
 		w.unregister(arg(1))
 	case "replace-dead":

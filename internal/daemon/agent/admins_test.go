@@ -135,6 +135,24 @@ func (l *life) editConfig(t target) {
 
 // talosctl gives the machine at an address the config that it runs, with an edit.
 func (s *sim) talosctl(address string, mode machineapi.ApplyConfigurationRequest_Mode) error {
+	return s.askTalos(address, func(ctx context.Context, c *client.Client) error {
+		found, err := safe.StateGetByID[*talosresource.MachineConfig](ctx, c.COSI, talosresource.ActiveID)
+		if err != nil {
+			return err
+		}
+		data, err := found.Provider().Bytes()
+		must(err)
+		edited := strings.Replace("\n"+string(data), "\nmachine:\n", "\nmachine:\n    sysfs:\n        "+handMark+": \"1\"\n", 1)
+		if !strings.Contains(edited, handMark) {
+			s.T.Errorf("the config of %s has no place for an edit:\n%s", address, data)
+		}
+		_, err = c.ApplyConfiguration(ctx, &machineapi.ApplyConfigurationRequest{Data: []byte(edited), Mode: mode})
+		return err
+	})
+}
+
+// askTalos is what a person does with a client of the machine at an address.
+func (s *sim) askTalos(address string, do func(context.Context, *client.Client) error) error {
 	file, err := s.Cluster().Talosconfig()
 	if err != nil {
 		return err
@@ -149,18 +167,7 @@ func (s *sim) talosctl(address string, mode machineapi.ApplyConfigurationRequest
 		})))
 	must(err)
 	defer func() { must(c.Close()) }()
-	found, err := safe.StateGetByID[*talosresource.MachineConfig](ctx, c.COSI, talosresource.ActiveID)
-	if err != nil {
-		return err
-	}
-	data, err := found.Provider().Bytes()
-	must(err)
-	edited := strings.Replace("\n"+string(data), "\nmachine:\n", "\nmachine:\n    sysfs:\n        "+handMark+": \"1\"\n", 1)
-	if !strings.Contains(edited, handMark) {
-		s.T.Errorf("the config of %s has no place for an edit:\n%s", address, data)
-	}
-	_, err = c.ApplyConfiguration(ctx, &machineapi.ApplyConfigurationRequest{Data: []byte(edited), Mode: mode})
-	return err
+	return do(ctx, c)
 }
 
 // helpOut is what people do while the cluster is not as the inventory has it: they approve

@@ -1,14 +1,19 @@
 package agent_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/client"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -115,5 +120,48 @@ func TestStoppedIsNotReady(t *testing.T) {
 			return true
 		})
 		s.Halt()
+	})
+}
+
+// TestMemberThatSomebodyRemoved: a control plane whose member somebody has removed from etcd while it
+// runs never joins again with its data. That is reported as such, all the time, with the way out;
+// nothing is done about it unasked, and another token ends it.
+func TestMemberThatSomebodyRemoved(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		first := s.generations()
+		must(s.askTalos("10.10.0.11", func(ctx context.Context, c *client.Client) error {
+			list, err := c.EtcdMemberList(ctx, &machineapi.EtcdMemberListRequest{})
+			must(err)
+			for _, m := range list.GetMessages()[0].GetMembers() {
+				if m.GetHostname() == "dev-cp-2" {
+					return c.EtcdRemoveMemberByID(ctx, &machineapi.EtcdRemoveMemberByIDRequest{MemberId: m.GetId()})
+				}
+			}
+			return errors.New("dev-cp-2 is no member")
+		}))
+		reported := func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {
+				return b.Subject == "dev-cp-2" && b.Reason == cluster.EtcdMemberLost && strings.Contains(b.Hint, "`replace`")
+			})
+		}
+		s.Until(5*time.Minute, "reported", reported)
+		for range 1000 {
+			if time.Sleep(time.Second); !reported(s.Status()) {
+				t.Fatalf("it is no longer reported: %s", s.Story(10))
+			}
+		}
+		if s.generations()["dev-cp-2"] != first["dev-cp-2"] || s.Status().Condition != cluster.Stalled {
+			t.Errorf("unasked it has another machine, or the cluster is %s", s.Status().Condition)
+		}
+		files := sz.Files()
+		changed(t, files, "inventory/dev/nodes.yaml", "{name: dev-cp-2, ", "{name: dev-cp-2, replace: again, ")
+		s.Push(files, "replace it")
+		s.untilApplied("replaced")
+		s.endReplaced(sz, first, "dev-cp-2")
 	})
 }
