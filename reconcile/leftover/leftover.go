@@ -178,7 +178,7 @@ func ObjectOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (left bool,
 		return true, cluster.Wait{Subject: n.Name, Reason: reason, About: "destroyed", Message: "its vm does not exist" + message, Hint: hint}
 	}
 	switch {
-	case !o.Nodes.Known && n.Role == cluster.Worker && o.Facts.Settled[n.Name] != "":
+	case !o.Nodes.Known && o.Facts.Settled[n.Name] != "" && (n.Role == cluster.Worker || !lacksAPI(d, o)):
 		return wait(cluster.NodesUnknown, "; waits until the nodes in Kubernetes are seen, to delete the Node object of its last machine"+text.Colon(o.Nodes.Why), "")
 	case !IsOwn(d, kn):
 		return false, w
@@ -191,4 +191,16 @@ func ObjectOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (left bool,
 			"if its machine runs where the agent does not see it: put its vm back into the pool, or switch it off")
 	}
 	return true, w
+}
+
+// silentFor is how long no kube-apiserver must have answered before a control plane is made without
+// one: it may be what that takes.
+const silentFor = 2 * time.Minute
+
+// lacksAPI reports whether no control plane that is reached has been ready for long.
+func lacksAPI(d cluster.Desired, o cluster.Observed) bool {
+	return !slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
+		mach := o.Machines[cp.Name]
+		return mach.Reach == cluster.Configured && (mach.Ready || o.Now.Sub(mach.Since) < silentFor)
+	})
 }

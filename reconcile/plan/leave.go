@@ -273,8 +273,8 @@ func (m *planner) holdObject(n cluster.Node, next action.CreateVM) bool {
 func (m *planner) blockLeft(n cluster.Node) bool {
 	word, _ := forgottenAs(m.o, n.Name)
 	begun := word.Left || m.isOwnNode(n) && m.o.Nodes.Value[n.Name].Turn == cluster.TurnRemoval
-	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !begun && !leftover.IsEvicted(m.o, n.Name) || m.isUnderWay(n.Name) {
-		return false
+	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !begun && !leftover.IsEvicted(m.o, n.Name) || m.isUnderWay(n.Name) || m.o.Machines[n.Name].Services["etcd"].State == "Preparing" {
+		return false // or it joins, with no data
 	}
 	what, or := "its removal had begun, and its member has left etcd", "; or take it out again, to end its removal"
 	if !begun {

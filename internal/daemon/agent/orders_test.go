@@ -182,7 +182,9 @@ func (g *guard) watchBeginnings(patched string) {
 		b := g.begins[patched]
 		b.at = time.Now()
 		b.change = b.change.next(g.forbids(patched, machines[patched], false))
-		b.loss = b.loss.next(g.forbids(patched, machines[patched], true))
+		if b.loss = b.loss.next(""); machines[patched] != "" { // else it has lost it already
+			b.loss = b.loss.next(g.forbids(patched, machines[patched], true))
+		}
 		g.begins[patched] = b
 	}
 	for name, b := range g.begins {
