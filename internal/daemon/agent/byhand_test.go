@@ -165,3 +165,45 @@ func TestMemberThatSomebodyRemoved(t *testing.T) {
 		s.endReplaced(sz, first, "dev-cp-2")
 	})
 }
+
+// TestLearnerThatStaysOne: a control plane whose machine restarts while it joins etcd stays a learner for
+// ever, and no other one can join. That is reported, and another token gives it a new machine.
+func TestLearnerThatStaysOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		joins := func() (times int) {
+			for _, e := range s.Lab.World.Events() {
+				if e.Subject == "dev-cp-3" && strings.HasSuffix(e.Text, " as a learner") {
+					times++
+				}
+			}
+			return times
+		}
+		before := joins()
+		must(s.Lab.PVE.Stop(s.vmidOf("dev-cp-3")))
+		must(s.Lab.PVE.Remove(s.vmidOf("dev-cp-3")))
+		for began := time.Now(); joins() == before; time.Sleep(50 * time.Millisecond) {
+			if time.Since(began) > 20*time.Minute {
+				t.Fatalf("it does not join: %s", s.Story(20))
+			}
+		}
+		must(s.Lab.Talos.Reboot(s.vmidOf("dev-cp-3")))
+		first := s.generations()
+		s.Until(30*time.Minute, "reported", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool { return b.Subject == "dev-cp-3" && b.Reason == cluster.EtcdMemberStuck })
+		})
+		time.Sleep(30 * time.Minute)
+		if s.generations()["dev-cp-3"] != first["dev-cp-3"] || s.Status().Condition != cluster.Stalled {
+			t.Errorf("unasked it has another machine, or the cluster is %s", s.Status().Condition)
+		}
+		files := sz.Files()
+		changed(t, files, "inventory/dev/nodes.yaml", "{name: dev-cp-3, ", "{name: dev-cp-3, replace: again, ")
+		s.Push(files, "replace it")
+		s.untilApplied("replaced")
+		s.endReplaced(sz, first, "dev-cp-3")
+	})
+}
