@@ -1,6 +1,7 @@
 package talos
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -101,6 +102,58 @@ func TestForfeitFaults(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestForfeitToWhoCannotLead: Talos passes the leadership to the first other member without looking.
+// To one that is dead it hangs, to a learner it is refused, and the leader stays: each ends
+// within its time.
+func TestForfeitToWhoCannotLead(t *testing.T) {
+	refused := func(b *bench, n cluster.Node, want string) {
+		b.Helper()
+		start := time.Now()
+		err := b.fleet.Forfeit(within(time.Minute), b.desired, n)
+		if err == nil || !strings.Contains(err.Error(), want) || time.Since(start) > forfeitWithin+ledWithin+5*time.Second {
+			b.Errorf("after %v: %v, want %q", time.Since(start), err, want)
+		}
+		l := b.raw(n)
+		defer l.close()
+		if st, err := l.etcdStatus(within(time.Minute)); err != nil || st.GetLeader() != st.GetMemberId() {
+			b.Errorf("%s leads no longer: %v, %v", n.Name, st, err)
+		}
+	}
+	t.Run("dead", func(t *testing.T) {
+		inBubble(t, newest, planes, func(b *bench) {
+			b.bringUp(planes...)
+			was, _ := b.leader()
+			if err := b.fleet.Forfeit(within(time.Minute), b.desired, was); err != nil {
+				t.Fatal(err)
+			}
+			now, _ := b.leader()
+			if err := b.lab.Kill(was.VMID); err != nil {
+				t.Fatal(err)
+			}
+			refused(b, now, "no other member leads after "+ledWithin.String())
+		})
+	})
+	t.Run("learner", func(t *testing.T) {
+		inBubble(t, newest, []cluster.Node{cp(1), cp(2)}, func(b *bench) {
+			b.bringUp(cp(1))
+			b.power(cp(2))
+			b.apply(cp(2))
+			isLearner := func(o cluster.Observed) bool {
+				return slices.ContainsFunc(o.Members.Value, func(m cluster.Member) bool { return m.Learner })
+			}
+			b.until("cp-2 joins", isLearner)
+			if err := b.lab.Reboot(cp(2).VMID); err != nil { // it stays one
+				t.Fatal(err)
+			}
+			b.until("its etcd runs", func(o cluster.Observed) bool { return o.Machines["cp-2"].Services["etcd"].State == "Running" })
+			refused(b, cp(1), "it is too early: failed to forfeit leadership: etcdserver: bad leader transferee")
+			if !isLearner(b.observe()) {
+				t.Error("it is no learner any longer")
+			}
+		})
+	})
 }
 
 // TestForfeitOfNothing: where there is no other member, and where no etcd answers.
