@@ -64,6 +64,8 @@ type Wait struct {
 	// ready: 2 of 3 pods ready".
 	Message string `json:"message"`
 	Hint    string `json:"hint,omitempty"` // what to look at when it takes too long
+	// Drift is what is not as the inventory has it, and is corrected after the wait.
+	Drift []FieldDifference `json:"drift,omitempty"`
 	// Within is how long the wait may reasonably take; 0: for ever. A wait that
 	// outlives it makes the cluster Stalled.
 	Within time.Duration `json:"-"`
@@ -71,6 +73,9 @@ type Wait struct {
 	// counts from the same moment. Zero: when it was first seen.
 	Began time.Time `json:"-"`
 }
+
+// Equal reports whether two waits are the same in all that they have.
+func (w Wait) Equal(v Wait) bool { return reflect.DeepEqual(w, v) }
 
 // Key identifies the wait: while its message changes, it is the same one.
 func (w Wait) Key() Key { return Key{w.Subject, w.Reason, w.About} }

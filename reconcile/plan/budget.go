@@ -81,7 +81,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	b = m.withoutLaterTurns(b, n.Name)
 	// A dead node spends nothing more, however many others there are.
 	if !b.allows(n.Name) && !m.isDead(n.Name) && !m.forgets(n.Name) && !m.isRepaired(i, n) {
-		w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind),
+		w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind), Drift: m.driftOf(n, i),
 			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))}
 		if n.Role == cluster.Worker {
 			w.Hint = m.fewer
@@ -94,7 +94,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		return false
 	}
 	if why := m.quorumLoss(i, n, stays); why != "" {
-		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForQuorum, About: string(i.Kind), Message: string(i.Kind) + ": waits for etcd: " + why, Within: etcdWithin, Hint: cmp.Or(m.stopHint(i, n), m.etcd.WayOut(m.d.Spec.Name))})
+		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForQuorum, About: string(i.Kind), Message: string(i.Kind) + ": waits for etcd: " + why, Within: etcdWithin, Hint: cmp.Or(m.stopHint(i, n), m.etcd.WayOut(m.d.Spec.Name)), Drift: m.driftOf(n, i)})
 		return false
 	}
 	m.budgets[n.Role] = m.budgets[n.Role].spent(n.Name)

@@ -89,7 +89,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 	case n.Locked:
 		m.blockLocked(n, now)
 	case vm.Lock != "":
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin, Drift: m.describe(n, now...)})
 	case m.hostUsable(n.Name, m.o.Hosts[host], host):
 		if tokens := m.o.Facts.Replaced[n.Name]; vm.Unmarked && len(tokens) > 0 {
 			n.Replace = m.o.Facts.LastToken(n.Name) // for its mark; a later one is for another machine
@@ -154,6 +154,9 @@ func (m *planner) driftOf(n cluster.Node, i action.Info) []cluster.FieldDifferen
 	case cluster.ApplyConfig:
 		return drift.OfNode(m.d, m.o, n, cluster.PartMachine)
 	}
+	if len(i.Fields) == 0 {
+		i.Fields = []string{drift.FieldReplace}
+	}
 	var out []cluster.FieldDifference
 	for _, part := range []cluster.Part{cluster.PartVM, cluster.PartMachine, cluster.PartObject} {
 		for _, f := range drift.OfNode(m.d, m.o, n, part) {
@@ -185,7 +188,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 		case n.Locked:
 			m.blockLocked(n, []drift.Drift{dr})
 		case c == nil || c.For != dr.Want:
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; it is asked what the change takes", Within: seeWithin})
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, Message: "its machine config differs from the repository's; it is asked what the change takes", Within: seeWithin, Drift: m.describe(n, dr)})
 		case c.Refused != "":
 			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ConfigRefused, Message: "it does not take the machine config of the repository: " + c.Refused,
 				Hint: "correct the setting in the inventory or in a patch; `talos-agent validate` in a clone of the repository checks what is not about this node"}, m.describe(n, dr))
@@ -237,12 +240,12 @@ func (m *planner) changeConfig(n cluster.Node) {
 	switch {
 	case !chosen || void || m.keepsConfig(first):
 		if canary := m.chooseCanary(void || m.lacksAPI()); canary != n.Name {
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: canary, Message: fmt.Sprintf("its machine config is changed after that of %s, which is the first", canary)})
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: canary, Message: fmt.Sprintf("its machine config is changed after that of %s, which is the first", canary), Drift: m.driftOf(n, a.Info())})
 			return
 		}
 		a.First = true
 	case first.Name != n.Name && !m.isProven(first, in.At) && !m.isHopeless(first, in.At):
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: first.Name, Message: fmt.Sprintf("its machine config is changed when %s has been Ready with its own for %v", first.Name, action.WatchedFor)})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: first.Name, Message: fmt.Sprintf("its machine config is changed when %s has been Ready with its own for %v", first.Name, action.WatchedFor), Drift: m.driftOf(n, a.Info())})
 		return
 	}
 	m.do(a)

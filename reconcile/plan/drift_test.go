@@ -78,7 +78,8 @@ func checkDrift(t *testing.T, where string, w *world, seen map[cluster.Reason]bo
 	for key := range drift.Notes(w.d, o) {
 		o.DriftNotes[key] = cluster.DriftNote{Since: began}
 	}
-	for _, b := range Make(w.d, o, w.p).Blocked {
+	plan := Make(w.d, o, w.p)
+	for _, b := range plan.Blocked {
 		switch {
 		case slices.Contains(differs, b.Reason) && len(b.Drift) == 0 && !o.Facts.Destroying() && !(b.Reason == cluster.NodeLocked && b.About == ""):
 			t.Errorf("%s: %s %s has nothing that differs: %s", where, b.Subject, b.Reason, b.Message)
@@ -86,10 +87,27 @@ func checkDrift(t *testing.T, where string, w *world, seen map[cluster.Reason]bo
 			t.Errorf("%s: whether %s is about something that differs is not listed", where, b.Reason)
 		}
 		seen[b.Reason] = true
-		for _, f := range b.Drift {
-			if f.Field == "" || f.Has == "" || f.Wants == "" || f.Has == f.Wants || f.Since.IsZero() || f.By == "" && f.Since.Equal(w.o.Now) {
-				t.Errorf("%s: %s %s: %+v", where, b.Subject, b.Reason, f)
-			}
+		checkFields(t, where, b.Key(), b.Drift, w.o.Now)
+	}
+	for _, wait := range plan.Waiting {
+		corrects := slices.Contains(delayed, wait.Reason) && wait.About != "removal" && wait.About != string(cluster.DeleteVM) && !o.Facts.Destroying()
+		_, stays := w.d.Spec.Node(wait.Subject)
+		if corrects && stays && len(wait.Drift) == 0 {
+			t.Errorf("%s: %s %s has nothing that is corrected later: %s", where, wait.Subject, wait.Reason, wait.Message)
+		}
+		checkFields(t, where, wait.Key(), wait.Drift, w.o.Now)
+	}
+}
+
+// delayed are the reasons of waits before something of a node is corrected.
+var delayed = []cluster.Reason{cluster.ConfigDrift, cluster.NodeCordoned, cluster.VMLocked, cluster.VMManaged, cluster.WaitingForCanary, cluster.WaitingForWindow}
+
+// checkFields checks that what differs is whole.
+func checkFields(t *testing.T, where string, of cluster.Key, fields []cluster.FieldDifference, now time.Time) {
+	t.Helper()
+	for _, f := range fields {
+		if f.Field == "" || f.Has == "" || f.Wants == "" || f.Has == f.Wants || f.Since.IsZero() || f.By == "" && f.Since.Equal(now) {
+			t.Errorf("%s: %v: %+v", where, of, f)
 		}
 	}
 }

@@ -275,7 +275,7 @@ func (m *planner) planLocked(n cluster.Node, vm cluster.VM) {
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMLockOrphaned, Message: fmt.Sprintf("vm %d was left locked (%s) by a task that died", n.VMID, vm.Lock),
 			Hint: readiness.HintOfLocked(vm, vm.Carrier(n)) + "; it is made again then"})
 	default:
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin, Drift: m.vmDrift(n)})
 	}
 }
 
@@ -285,7 +285,7 @@ func (m *planner) planPaused(n cluster.Node, vm cluster.VM) {
 	host := vm.Carrier(n)
 	switch {
 	case vm.Lock != "" || vm.Task != nil: // as a backup that pauses it meanwhile
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is paused, and %s", n.VMID, cmp.Or(strings.TrimPrefix(readiness.LockedBy(vm), "; "), "a task runs on it")), Within: lockWithin})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is paused, and %s", n.VMID, cmp.Or(strings.TrimPrefix(readiness.LockedBy(vm), "; "), "a task runs on it")), Within: lockWithin, Drift: m.vmDrift(n, drift.FieldPower)})
 	case vm.Halted != "" || vm.Managed:
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, text.Colon(cmp.Or(vm.Halted, "managed by Proxmox VE's HA"))),
 			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, host)}, m.vmDrift(n, drift.FieldPower))
@@ -316,7 +316,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		return // it is started as the inventory has it
 	}
 	if vm.Managed { // it refuses to have it started beside it
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMManaged, About: "start", Message: fmt.Sprintf("vm %d is stopped, and managed by Proxmox VE's HA, which has to start it", n.VMID), Within: seeWithin,
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMManaged, About: "start", Message: fmt.Sprintf("vm %d is stopped, and managed by Proxmox VE's HA, which has to start it", n.VMID), Within: seeWithin, Drift: m.vmDrift(n, drift.FieldPower),
 			Hint: fmt.Sprintf("`ha-manager status` on %s shows what keeps it; `ha-manager set vm:%d --state started` has it started; or take it out of HA: `ha-manager remove vm:%[2]d`", vm.Carrier(n), n.VMID)})
 		return
 	}
@@ -398,7 +398,7 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 	later, edits, changes := m.permit(n, down)
 	m.report(edits, changes, func(drifts []drift.Drift) action.Info { return m.drainFor(n, drifts).Info() })
 	if len(later) > 0 {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForReady, Message: fmt.Sprintf("vm %d has %s; waits until it is Ready to change %s", n.VMID, drift.DescribeHave(later), drift.DescribeChange(later)),
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForReady, Message: fmt.Sprintf("vm %d has %s; waits until it is Ready to change %s", n.VMID, drift.DescribeHave(later), drift.DescribeChange(later)), Drift: m.describe(n, later...),
 			Hint: fmt.Sprintf("if that keeps it from working: `qm shutdown %d` on %s; a vm that is stopped is changed at once", n.VMID, vm.Carrier(n))})
 	}
 }

@@ -246,9 +246,18 @@ func (m *planner) keepRetries() {
 	}
 }
 
+// wait waits for something once, whatever of what differs has to.
 func (m *planner) wait(w cluster.Wait) {
-	if !slices.Contains(m.plan.Waiting, w) {
+	i := slices.IndexFunc(m.plan.Waiting, func(v cluster.Wait) bool { v.Drift = w.Drift; return v.Equal(w) })
+	if i < 0 {
 		m.plan.Waiting = append(m.plan.Waiting, w)
+		return
+	}
+	same := &m.plan.Waiting[i]
+	for _, f := range w.Drift {
+		if !slices.Contains(same.Drift, f) {
+			same.Drift = append(same.Drift, f)
+		}
 	}
 }
 

@@ -180,7 +180,7 @@ func (m *planner) holdByWindow(i action.Info) bool {
 	if ever && !opens.After(m.o.Now) {
 		return false
 	}
-	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForWindow, About: string(i.Kind), Hint: m.stopHint(i, n)}
+	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForWindow, About: string(i.Kind), Hint: m.stopHint(i, n), Drift: m.driftOf(n, i)}
 	if w.Message = "waits for its window, which opens at " + text.Moment(opens); m.p.Window.Zone != nil {
 		w.Hint = cmp.Or(w.Hint, "the host's policy has one, too ("+m.p.Line("window")+")")
 	}

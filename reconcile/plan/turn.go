@@ -173,7 +173,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	}
 	if want := m.d.Repository().Configs[n.Name]; mach.Staged != "" && config.Digest == "" {
 		if staged := drift.OriginOf(m.d, m.o, n, drift.FieldStaged); mach.ConfigDigest != want.Digest || staged.Edited && m.observes() {
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, About: "staged", Message: fmt.Sprintf("waits to change %s: it would boot another config (%s)", drift.DescribeChange(drifts), drift.DescribeStaged(mach.StagedSince)),
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ConfigDrift, About: "staged", Message: fmt.Sprintf("waits to change %s: it would boot another config (%s)", drift.DescribeChange(drifts), drift.DescribeStaged(mach.StagedSince)), Drift: m.describe(n, drifts...),
 				Hint: fmt.Sprintf("apply the config that it runs once more, which drops that: `talosctl -n %s get machineconfig` shows both", n.IP)})
 			return
 		}
@@ -193,7 +193,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 // holdTurn waits with what takes a node down, and reports whether it does.
 func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drifts []drift.Drift) bool {
 	change := drift.DescribeChange(drifts)
-	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForTurn}
+	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForTurn, Drift: m.describe(n, drifts...)}
 	vm := m.o.VMs[n.Name]
 	switch failed := m.failedTurn(); {
 	case !ready && !m.isRepairable(n, drifts):
