@@ -321,6 +321,18 @@ func (dr Drift) Refusal(s cluster.Spec, n cluster.Node) cluster.Block {
 		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
 		b.Hint = "set kubernetes_version back, or upgrade with talosctl upgrade-k8s"
 		return b
+	case dr.Reason == cluster.ConfigDrift && dr.Have == uncompared:
+		b.Message = "its machine config is " + uncompared
+		b.Hint = "`talos-agent diff` shows how it differs from the one for the versions of the inventory"
+		return b
+	case dr.Reason == cluster.ConfigDrift:
+		b.Message = "its machine config is not the inventory's for the versions that it runs"
+		if dr.Want == givenConfig {
+			b.Message = "its machine config is not " + givenConfig + DescribeConfigEdit(dr.Since)
+		}
+		b.Message += "; it is left while its versions are not those of the inventory"
+		b.Hint = "undo the edit with talosctl; it is corrected, too, once the node has the versions of the inventory"
+		return b
 	}
 	b.Message = fmt.Sprintf("vm %d has %s, and the inventory has %s", n.VMID, dr.Has(), dr.Wants())
 	replace := "; or give it another `replace` in nodes.yaml: it gets a new machine, and what is on its disks is lost"

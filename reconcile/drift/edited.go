@@ -40,6 +40,47 @@ func DigestText(texts []string) string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
+// OfWholeMachine compares what a machine runs, and its config also where its versions or its
+// image differ: with the config that it was given, as far as that is known. Such a config is
+// left, because that of the inventory is for other versions.
+func OfWholeMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
+	out := OfMachine(d.Repository(), o, n, mach)
+	if len(out) == 0 || out[0].Reason == cluster.ConfigDrift {
+		return out
+	}
+	return append(out, ofGivenConfig(d, o, n, mach)...)
+}
+
+// What a config that is left is compared with, for people.
+const (
+	givenConfig = "the one that it was given"
+	uncompared  = "not compared while its versions differ"
+)
+
+// ofGivenConfig compares the config of a machine of other versions than those of the inventory
+// with what it was seen to have of the inventory, and where that is not known with what a new
+// node would get now, if that is for the versions that it runs.
+func ofGivenConfig(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
+	dr := Drift{Reason: cluster.ConfigDrift, Field: FieldConfig, Have: mach.ConfigDigest, Want: givenConfig, How: Refuse}
+	had, running, v := decodeSettled(o.Facts.Settled[n.Name]), d.Configs[n.Name].Digest, d.Spec.Versions
+	_, kept := had[hashField(FieldConfig)]
+	given, begun := had[hashField(fieldGiven(FieldConfig))]
+	has, seen := versionsOf(n, o)
+	comparable := d.Asked != nil && d.Hold == "" && running != "" && seen && has.Talos == v.Talos && has.Kubernetes == v.Kubernetes && (mach.Schematic == "" || mach.Schematic == d.Schematic)
+	switch {
+	case mach.ConfigDigest == "", mach.ConfigDigest == d.Repository().Configs[n.Name].Digest,
+		kept && had.has(FieldConfig, mach.ConfigDigest), begun && given == hashField(mach.ConfigDigest), !kept && comparable && mach.ConfigDigest == running:
+		return nil
+	case kept:
+		dr.By, dr.Since = byConfigEdit, mach.ConfigSince
+	case !comparable:
+		dr.Have, dr.Want = uncompared, "that of the inventory"
+	default:
+		dr.Want = running
+	}
+	return []Drift{dr}
+}
+
 // returned are the fields that a change of the inventory does not reach, because a machine
 // has them for its life, and that it is given back where somebody has edited them. (PVE 9.2,
 // Talos 1.13.9: a guest that runs does not release its network card.)

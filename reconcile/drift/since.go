@@ -149,7 +149,7 @@ func OfObject(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.F
 func OfRunning(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.FieldDifference {
 	switch mach := o.Machines[n.Name]; mach.Reach {
 	case cluster.Configured:
-		out := Describe(d, o, n, slices.Concat(OfMachine(d.Repository(), o, n, mach), OfStaged(d.Repository(), n, mach)))
+		out := Describe(d, o, n, slices.Concat(OfWholeMachine(d, o, n, mach), OfStaged(d.Repository(), n, mach)))
 		if role := mach.Summary.Role; role != "" && role != n.Role {
 			out = append(out, OfRole(o, n, role))
 		}

@@ -174,8 +174,8 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 	if mach.Reach != cluster.Configured {
 		return
 	}
-	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
-		if dr.Reason != cluster.ConfigDrift {
+	for _, dr := range drift.OfWholeMachine(m.d, m.o, n, mach) {
+		if isOther := slices.Contains(m.rotated, n.Name) || slices.Contains(m.reassigned, n.Name); dr.Reason != cluster.ConfigDrift || dr.How == drift.Refuse && !isOther {
 			m.blockDrift(dr.Refusal(m.d.Spec, n), m.describe(n, dr))
 			continue
 		}
