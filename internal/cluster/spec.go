@@ -405,6 +405,10 @@ func (s Spec) ControlPlanes() []Node {
 	return out
 }
 
+// IsOnlyPlane reports whether a node is the only control plane: what its etcd holds would be
+// lost with its machine.
+func (s Spec) IsOnlyPlane(n Node) bool { return n.Role == ControlPlane && len(s.ControlPlanes()) == 1 }
+
 // Node returns the node of that name.
 func (s Spec) Node(name string) (Node, bool) {
 	for _, n := range s.Nodes {

@@ -304,8 +304,31 @@ func hasTag(vm cluster.VM, tag string) bool {
 	return slices.ContainsFunc(vm.Tags, func(t string) bool { return strings.EqualFold(t, tag) })
 }
 
-// Refusal is the block for a drift that is not corrected, with what to do instead. The only
+// orReplace is the way out that every node has which cannot be what the inventory has. The only
 // control plane gets no new machine.
+func orReplace(s cluster.Spec, n cluster.Node) string {
+	const replace = " give it another `replace` in nodes.yaml: it gets a new machine, and what is on its disks is lost"
+	if s.IsOnlyPlane(n) {
+		return "; or add two control planes, and then" + replace
+	}
+	return "; or" + replace
+}
+
+// HintOfReserved is what may keep a node from its address where a DHCP server gives that: no VM
+// shows which one it has, so that another ip in the inventory is not seen. "" where the VM has
+// its address.
+func HintOfReserved(s cluster.Spec, f cluster.Facts, n cluster.Node) string {
+	if s.Network.Mode != cluster.AddressReserved {
+		return ""
+	}
+	hint := fmt.Sprintf("; does the DHCP server give %s to %s?", n.IP, n.MAC)
+	if _, was := f.Settled[n.Name]; was {
+		hint += " If its ip was changed in nodes.yaml, undo that" + orReplace(s, n)
+	}
+	return hint
+}
+
+// Refusal is the block for a drift that is not corrected, with what to do instead.
 func (dr Drift) Refusal(s cluster.Spec, n cluster.Node) cluster.Block {
 	b := cluster.Block{Subject: n.Name, Reason: dr.Reason, About: dr.Field}
 	switch {
@@ -335,10 +358,7 @@ func (dr Drift) Refusal(s cluster.Spec, n cluster.Node) cluster.Block {
 		return b
 	}
 	b.Message = fmt.Sprintf("vm %d has %s, and the inventory has %s", n.VMID, dr.Has(), dr.Wants())
-	replace := "; or give it another `replace` in nodes.yaml: it gets a new machine, and what is on its disks is lost"
-	if n.Role == cluster.ControlPlane && len(s.ControlPlanes()) == 1 {
-		replace = "; or add two control planes, and then" + strings.TrimPrefix(replace, "; or")
-	}
+	replace := orReplace(s, n)
 	b.Hint = "undo the change in the repository, or change the vm by hand to match" + replace
 	switch {
 	case dr.Field == string(cluster.FieldAddress):

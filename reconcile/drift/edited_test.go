@@ -139,3 +139,38 @@ func TestConfigOfOtherVersions(t *testing.T) {
 		}
 	}
 }
+
+// TestHintOfReserved: a node that has its address from a DHCP server, and does not answer, names
+// the same way out as one whose VM shows that the inventory has another address.
+func TestHintOfReserved(t *testing.T) {
+	s, n := newNode()
+	plane := n
+	plane.Name = "cp-2"
+	replace := "undo that; or give it another `replace` in nodes.yaml: it gets a new machine, and what is on its disks is lost"
+	for what, c := range map[string]struct {
+		mode    cluster.AddressMode
+		planes  []cluster.Node
+		settled bool
+		want    []string
+	}{
+		"the vm has it":          {cluster.AddressStatic, []cluster.Node{n, plane}, true, nil},
+		"it was never there":     {cluster.AddressReserved, []cluster.Node{n, plane}, false, []string{"does the DHCP server give 10.10.0.11 to BC:24:11:00:00:01?"}},
+		"it was":                 {cluster.AddressReserved, []cluster.Node{n, plane}, true, []string{"does the DHCP server give 10.10.0.11 to BC:24:11:00:00:01?", replace}},
+		"the only control plane": {cluster.AddressReserved, []cluster.Node{n}, true, []string{"undo that; or add two control planes, and then give it another `replace`"}},
+	} {
+		s.Network.Mode, s.Nodes = c.mode, c.planes
+		f := cluster.Facts{}
+		if c.settled {
+			f.Settled = map[string]string{n.Name: settledMark}
+		}
+		got := HintOfReserved(s, f, n)
+		if (got == "") != (c.want == nil) || !c.settled && strings.Contains(got, "replace") {
+			t.Errorf("%s: %q", what, got)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(got, want) {
+				t.Errorf("%s: %q has no %q", what, got, want)
+			}
+		}
+	}
+}

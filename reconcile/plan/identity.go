@@ -45,7 +45,7 @@ func (m *planner) planRenamed(n cluster.Node, vm cluster.VM) {
 		b.Reason, b.About = cluster.NodeProtected, "replace"
 		b.Message = fmt.Sprintf("it is to have the place of %s, and vm %d is kept: nodes.yaml has `protect: true`", vm.Node, vm.VMID)
 		b.Hint = "remove `protect: true` or `replace` from the node"
-	case isOnlyPlane(m.d, n):
+	case m.d.Spec.IsOnlyPlane(n):
 		b.Hint = fmt.Sprintf("name it %s again in nodes.yaml: the only control plane cannot be replaced; or add two control planes first", vm.Node)
 	default:
 		b.Hint += fmt.Sprintf("; or give it a `replace` that neither has had: the machine of %s is removed, with what is on its disks, and %s gets a new one in its place", vm.Node, n.Name)
@@ -53,18 +53,14 @@ func (m *planner) planRenamed(n cluster.Node, vm cluster.VM) {
 	m.blockDrift(b, m.vmDrift(n))
 }
 
-// isOnlyPlane reports whether a node is the only control plane of the inventory: what its
-// etcd holds would be lost with its machine.
-func isOnlyPlane(d cluster.Desired, n cluster.Node) bool {
-	return n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1
-}
-
 // blockMovedAway reports a node that the inventory gives another VMID than that of its
 // machine: one made there would be a second machine for it. That has the token of a time
 // before, too, when it was restored from a backup, so that a token shows nothing here.
 func (m *planner) blockMovedAway(n cluster.Node, vm cluster.VM) {
 	hint := undoMove
-	if _, taken := m.carries(n); !taken && !isOnlyPlane(m.d, n) {
+	if _, taken := m.carries(n); !taken && m.d.Spec.IsOnlyPlane(n) {
+		hint += fmt.Sprintf("; or add two control planes, and then, for another ip, write `vmid: %d`, and another `replace: TOKEN`", vm.VMID)
+	} else if !taken {
 		hint += fmt.Sprintf("; for a machine of another vmid, give the node another name, too: the new one is made, and that of %s is removed, with what is on its disks; for another ip only, write `vmid: %d`, and another `replace: TOKEN`", n.Name, vm.VMID)
 	}
 	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged,
@@ -98,6 +94,6 @@ func isKeptByName(d cluster.Desired, o cluster.Observed, vm cluster.VM) bool {
 // name: it has a token that neither has had, and no machine elsewhere.
 func takesPlace(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM) bool {
 	asked := n.Replace != "" && n.Replace != vm.Replace && !o.Facts.WasReplaced(n.Name, n.Replace) && !o.Facts.WasReplaced(vm.Node, n.Replace)
-	return asked && !n.Locked && !n.Protect && !isOnlyPlane(d, n) &&
+	return asked && !n.Locked && !n.Protect && !d.Spec.IsOnlyPlane(n) &&
 		!slices.ContainsFunc(o.Orphans.Value, func(other cluster.VM) bool { return other.Node == n.Name })
 }

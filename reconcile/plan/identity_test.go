@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"strings"
 	"testing"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 )
 
@@ -25,6 +27,27 @@ func TestMarkHasItsOwnToken(t *testing.T) {
 		}
 		if a, ok := p.Actions[0].(action.ChangeVM); !ok || a.Node.Replace != c.want {
 			t.Errorf("%v: %+v", c.had, p.Actions)
+		}
+	}
+}
+
+// TestAddressOfADHCPServer: a node whose address no VM shows, and which does not answer at that of
+// the inventory, names the way out that the others have.
+func TestAddressOfADHCPServer(t *testing.T) {
+	for mode, want := range map[cluster.AddressMode]bool{cluster.AddressStatic: false, cluster.AddressReserved: true} {
+		w := newWorld(1, 1)
+		for _, line := range []string{"made cps=1 workers=1", "settled", "machine wk-1 silent"} {
+			w.run(t, line)
+		}
+		w.d.Spec.Network.Mode = mode
+		var hint string
+		for _, wait := range Make(w.d, w.o, w.p).Waiting {
+			if wait.Subject == "wk-1" && wait.Reason == cluster.WaitingForBoot {
+				hint = wait.Hint
+			}
+		}
+		if hint == "" || strings.Contains(hint, "give it another `replace` in nodes.yaml") != want {
+			t.Errorf("%s: %q", mode, hint)
 		}
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -96,6 +97,7 @@ func (m *planner) waitForVIP() {
 // waitForSilent waits for a node at whose address nothing answers, or blames the VIP: a
 // worker's Talos answers only once it got its certificate through it.
 func (m *planner) waitForSilent(n cluster.Node, w cluster.Wait) {
+	w.Hint += drift.HintOfReserved(m.d.Spec, m.o.Facts, n)
 	if n.Role == cluster.Worker && readiness.LacksVIP(m.o) {
 		w.Reason, w.Hint = cluster.VIPNotServed, "it goes on when the VIP answers: what the cluster waits for shows who has the address"
 		w.Message = fmt.Sprintf("nothing answers at %s:50000: Talos on a worker that has its config waits for a certificate, which it gets through the VIP %s", n.IP, m.d.Spec.Network.VIP)
