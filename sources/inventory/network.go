@@ -72,20 +72,25 @@ func (l *loader) deadAfter(role string, d time.Duration) time.Duration {
 	return d
 }
 
-// Resolve returns what is written in a field, and reports what is wrong with it. Of what
+// Resolve returns what is written in a field, and reports all that is wrong with it. Of what
 // is not there, or not known, which is reported already, it is no window.
 func (w Window) Resolve(field string, r *yamlschema.Report) cluster.Window {
-	if w.From == "" || w.To == "" || slices.Contains(w.Days, "") {
-		return cluster.Window{}
-	}
-	if _, err := cluster.FindZone(w.TimeZone); err != nil {
+	zone, err := cluster.FindZone(w.TimeZone)
+	if err != nil {
 		r.Wrong(field+".time_zone", "write a name of the IANA database, like Europe/Berlin", "%v", err)
+	}
+	if w.From == "" || w.To == "" {
 		return cluster.Window{}
 	}
-	out, err := cluster.NewWindow(w.Days, w.From, w.To, w.TimeZone)
+	known := slices.DeleteFunc(slices.Clone(w.Days), func(day string) bool { return day == "" })
+	out, err := cluster.NewWindow(known, w.From, w.To, "")
 	if err != nil {
 		r.Wrong(field, `write one like {days: [sat, sun], from: "22:00", to: "05:00", time_zone: Europe/Berlin}`, "is no window: %v", err)
 	}
+	if err != nil || zone == nil || len(known) < len(w.Days) {
+		return cluster.Window{}
+	}
+	out.Zone = zone
 	return out
 }
 

@@ -110,6 +110,13 @@ func TestPolicyProblems(t *testing.T) {
 			`p:3:22: window.days[1]: "friday" is not known (write mon or tue or wed or thu or fri or sat or sun)`}},
 		{"pool: talos\nvmids: [400-599]\nwindow: {from: \"22:00\", to: \"05:00\", time_zone: Europe/Berln}", []string{
 			`p:3:49: window.time_zone: time zone "Europe/Berln" is not known (write a name of the IANA database, like Europe/Berlin)`}},
+		{"pool: talos\nvmids: [400-599]\nwindow: {days: [friday], from: \"22:00\", to: \"22:00\", time_zone: Europe/Berln}", []string{ // all at once
+			`p:3:1: window: is no window: it ends when it opens, at 22:00 (write one like {days: [sat, sun], from: "22:00", to: "05:00", time_zone: Europe/Berlin})`,
+			`p:3:17: window.days[0]: "friday" is not known (write mon or tue or wed or thu or fri or sat or sun)`,
+			`p:3:65: window.time_zone: time zone "Europe/Berln" is not known (write a name of the IANA database, like Europe/Berlin)`}},
+		{"pool: talos\nvmids: [400-599]\nwindow: {from: \"25:00\", to: \"22:00\", time_zone: Europe/Berln}", []string{
+			`p:3:16: window.from: "25:00" is not a time of the day (write one like "22:00")`,
+			`p:3:49: window.time_zone: time zone "Europe/Berln" is not known (write a name of the IANA database, like Europe/Berlin)`}},
 	} {
 		_, problems := ParsePolicy("p", []byte(c.text))
 		if got, want := problems.Error(), strings.Join(c.want, "\n"); got != want {
