@@ -71,6 +71,14 @@ func TestLabCommand(t *testing.T) {
 		t.Errorf("a second lab at the same addresses: %v\n%s", err, second)
 	}
 
+	other, release, err := world.FreePrefix()
+	must(err)
+	release()
+	third, err := exec.Command("talos-agent", "lab", "--bare", "--dir", r.dir, "--prefix", other.String()).CombinedOutput()
+	if err == nil || !strings.Contains(string(third), "another lab has its files there") {
+		t.Errorf("a third lab in the same directory: %v\n%s", err, third)
+	}
+
 	// What it says is run as it stands.
 	run := func(dir, script string) {
 		t.Helper()

@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
 	"github.com/talos-agent/talos-agent/internal/lab/pvesh"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/platform"
 	"github.com/talos-agent/talos-agent/internal/repo/demo"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
@@ -84,6 +85,11 @@ Linux only: nodes get addresses in 127.0.0.0/8.`,
 		if err != nil {
 			return err
 		}
+		leave, err := holdDir(dir)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, leave()) }()
 		h, err := pvehost.Start(l, key, clusters)
 		if err != nil {
 			return besideAnother(err)
@@ -106,6 +112,25 @@ func holdNetwork(prefix string) (release func(), err error) {
 	}
 	release, err = world.HoldPrefix(p)
 	return release, besideAnother(err)
+}
+
+// holdDir keeps the directory of a lab's files, which it makes if there is none, from every
+// other lab until release is called, or the process ends.
+func holdDir(dir string) (release func() error, err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := platform.Lock(f); err != nil {
+		if errors.Is(err, platform.ErrLocked) {
+			err = fault.Errorf("stop that lab, or choose another directory with --dir", "--dir %s: another lab has its files there", dir)
+		}
+		return nil, errors.Join(err, f.Close())
+	}
+	return f.Close, nil
 }
 
 // parsePrefix reads --prefix.
@@ -170,6 +195,11 @@ func runBareLab(ctx context.Context, env *environment, dir, prefix, flavour stri
 	if err != nil {
 		return err
 	}
+	leave, err := holdDir(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, leave()) }()
 	h, err := pvehost.StartBare(c, program)
 	if err != nil {
 		return besideAnother(err)
