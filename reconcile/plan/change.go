@@ -61,9 +61,8 @@ func (m *planner) planMeta(n cluster.Node) {
 	}
 }
 
-// planVM corrects the VM of a node as it is, and reports what is not corrected. It
-// returns whether something is to be corrected now. What the inventory has of a node that keeps
-// another role is not for its VM.
+// planVM corrects the VM of a node as it is, unless the node keeps another role, and reports what
+// is not corrected. It returns whether something is to be corrected now.
 func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 	if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Deleting || slices.Contains(m.reassigned, n.Name) {
 		return false

@@ -79,8 +79,7 @@ func addWindowWaits(f *cluster.Forecast, d cluster.Desired, o cluster.Observed, 
 		return
 	}
 	for _, w := range decide(d, o, p).Waiting {
-		same := func(other cluster.Wait) bool { return other.Key() == w.Key() }
-		if w.Reason == cluster.WaitingForWindow && !slices.ContainsFunc(f.Waiting, same) {
+		if w.Reason == cluster.WaitingForWindow && !slices.ContainsFunc(f.Waiting, func(other cluster.Wait) bool { return other.Key() == w.Key() }) {
 			f.Waiting = append(f.Waiting, w)
 		}
 	}
