@@ -109,3 +109,17 @@ func OfNodeVM(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.
 	}
 	return out
 }
+
+// Fixed is what a machine keeps and another config of the inventory would change: what its cluster
+// was made with, and the MAC and the address of a VM that stay as they are, because the inventory has
+// changed them. With the config alone changed it could not be reached any more, or was another member
+// of etcd.
+func Fixed(d cluster.Desired, o cluster.Observed, n cluster.Node) []string {
+	asked := d.Repository()
+	out := o.Machines[n.Name].Summary.Differences(asked.Configs[n.Name].Summary)
+	hw, want := o.VMs[n.Name].Hardware, CardOf(WantHardware(asked.Spec, RepositoryNode(d, n)))
+	if has := CardOf(hw.Value); hw.Known && has != want && o.Facts.Cards[n.Name] != want {
+		out = append(out, fmt.Sprintf("mac and address %s (the inventory has %s)", has, want))
+	}
+	return out
+}

@@ -178,12 +178,12 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 			m.blockDrift(dr.Refusal(m.d.Spec, n), m.describe(n, dr))
 			continue
 		}
-		fixed := mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)
+		fixed := drift.Fixed(m.d, m.o, n)
 		switch c := mach.Change; {
 		case slices.Contains(m.rotated, n.Name), slices.Contains(m.reassigned, n.Name): // reported
 		case len(fixed) > 0:
 			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, Message: "a cluster that lives keeps what it was made with: " + strings.Join(fixed, ", "),
-				Hint: "undo the change in cluster.yaml or in the patch; another network, or another cni, needs another cluster"}, m.describe(n, dr))
+				Hint: "undo the change in the inventory or in the patch; another network, or another cni, needs another cluster"}, m.describe(n, dr))
 		case n.Locked:
 			m.blockLocked(n, []drift.Drift{dr})
 		case c == nil || c.For != dr.Want:
@@ -285,7 +285,7 @@ func (m *planner) chooseCanary(planesFirst bool) string {
 	chosen, best := "", 0
 	for _, n := range m.d.Spec.Nodes {
 		mach, c, rank := m.o.Machines[n.Name], m.o.Machines[n.Name].Change, rankOf[n.Role]
-		if n.Locked || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || len(mach.Summary.Differences(m.d.Repository().Configs[n.Name].Summary)) > 0 || c.For != m.d.Repository().Configs[n.Name].Digest || m.keepsConfig(n) {
+		if n.Locked || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || c.For != m.d.Repository().Configs[n.Name].Digest || len(drift.Fixed(m.d, m.o, n)) > 0 || m.keepsConfig(n) {
 			continue
 		}
 		if mach.Stage != "booting" {

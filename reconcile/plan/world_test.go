@@ -994,6 +994,10 @@ func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
 			n.Tags = strings.Split(v, ",")
 		case "pool":
 			n.Pool = v
+		case "mac":
+			n.MAC = v
+		case "ip":
+			n.IP = netip.MustParseAddr(v)
 		case "host":
 			n.Placement.Pin = v
 		default:
