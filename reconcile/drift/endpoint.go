@@ -64,3 +64,22 @@ func LosesEndpoint(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 		return cp.IP == addr && !IsReplaced(cp, o.VMs[cp.Name], o.Facts)
 	})
 }
+
+// EndpointToCome is the control plane that the endpoint of the inventory leads to, where a machine
+// has another endpoint, and that one has not joined etcd yet, so that nothing would answer there.
+// "": there is none, or it is not known, or its VM cannot be made before another is deleted.
+func EndpointToCome(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
+	u, err := url.Parse(d.Repository().Spec.Network.Endpoint)
+	has := o.Machines[n.Name].Summary.Endpoint
+	if err != nil || !o.Members.Known || has == "" || has == u.Hostname() {
+		return ""
+	}
+	for _, cp := range d.Spec.ControlPlanes() {
+		joined := slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(cp) && !mem.Learner })
+		taken := slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.VMID == cp.VMID })
+		if cp.IP.String() == u.Hostname() && !joined && !taken {
+			return cp.Name
+		}
+	}
+	return ""
+}

@@ -191,6 +191,9 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 		case c.Refused != "":
 			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ConfigRefused, Message: "it does not take the machine config of the repository: " + c.Refused,
 				Hint: "correct the setting in the inventory or in a patch; `talos-agent validate` in a clone of the repository checks what is not about this node"}, m.describe(n, dr))
+		case drift.EndpointToCome(m.d, m.o, n) != "":
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForEndpoint, Within: joinWithin, Hint: "it goes on when that one has joined; or write another endpoint, or a vip, under network in cluster.yaml",
+				Message: fmt.Sprintf("its machine config is changed when %s, at whose address the new endpoint is, has joined etcd", drift.EndpointToCome(m.d, m.o, n))})
 		case m.lacksImages(n):
 			m.do(action.PullImages{Node: n, Images: c.Lacks})
 		case !c.Reboots:

@@ -561,9 +561,11 @@ func (w *world) run(t *testing.T, line string) string {
 		mach.ConfigDigest, mach.Summary.Endpoint = "at-"+arg(2)+"-"+arg(1), arg(2)
 		w.o.Machines[arg(1)] = mach
 	case "made-at": // an endpoint that the cluster runs with, which new nodes get
+		asked := w.d
+		w.d.Asked, w.d.Configs = &asked, maps.Clone(w.d.Configs)
 		c := w.d.Configs[arg(1)]
 		c.Summary.Endpoint = arg(2)
-		w.d.Configs[arg(1)] = c
+		w.d.Configs[arg(1)], w.d.Spec.Network.Endpoint = c, "https://"+arg(2)+":6443"
 	case "authorities": // of a node, hashes of Kubernetes', the one that issues first; those of the repository are "ours"
 		for name, c := range w.d.Configs {
 			c.Summary.Authorities = cluster.Authorities{Talos: "t", Kubernetes: "ours", Etcd: "e"}

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -104,6 +105,39 @@ func TestEndpointIsReplaced(t *testing.T) {
 		}
 		s.Quiet(10 * time.Minute)
 		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
+// TestEndpointIsNew: a control plane is exchanged for one that stands in front of all others, and is
+// the endpoint by that. It is made and joins before another node has its address as the endpoint,
+// and the one that leaves works until all have.
+func TestEndpointIsNew(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		files := withoutVIP(t, sz)
+		s.Push(files, "no vip")
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		s.watchEndpoint("dev-cp-1", "10.10.0.11")
+		s.Lab.World.OnConfig(func(c world.GivenConfig) {
+			if !c.First && strings.Contains(string(c.Config), "endpoint: https://10.10.0.9:") && !slices.Contains(s.members(), "dev-cp-0") {
+				s.Lab.World.Violate("endpoint", "%s gets the endpoint of dev-cp-0, which has not joined", c.Node)
+			}
+		})
+		changed(t, files, "inventory/dev/nodes.yaml", "{name: dev-cp-1, ip: 10.10.0.11,", "{name: dev-cp-0, ip: 10.10.0.9,")
+		s.Push(files, "another one is the first")
+		s.UntilReady(2 * time.Hour)
+		if got := fmt.Sprint(s.nodeObjects()); got != "[dev-cp-0 dev-cp-2 dev-cp-3 dev-wk-1 dev-wk-2]" || len(s.members()) != 3 {
+			t.Errorf("nodes in Kubernetes: %s; members of etcd: %s", got, s.members())
+		}
+		s.Quiet(10 * time.Minute)
+		for _, v := range s.Lab.World.Violations() {
+			t.Errorf("broken rule: %s", v)
+		}
 		s.Halt()
 	})
 }
