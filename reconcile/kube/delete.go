@@ -82,7 +82,7 @@ func (dr *drainer) deleteNode(ctx context.Context, n cluster.Node) error {
 // has none, but for no longer than two minutes: then it is deleted all the same.
 func (dr *drainer) clear(ctx context.Context) error {
 	for deadline := time.Now().Add(detachWithin); ; {
-		left, err := dr.listLeft(ctx)
+		left, pods, err := dr.listLeft(ctx)
 		switch {
 		case err != nil:
 			return err
@@ -95,6 +95,9 @@ func (dr *drainer) clear(ctx context.Context) error {
 		if err := dr.declareOff(ctx); err != nil {
 			return err
 		}
+		if err := dr.deletePods(ctx, pods); err != nil {
+			return err
+		}
 		dr.progress(cluster.Progress{Waits: "Kubernetes to end what its machine has left: " + text.JoinSome(left, mostNamed, ", ")})
 		if retry.Sleep(ctx, detachPause) != nil {
 			return context.Cause(ctx)
@@ -104,12 +107,10 @@ func (dr *drainer) clear(ctx context.Context) error {
 
 // listLeft returns the pods on the node that a drain would have end, and the volumes that are
 // attached to it.
-func (dr *drainer) listLeft(ctx context.Context) ([]string, error) {
-	pods, err := dr.listEvictable(ctx, true)
-	if err != nil {
-		return nil, err
+func (dr *drainer) listLeft(ctx context.Context) (left []string, pods []corev1.Pod, err error) {
+	if pods, err = dr.listEvictable(ctx, true); err != nil {
+		return nil, nil, err
 	}
-	var left []string
 	for _, p := range pods {
 		left = append(left, "pod "+p.Namespace+"/"+p.Name)
 	}
@@ -117,7 +118,24 @@ func (dr *drainer) listLeft(ctx context.Context) ([]string, error) {
 	for _, v := range volumes {
 		left = append(left, "volume "+v)
 	}
-	return left, err
+	return left, pods, err
+}
+
+// deletePods deletes the pods that are not being deleted: those that tolerate every taint, as some
+// of a pod network do, stay otherwise. Kubernetes forces away what no kubelet ends.
+func (dr *drainer) deletePods(ctx context.Context, pods []corev1.Pod) error {
+	for _, p := range pods {
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		err := dr.insist(ctx, func(ctx context.Context, set kubernetes.Interface) error {
+			return set.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))})
+		})
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, kubeError(err))
+		}
+	}
+	return nil
 }
 
 // declareOff declares the node to be out of service, as a part of its removal: where its machine is

@@ -64,6 +64,9 @@ func TestDeleteNodeEndsWhatIsLeft(t *testing.T) {
 			p.Spec.NodeName = "wk-3"
 			p.Spec.Volumes = []corev1.Volume{{Name: "data", VolumeSource: corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}}}
 		})
+		b.addPod("tolerant", func(p *corev1.Pod) {
+			p.Spec.NodeName, p.Spec.Tolerations = "wk-3", []corev1.Toleration{{Operator: corev1.TolerationOpExists}}
+		})
 		stop()
 		b.until("it is lost", func() bool { return isUnreachable(b.node("wk-3")) })
 		began := time.Now()
@@ -80,7 +83,7 @@ func TestDeleteNodeEndsWhatIsLeft(t *testing.T) {
 		}
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if p := b.progress[0]; !strings.HasPrefix(p.Waits, "Kubernetes to end what its machine has left: pod default/db, volume pv") {
+		if p := b.progress[0]; !strings.HasPrefix(p.Waits, "Kubernetes to end what its machine has left: pod default/db, pod default/tolerant, volume pv") {
 			t.Errorf("progress %+v", p)
 		}
 	})
