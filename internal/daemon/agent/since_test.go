@@ -9,6 +9,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/lab"
@@ -114,6 +116,48 @@ func TestWhoChangedItWhileNoAgentRan(t *testing.T) {
 			t.Errorf("after a crash: %+v", got)
 		}
 		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
+// TestEditUnderOtherVersions: that somebody edited a machine config is reported, and left, while the
+// inventory has other versions than the nodes run; of the others there is nothing to report.
+func TestEditUnderOtherVersions(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, size{ControlPlanes: 1, Workers: 2}, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		files := size{ControlPlanes: 1, Workers: 2}.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "kubernetes_version: v1.36.1", "kubernetes_version: v1.36.2")
+		s.Push(files, "another version")
+		blocked := func(st cluster.Status, reason cluster.Reason) (out []cluster.Block) {
+			for _, b := range st.Blocked {
+				if b.Reason == reason {
+					out = append(out, b)
+				}
+			}
+			return out
+		}
+		s.Until(10*time.Minute, "of another version", func(st cluster.Status) bool { return len(blocked(st, cluster.KubernetesDrift)) == 3 })
+		time.Sleep(10 * time.Minute)
+		if got := blocked(s.Status(), cluster.ConfigDrift); len(got) > 0 {
+			t.Errorf("nothing was edited: %+v", got)
+		}
+		must(s.talosctl("10.10.0.41", machineapi.ApplyConfigurationRequest_NO_REBOOT))
+		edited := time.Now()
+		s.Until(10*time.Minute, "reported", func(st cluster.Status) bool { return len(blocked(st, cluster.ConfigDrift)) > 0 })
+		time.Sleep(30 * time.Minute)
+		got := blocked(s.Status(), cluster.ConfigDrift)
+		if len(got) != 1 || got[0].Subject != "dev-wk-1" || len(got[0].Drift) != 1 {
+			t.Fatalf("%+v", got)
+		}
+		if f := got[0].Drift[0]; f.Field != "machine config" || !strings.HasPrefix(f.By, "edited on the node") || f.Since.Sub(edited).Abs() > time.Minute {
+			t.Errorf("edited at %v: %+v", edited, f)
+		}
+		changed(t, files, "inventory/dev/cluster.yaml", "kubernetes_version: v1.36.2", "kubernetes_version: v1.36.1")
+		s.Push(files, "back")
+		s.UntilReady(time.Hour)
 		s.Halt()
 	})
 }
