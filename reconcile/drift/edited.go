@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -119,7 +120,7 @@ func Fixed(d cluster.Desired, o cluster.Observed, n cluster.Node) []string {
 	out := o.Machines[n.Name].Summary.Differences(asked.Configs[n.Name].Summary)
 	hw, want := o.VMs[n.Name].Hardware, CardOf(WantHardware(asked.Spec, RepositoryNode(d, n)))
 	if has := CardOf(hw.Value); hw.Known && has != want && o.Facts.Cards[n.Name] != want {
-		out = append(out, fmt.Sprintf("mac and address %s (the inventory has %s)", has, want))
+		out = append(out, fmt.Sprintf("mac and address %s (the inventory has %s)", strings.TrimSpace(has), strings.TrimSpace(want)))
 	}
 	return out
 }

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"github.com/talos-agent/talos-agent/reconcile/effect"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -20,6 +21,18 @@ type change struct {
 // configField is a field that only changes machine configs.
 func configField(field string) change {
 	return change{field, func(w *world, n *cluster.Node) { w.d.Configs[n.Name] = cluster.Config{Digest: "new"} }}
+}
+
+// askNetwork is a change of the network, which is part of the machine configs: until the nodes run
+// them, what is planned for is the network that they have.
+func askNetwork(edit func(*cluster.Network)) func(*world, *cluster.Node) {
+	return func(w *world, n *cluster.Node) {
+		asked := w.d
+		edit(&asked.Spec.Network)
+		asked.Configs = maps.Clone(asked.Configs)
+		asked.Configs[n.Name] = cluster.Config{Digest: "new"}
+		w.d.Asked = &asked
+	}
 }
 
 // renameNode has the inventory give a node another name.
@@ -89,9 +102,9 @@ var changes = []change{
 		w.o.Machines[n.Name] = m
 		n.Role = cluster.ControlPlane
 	}},
-	{"`network.gateway`", func(w *world, _ *cluster.Node) { w.d.Spec.Network.Gateway = netip.MustParseAddr("10.10.0.254") }},
-	{"`network.cidr`", func(w *world, _ *cluster.Node) { w.d.Spec.Network.CIDR = netip.MustParsePrefix("10.10.0.0/16") }},
-	{"`network.address_mode`", func(w *world, _ *cluster.Node) { w.d.Spec.Network.Mode = cluster.AddressReserved }},
+	{"`network.gateway`", askNetwork(func(n *cluster.Network) { n.Gateway = netip.MustParseAddr("10.10.0.254") })},
+	{"`network.cidr`", askNetwork(func(n *cluster.Network) { n.CIDR = netip.MustParsePrefix("10.10.0.0/16") })},
+	{"`network.address_mode`", askNetwork(func(n *cluster.Network) { n.Mode = cluster.AddressReserved })},
 	{"`proxmox.pool`", func(w *world, n *cluster.Node) {
 		vm := w.o.VMs[n.Name]
 		n.Pool, vm.Moved, vm.Owner, vm.Pool = "talos", true, cluster.Foreign, "other"
@@ -144,7 +157,7 @@ func outcome(t *testing.T, c change, answer string) string {
 		n = now
 	}
 	mach := w.o.Machines[n.Name]
-	if want := w.d.Configs[n.Name].Digest; mach.ConfigDigest != want {
+	if want := w.d.Repository().Configs[n.Name].Digest; mach.ConfigDigest != want {
 		mach.Change = &cluster.Change{For: want, Reboots: answer == "reboot"}
 		w.o.Machines[n.Name] = mach
 	}

@@ -39,6 +39,7 @@ var fieldEdits = map[string][3]string{
 	"network.pod_cidr":            {"cluster", "network:\n", "network:\n  pod_cidr: 10.200.0.0/16\n"},
 	"network.svc_cidr":            {"cluster", "network:\n", "network:\n  svc_cidr: 10.128.0.0/12\n"},
 	"network.gateway":             {"cluster", "gateway: 10.10.0.1", "gateway: 10.10.0.2"},
+	"network.address_mode":        {"cluster", "network:\n", "network:\n  address_mode: dhcp-reservation\n"},
 	"network.cidr":                {"cluster", "cidr: 10.10.0.0/20", "cidr: 10.10.0.0/21"},
 	"node":                        {"nodes", "{name: dev-wk-1, node: pve1", "{name: dev-wk-1, node: pve2"},
 	"proxmox.node":                {"cluster", "  nodes: [pve1, pve2]\n", "  node: pve1\n"},
