@@ -25,7 +25,7 @@ func AtEndpoint(d cluster.Desired, o cluster.Observed, n cluster.Node) (names []
 		return nil
 	}
 	for _, other := range d.Spec.Nodes {
-		if mach := o.Machines[other.Name]; other.Name != n.Name && (reaches(d, other, o.VMs[other.Name], mach, isOf) || hidesConfig(d, o, other)) {
+		if mach := o.Machines[other.Name]; other.Name != n.Name && (reaches(d, o, other, mach, isOf) || hidesConfig(d, o, other)) {
 			names = append(names, other.Name)
 		}
 	}
@@ -34,22 +34,28 @@ func AtEndpoint(d cluster.Desired, o cluster.Observed, n cluster.Node) (names []
 
 // reaches reports whether the config of a node has such an endpoint: the one that its machine
 // runs, or, before it has any, the one that it would be given.
-func reaches(d cluster.Desired, n cluster.Node, vm cluster.VM, mach cluster.Machine, isOf func(string) bool) bool {
+func reaches(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine, isOf func(string) bool) bool {
 	if mach.Reach == cluster.Configured {
 		return mach.ConfigDigest != d.Repository().Configs[n.Name].Digest && isOf(mach.Summary.Endpoint)
 	}
-	return (vm.Presence == cluster.Absent || mach.Reach == cluster.Maintenance) && isOf(d.Configs[n.Name].Summary.Endpoint)
+	return (o.VMs[n.Name].Presence == cluster.Absent || isTaken(o, n) || mach.Reach == cluster.Maintenance) && isOf(d.Configs[n.Name].Summary.Endpoint)
 }
 
 // hidesConfig reports whether a machine may run with a config that is not seen, and that may be
 // an earlier one than that of the inventory.
 func hidesConfig(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	mach := o.Machines[n.Name]
-	if o.VMs[n.Name].Presence == cluster.Absent || mach.Reach == cluster.Maintenance || mach.Reach == cluster.Configured && mach.ConfigDigest != "" {
+	if o.VMs[n.Name].Presence == cluster.Absent || isTaken(o, n) || mach.Reach == cluster.Maintenance || mach.Reach == cluster.Configured && mach.ConfigDigest != "" {
 		return false
 	}
 	origin := OriginOf(d, o, n, FieldConfig)
 	return !origin.Known || origin.Pushed
+}
+
+// isTaken reports whether the VM at the VMID of a node is that of another one, so that the node has
+// no machine before that is deleted.
+func isTaken(o cluster.Observed, n cluster.Node) bool {
+	return slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.VMID == n.VMID && vm.Node != n.Name })
 }
 
 // LosesEndpoint reports whether a machine reaches the Kubernetes API at an address that leads
@@ -76,8 +82,7 @@ func EndpointToCome(d cluster.Desired, o cluster.Observed, n cluster.Node) strin
 	}
 	for _, cp := range d.Spec.ControlPlanes() {
 		joined := slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(cp) && !mem.Learner })
-		taken := slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.VMID == cp.VMID })
-		if cp.IP.String() == u.Hostname() && !joined && !taken {
+		if cp.IP.String() == u.Hostname() && !joined && !isTaken(o, cp) {
 			return cp.Name
 		}
 	}
