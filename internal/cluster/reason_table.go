@@ -53,7 +53,7 @@ var clusterReasons = []ReasonInfo{
 	{ActionFailed, Everyone, "An action failed and is tried again later.", "The message shows what failed; the hint what to do."},
 	{ActionOverdue, Everyone, "An action of the agent takes longer than actions of its kind should.", "The message shows what it waits for."},
 	{TaskOverdue, Everyone, "A task of Proxmox VE that the agent began takes longer than it should.", "See its log, and whether its storage hangs: `pvesm status`; the hint shows how to end it."},
-	{WaitingForImage, Everyone, "The Talos image is not on the storage yet.", "Nothing."},
+	{WaitingForImage, Everyone, "The Talos image is not on the storage yet; the machine of a node that is replaced is kept until it can be had.", "Nothing."},
 	{WaitingForCapacity, Everyone, "Not all nodes of a new cluster fit on their hosts, and no part of it is made before they do.", "Do what is shown for the nodes that do not fit."},
 	{WaitingForFactory, Everyone, "The image factory has not named the image yet.", "See whether the factory answers: `talos-agent doctor`."},
 	{ImageCacheUnknown, Everyone, "The agent's image cache cannot be read.", "See `cache_dir` in config.yaml."},

@@ -172,7 +172,8 @@ func (m *planner) countsDeletions() bool {
 // leave takes the next step in the removal of a node.
 func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	verb, reason := "removed", "remove it"
-	if _, stays := m.d.Spec.Node(n.Name); stays {
+	_, stays := m.d.Spec.Node(n.Name)
+	if stays {
 		verb, reason = "replaced", "replace it"
 	}
 	wait := func(reason cluster.Reason, within time.Duration, format string, args ...any) {
@@ -213,8 +214,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case isMember && m.etcd.WithoutMember(n.Name, member.ID) != "":
 		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.WithoutMember(n.Name, member.ID))
 		return
-	case n.Name == m.dead && !m.forgets(n.Name) && !vm.Deleting && !m.canMake(n, vm):
-		wait(cluster.WaitingForImage, 0, "waits until its new machine can be made: the image or a storage is not seen")
+	case stays && !m.forgets(n.Name) && !vm.Deleting && m.holdMaterial(n, vm, verb):
 		return
 	case !m.forgets(n.Name) && m.holdRemoval(n, kn, isMember, verb):
 		return
@@ -241,13 +241,34 @@ func (m *planner) isWorker(n cluster.Node) bool {
 	return n.Role == cluster.Worker && m.o.Nodes.Known && m.isOwnNode(n) && !kn.ControlPlane
 }
 
-// canMake reports whether what a new VM of a node is made from is seen to be there.
-func (m *planner) canMake(n cluster.Node, vm cluster.VM) bool {
-	h := m.o.Hosts[vm.Carrier(n)]
+// holdMaterial waits with a replacement until what the new VM is made from is there, and reports
+// whether it does: the old machine is not deleted for one that cannot be made. An image that is
+// not known to be on the host is downloaded first.
+func (m *planner) holdMaterial(n cluster.Node, vm cluster.VM, verb string) bool {
+	host := vm.Carrier(n)
+	h := m.o.Hosts[host]
 	_, stored := h.Images.Value[m.d.Image.Name]
-	stored = stored || m.o.ImageCached.Known && m.o.ImageCached.Value
-	st, ok := h.Storages.Value[n.Datastore]
-	return m.d.Schematic != "" && stored && ok && st.Active
+	cached := m.o.ImageCached
+	w := cluster.Wait{Subject: n.Name, About: "removal"}
+	switch st := h.Storages.Value[n.Datastore]; {
+	case m.d.Schematic == "":
+		w.Reason, w.Message = cluster.WaitingForImage, "the schematic of its image is registered first"
+	case h.Storages.Known && !st.Active:
+		w.Reason, w.About, w.Within = cluster.StorageInactive, host+"/"+n.Datastore, seeWithin
+		w.Message = fmt.Sprintf("storage %s on %s, where its disks will be, is not active", n.Datastore, host)
+	case !h.Storages.Known:
+		w.Reason, w.Within, w.Message = cluster.StorageUnknown, seeWithin, fmt.Sprintf("cannot see the storages of %s, where its disks will be%s", host, text.Colon(h.Storages.Why))
+	case stored, cached.Known && cached.Value:
+		return false
+	case !cached.Known:
+		w.Reason, w.Within, w.Message = cluster.ImageCacheUnknown, seeWithin, "it is not known whether the image of its new machine is there"+text.Colon(cached.Why)
+	default:
+		m.do(action.DownloadImage{Image: m.d.Image})
+		w.Reason, w.Message = cluster.WaitingForImage, fmt.Sprintf("image %s is downloaded first, from which its new machine is made", m.d.Image.Name)
+	}
+	w.Message = "is " + verb + ": " + w.Message
+	m.wait(w)
+	return true
 }
 
 // holdObject deletes the Node object that the machine of a node has left, before another is
