@@ -25,7 +25,7 @@ func newRigBesideANewer(t *testing.T) (r *rig, records string) {
 	r.write()
 	must(os.MkdirAll(filepath.Join(r.dir, "state"), 0o700))
 	records = filepath.Join(r.dir, "state", "old.json")
-	line := `{"version":10}`
+	line := `{"version":999}`
 	must(os.WriteFile(records, fmt.Appendf(nil, "%s\n%x\n", line, sha256.Sum256([]byte(line))), 0o600))
 	commit := r.push(r.inventory(0))
 	r.start()
