@@ -32,6 +32,7 @@ func withoutNode(t *testing.T, files map[string][]byte, name string) {
 // with its VM and its Node object, and the budget is named; where the inventory has it, the pod
 // is deleted in the end, and the node leaves.
 func TestBudgetHoldsARemoval(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		files := sz.Files()
