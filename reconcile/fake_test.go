@@ -8,8 +8,10 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -537,7 +539,8 @@ type memFiles struct {
 	files   map[string][]byte
 	unsaved map[string][]byte // written, not synced
 	steps   int
-	dieAt   int // step that does not happen any more; 0: immortal
+	full    string // no room for what has this in it
+	dieAt   int    // step that does not happen any more; 0: immortal
 	torn    bool
 }
 
@@ -570,6 +573,9 @@ func (m *memFiles) Write(name string, data []byte) error {
 	defer m.mu.Unlock()
 	if err := m.step(); err != nil {
 		return err
+	}
+	if m.full != "" && strings.Contains(string(data), m.full) {
+		return syscall.ENOSPC
 	}
 	m.unsaved[name] = slices.Clone(data)
 	return nil

@@ -1075,7 +1075,6 @@ func TestFirstReadyIsWrittenDown(t *testing.T) {
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
 		time.Sleep(time.Hour)
-		steps := files.steps
 		if !a.c.Journal.Facts().WasReady() {
 			t.Error("it is not written down")
 		}
@@ -1083,13 +1082,13 @@ func TestFirstReadyIsWrittenDown(t *testing.T) {
 
 		// The same once more, on a file system that is full just then.
 		f, files = newFake(1, 0), newMemFiles()
-		files.dieAt = steps - 2
+		files.full = fmt.Sprintf("%q:%q", "kind", cluster.SeenReady)
 		a = start(t, f, files)
 		if s := until(t, a, cluster.Stalled); s.Reason != cluster.JournalUnwritable || s.Nodes[0].Phase != cluster.PhaseReady {
 			t.Errorf("%+v", s)
 		}
 		files.mu.Lock()
-		files.dieAt = 0
+		files.full = ""
 		files.mu.Unlock()
 		until(t, a, cluster.Ready)
 		a.stop()
