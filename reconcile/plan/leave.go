@@ -249,26 +249,24 @@ func (m *planner) holdMaterial(n cluster.Node, vm cluster.VM, verb string) bool 
 	h := m.o.Hosts[host]
 	_, stored := h.Images.Value[m.d.Image.Name]
 	cached := m.o.ImageCached
-	w := cluster.Wait{Subject: n.Name, About: "removal"}
+	wait := func(reason cluster.Reason, within time.Duration, format string, args ...any) bool {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: reason, About: "removal", Message: "is " + verb + ": " + fmt.Sprintf(format, args...), Within: within})
+		return true
+	}
 	switch st := h.Storages.Value[n.Datastore]; {
 	case m.d.Schematic == "":
-		w.Reason, w.Message = cluster.WaitingForImage, "the schematic of its image is registered first"
-	case h.Storages.Known && !st.Active:
-		w.Reason, w.About, w.Within = cluster.StorageInactive, host+"/"+n.Datastore, seeWithin
-		w.Message = fmt.Sprintf("storage %s on %s, where its disks will be, is not active", n.Datastore, host)
+		return wait(cluster.WaitingForImage, 0, "the schematic of its image is registered first")
 	case !h.Storages.Known:
-		w.Reason, w.Within, w.Message = cluster.StorageUnknown, seeWithin, fmt.Sprintf("cannot see the storages of %s, where its disks will be%s", host, text.Colon(h.Storages.Why))
+		return wait(cluster.StorageUnknown, seeWithin, "cannot see the storages of %s, where its disks will be%s", host, text.Colon(h.Storages.Why))
+	case !st.Active:
+		return wait(cluster.StorageInactive, seeWithin, "storage %s on %s, where its disks will be, is not active", n.Datastore, host)
 	case stored, cached.Known && cached.Value:
 		return false
 	case !cached.Known:
-		w.Reason, w.Within, w.Message = cluster.ImageCacheUnknown, seeWithin, "it is not known whether the image of its new machine is there"+text.Colon(cached.Why)
-	default:
-		m.do(action.DownloadImage{Image: m.d.Image})
-		w.Reason, w.Message = cluster.WaitingForImage, fmt.Sprintf("image %s is downloaded first, from which its new machine is made", m.d.Image.Name)
+		return wait(cluster.ImageCacheUnknown, seeWithin, "it is not known whether the image of its new machine is there%s", text.Colon(cached.Why))
 	}
-	w.Message = "is " + verb + ": " + w.Message
-	m.wait(w)
-	return true
+	m.do(action.DownloadImage{Image: m.d.Image})
+	return wait(cluster.WaitingForImage, 0, "image %s is downloaded first, from which its new machine is made", m.d.Image.Name)
 }
 
 // holdObject deletes the Node object that the machine of a node has left, before another is
