@@ -269,7 +269,7 @@ func seenUntil(d cluster.Desired, o cluster.Observed) time.Time {
 
 // noteLooked writes down until when all changes of VMs were seen, when the agent ends: the next
 // one looks for who changed what since. An agent that crashes leaves that unknown, so that
-// nobody is named for what was there before.
+// no name is noted for what was there before.
 func (r *Reconciler) noteLooked() {
 	if r.c.Journal.Fresh() || !r.c.Journal.Facts().WasReady() || r.memo.looked.IsZero() {
 		return

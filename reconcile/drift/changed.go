@@ -72,8 +72,8 @@ func changedField(o cluster.Observed, node, field, has string) Changed {
 	return c
 }
 
-// lastChange is the last change of a VM that may have been one of a field: nobody's name where
-// that was the agent's own.
+// lastChange is the last change of a VM that may have been one of a field: without a name where
+// it was the agent's own.
 func lastChange(vm cluster.VM, field string) Changed {
 	c := Changed{After: vm.ChangedAfter}
 	if i := slices.IndexFunc(vm.ChangedBy, func(t cluster.Task) bool { return mayChange(vm, field, t.Type) }); i >= 0 {

@@ -37,7 +37,7 @@ func TestChanged(t *testing.T) {
 }
 
 // TestWhoChangedAField: of several that changed a VM the last is named whose task or request may
-// have changed the field, and nobody where that was the agent.
+// have changed the field, and no name where that was the agent.
 func TestWhoChangedAField(t *testing.T) {
 	own := func(t cluster.Task) cluster.Task { t.Ours = true; return t }
 	ownRequest := func(r cluster.Request) cluster.Request { r.Ours = true; return r }
@@ -102,13 +102,13 @@ func TestWhoIsNoted(t *testing.T) {
 		want, origin string
 		since        time.Duration
 	}{
-		"nothing since":                         {noted, 8, false, nil, 0, "by a@pam", "by a@pam", 0},
-		"another field was changed later":       {noted, 8, false, later, time.Minute, "by a@pam", "by a@pam", 0},
-		"it waits for the next start":           {noted, 8, true, later, time.Minute, "by a@pam", "by a@pam", 0},
-		"it was changed once more":              {noted, 16, false, later, time.Minute, "qmconfig by b@pam at 2026-11-22 11:31 UTC, UPID:x:", "", time.Hour},
-		"it was changed, and nobody knows":      {noted, 16, false, nil, time.Minute, "changed after 2026-11-22 10:32 UTC; no task shows who it was", "", 0},
-		"nobody was seen, and a change later":   {unnamed, 8, false, later, time.Minute, "", "", 0},
-		"nobody was seen, and one since before": {unnamed, 8, false, later, -time.Minute, "", "", 0},
+		"nothing since":                          {noted, 8, false, nil, 0, "by a@pam", "by a@pam", 0},
+		"another field was changed later":        {noted, 8, false, later, time.Minute, "by a@pam", "by a@pam", 0},
+		"it waits for the next start":            {noted, 8, true, later, time.Minute, "by a@pam", "by a@pam", 0},
+		"it was changed once more":               {noted, 16, false, later, time.Minute, "qmconfig by b@pam at 2026-11-22 11:31 UTC, UPID:x:", "", time.Hour},
+		"it was changed, and no task shows it":   {noted, 16, false, nil, time.Minute, "changed after 2026-11-22 10:32 UTC; no task shows who it was", "", 0},
+		"no name was seen, and a change later":   {unnamed, 8, false, later, time.Minute, "", "", 0},
+		"no name was seen, and one since before": {unnamed, 8, false, later, -time.Minute, "", "", 0},
 	} {
 		hw := WantHardware(d.Spec, n)
 		hw.Cores = c.cores

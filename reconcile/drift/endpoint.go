@@ -11,8 +11,8 @@ import (
 // AtEndpoint are the nodes that would lose the Kubernetes API with the machine of a node: those
 // that reach it at the address of that node, by the config that they are seen to run or would be
 // made with, although the inventory has another endpoint. One whose config is not seen is one of
-// them unless it was seen to be as the inventory has it. A name in place of an address leads to
-// where nobody can see.
+// them unless it was seen to be as the inventory has it. Where a name in place of an address
+// leads to is not known here.
 func AtEndpoint(d cluster.Desired, o cluster.Observed, n cluster.Node) (names []string) {
 	addresses := []string{n.IP.String(), o.Nodes.Value[n.Name].Address}
 	for _, mem := range o.Members.Value {

@@ -103,7 +103,7 @@ func sparesDead(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 	if next := last.Add(replaceEvery); !last.IsZero() && next.After(o.Now) {
 		return "the last node came at " + text.Moment(last) + "; the next one may at " + text.Moment(next)
 	}
-	if n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1 {
+	if d.Spec.IsOnlyPlane(n) {
 		return "it is the only control plane"
 	}
 	if own := readiness.OwnEndpoint(d, n); own.Reason != "" {

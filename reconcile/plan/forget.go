@@ -71,7 +71,7 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 		return refuse(cluster.NotConfirmed, "its machine answers", "take it out of nodes.yaml to remove it, or give it a new `replace` token to have it made again: it is drained then")
 	case answers(o, n.Name):
 		return refuse(cluster.NodeUnknown, "it is not known whether it answers", fmt.Sprintf("`talos-agent status %s` shows what cannot be seen", d.Spec.Name))
-	case stays && n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) == 1:
+	case stays && d.Spec.IsOnlyPlane(n):
 		return refuse(cluster.OnlyControlPlane, "it is the only control plane: etcd would be lost with it", "bring it back: restore its vm from a backup, or look at its console")
 	case isMember && etcd != "":
 		return refuse(cluster.WaitingForQuorum, "its member cannot be removed from etcd: "+etcd, "bring the other control planes back first")

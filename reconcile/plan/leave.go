@@ -61,7 +61,7 @@ func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 	case n.Protect:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeProtected, About: "replace", Message: fmt.Sprintf("it is to be replaced, and vm %d is kept: nodes.yaml has `protect: true`", vm.VMID),
 			Hint: "remove `protect: true` or `replace` from the node"})
-	case n.Role == cluster.ControlPlane && len(m.d.Spec.ControlPlanes()) == 1:
+	case m.d.Spec.IsOnlyPlane(n):
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.OnlyControlPlane, Message: "it is to be replaced, and is the only control plane: etcd would be lost with it",
 			Hint: "undo `replace`; or add two control planes first"})
 	case own.Reason != "":
@@ -247,19 +247,18 @@ func (m *planner) isWorker(n cluster.Node) bool {
 func (m *planner) holdMaterial(n cluster.Node, vm cluster.VM, verb string) bool {
 	host := vm.Carrier(n)
 	h := m.o.Hosts[host]
+	if !m.storesUsable(n, host, h, []need{{n.Datastore, "images", "proxmox.datastore"}}, nil) {
+		return true
+	}
 	_, stored := h.Images.Value[m.d.Image.Name]
 	cached := m.o.ImageCached
 	wait := func(reason cluster.Reason, within time.Duration, format string, args ...any) bool {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: reason, About: "removal", Message: "is " + verb + ": " + fmt.Sprintf(format, args...), Within: within})
 		return true
 	}
-	switch st := h.Storages.Value[n.Datastore]; {
+	switch {
 	case m.d.Schematic == "":
 		return wait(cluster.WaitingForImage, 0, "the schematic of its image is registered first")
-	case !h.Storages.Known:
-		return wait(cluster.StorageUnknown, seeWithin, "cannot see the storages of %s, where its disks will be%s", host, text.Colon(h.Storages.Why))
-	case !st.Active:
-		return wait(cluster.StorageInactive, seeWithin, "storage %s on %s, where its disks will be, is not active", n.Datastore, host)
 	case stored, cached.Known && cached.Value:
 		return false
 	case !cached.Known:

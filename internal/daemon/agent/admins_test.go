@@ -184,7 +184,7 @@ func (l *life) helpOut() {
 			_ = l.Lab.Talos.Reboot(l.vmidOf(w.Subject))
 		}
 	}
-	for _, b := range st.Blocked { // Talos makes no voter of it, and nobody else can
+	for _, b := range st.Blocked { // Talos makes no voter of it, and nothing else can
 		if b.Reason == cluster.EtcdMemberStuck && !l.stuck[b.About] && st.Revision.Commit() == l.Head() {
 			l.stuck[b.About] = true
 			l.plan("%s gets a new machine: %s", b.Subject, b.Message)

@@ -106,7 +106,7 @@ func TestWhoChangedItWhileNoAgentRan(t *testing.T) {
 			}
 		}
 
-		// What an agent that crashed did not see is nobody's.
+		// What an agent that crashed did not see has no name.
 		put(2, "protection=0")
 		time.Sleep(5 * time.Minute)
 		s.Die()
