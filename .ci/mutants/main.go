@@ -20,9 +20,12 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -90,12 +93,13 @@ func (o options) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		outcomes, err := o.tryAll(ctx, dir, pkg, mutants, suites)
+		if err != nil {
+			return err
+		}
 		count := map[outcome]int{}
 		for i, m := range mutants {
-			out, err := o.try(ctx, dir, pkg, m, suites)
-			if err != nil {
-				return err
-			}
+			out := outcomes[i]
 			if out == survived {
 				if reasons[m.key()] != "" {
 					out = accepted
@@ -105,7 +109,6 @@ func (o options) run(ctx context.Context) error {
 			}
 			count[out]++
 			all[out]++
-			fmt.Fprintf(os.Stderr, "\r%s %d of %d ", pkg, i+1, len(mutants))
 		}
 		fmt.Fprintln(os.Stderr)
 		fmt.Printf("%s: %s\n", pkg, describe(count))
@@ -341,6 +344,27 @@ func (l overlay) write() (string, error) {
 	}
 	path := filepath.Join(l.dir, "overlay.json")
 	return path, os.WriteFile(path, text, 0o600)
+}
+
+// tryAll runs the tests over every mutant, as many at a time as there are processors: most
+// tests of a package use one. The outcomes are in the order of the mutants.
+func (o options) tryAll(ctx context.Context, dir, pkg string, mutants []mutant, suites []suite) ([]outcome, error) {
+	outcomes, errs := make([]outcome, len(mutants)), make([]error, len(mutants))
+	var next, tried atomic.Int64
+	var workers sync.WaitGroup
+	for worker := range runtime.GOMAXPROCS(0) {
+		workers.Go(func() {
+			own := filepath.Join(dir, fmt.Sprintf("worker-%d", worker))
+			for i := int(next.Add(1)) - 1; i < len(mutants); i = int(next.Add(1)) - 1 {
+				if errs[i] = os.MkdirAll(own, 0o700); errs[i] == nil {
+					outcomes[i], errs[i] = o.try(ctx, own, pkg, mutants[i], suites)
+				}
+				fmt.Fprintf(os.Stderr, "\r%s %d of %d ", pkg, tried.Add(1), len(mutants))
+			}
+		})
+	}
+	workers.Wait()
+	return outcomes, errors.Join(errs...)
 }
 
 // try runs the tests over one mutant.

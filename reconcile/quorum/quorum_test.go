@@ -120,6 +120,38 @@ func TestOnlyMember(t *testing.T) {
 	}
 }
 
+// TestPair: every clause counts, or an etcd of which less is known would be disrupted as one that
+// cannot be asked for better.
+func TestPair(t *testing.T) {
+	pair := Etcd{voters: 2, Healthy: []string{"cp-1", "cp-2"}, agreed: cluster.Saw(true)}
+	for name, c := range map[string]struct {
+		change func(*Etcd)
+		want   bool
+	}{
+		"pair":         {func(*Etcd) {}, true},
+		"unknown":      {func(e *Etcd) { e.unknown = "timeout" }, false},
+		"another list": {func(e *Etcd) { e.agreed = cluster.Saw(false) }, false},
+		"three voters": {func(e *Etcd) { e.voters = 3 }, false},
+		"a learner":    {func(e *Etcd) { e.learners = []cluster.Member{{Name: "cp-3"}} }, false},
+		"one healthy":  {func(e *Etcd) { e.Healthy = e.Healthy[:1] }, false},
+		"lost agreement": {func(e *Etcd) {
+			e.agreed = cluster.Unseen[bool]("timeout")
+			e.agreed.Value = true // of before
+		}, false},
+	} {
+		e := pair
+		if c.change(&e); e.IsPair() != c.want {
+			t.Errorf("%s: %v", name, !c.want)
+		}
+	}
+	if unknown := (Etcd{unknown: "timeout", voters: 3, Healthy: []string{"cp-1", "cp-2", "cp-3"}}); unknown.Spares("cp-1") {
+		t.Error("an etcd that is not known spares a node")
+	}
+	if way := (Etcd{unknown: "timeout", agreed: cluster.Saw(true)}).WayOut("dev"); !strings.Contains(way, "that do not answer") {
+		t.Errorf("of an etcd that is not known: %q", way)
+	}
+}
+
 // TestOf: a voter is healthy only as the one member of a control plane that reports it
 // itself. What a worker reports of an etcd does not count.
 func TestOf(t *testing.T) {
@@ -140,6 +172,9 @@ func TestOf(t *testing.T) {
 	e := Of(nodes, o)
 	if e.voters != 6 || !slices.Equal(e.Healthy, []string{"cp-1"}) || len(e.learners) != 1 || e.learners[0].Name != "cp-9" || len(e.asked) != 4 || e.unknown != "" {
 		t.Errorf("%+v", e)
+	}
+	if !slices.Equal(e.down, []string{"cp-2", "cp-3", "cp-4", "cp-4", "wk-1"}) {
+		t.Errorf("down are %v", e.down)
 	}
 	o.Members.Value[0].Learner = true
 	if e := Of(nodes, o); e.voters != 5 || len(e.Healthy) != 0 || len(e.learners) != 2 {
@@ -238,6 +273,7 @@ func TestKeepsAMember(t *testing.T) {
 		{"not asked", cluster.Seen[[]cluster.Member]{}, true},
 		{"a member", cluster.Saw([]cluster.Member{{Name: "cp-1", Address: "10.10.0.11"}}), true},
 		{"a learner that has no name yet", cluster.Saw([]cluster.Member{{Address: "10.10.0.11", Learner: true}}), true},
+		{"a learner without a name elsewhere", cluster.Saw([]cluster.Member{{Address: "10.10.0.12", Learner: true}}), false},
 		{"another node's, at its address", cluster.Saw([]cluster.Member{{Name: "cp-2", Address: "10.10.0.11"}}), false},
 		{"none", cluster.Saw([]cluster.Member{}), false},
 	} {
