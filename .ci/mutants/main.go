@@ -346,13 +346,13 @@ func (l overlay) write() (string, error) {
 	return path, os.WriteFile(path, text, 0o600)
 }
 
-// tryAll runs the tests over every mutant, as many at a time as there are processors: most
-// tests of a package use one. The outcomes are in the order of the mutants.
+// tryAll runs the tests over every mutant, several at a time: many a mutant has tests wait for
+// what it keeps from happening. The outcomes are in the order of the mutants.
 func (o options) tryAll(ctx context.Context, dir, pkg string, mutants []mutant, suites []suite) ([]outcome, error) {
 	outcomes, errs := make([]outcome, len(mutants)), make([]error, len(mutants))
 	var next, tried atomic.Int64
 	var workers sync.WaitGroup
-	for worker := range runtime.GOMAXPROCS(0) {
+	for worker := range 4 * runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
 			own := filepath.Join(dir, fmt.Sprintf("worker-%d", worker))
 			for i := int(next.Add(1)) - 1; i < len(mutants); i = int(next.Add(1)) - 1 {

@@ -25,9 +25,13 @@ type Etcd struct {
 	asked    []string           // nodes whose members answered, and name the same
 }
 
+// goingDown are the stages of a machine that is taken down, by a person too: its etcd is healthy
+// while it is drained, up to five minutes, and then it is not (Talos 1.13.9: seen).
+var goingDown = []string{"rebooting", "shutting down", "resetting", "upgrading"}
+
 // Of reads the state of etcd out of what was observed. A voter is healthy
 // only if it is the one member of a node of the inventory whose own machine
-// reports it. No answer counts against it, and so does a second member of the same
+// reports it, and is not about to go down. No answer counts against it, and so does a second member of the same
 // node: which of the two is alive is not known.
 func Of(nodes []cluster.Node, o cluster.Observed) Etcd {
 	if !o.Members.Known {
@@ -52,7 +56,7 @@ func Of(nodes []cluster.Node, o cluster.Observed) Etcd {
 			}
 		}
 		m := o.Machines[n.Name]
-		if members == 1 && votes && m.Reach == cluster.Configured && m.Services["etcd"].Healthy {
+		if members == 1 && votes && m.Reach == cluster.Configured && m.Services["etcd"].Healthy && !slices.Contains(goingDown, m.Stage) {
 			out.Healthy = append(out.Healthy, n.Name)
 		}
 	}

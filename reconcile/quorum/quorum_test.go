@@ -194,6 +194,22 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// TestGoingDown: the etcd of a machine that is taken down is healthy until its pods are drained, and
+// is not counted on; that of one that boots is.
+func TestGoingDown(t *testing.T) {
+	nodes := []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}}
+	for stage, healthy := range map[string]bool{
+		"": true, "booting": true, "running": true,
+		"rebooting": false, "shutting down": false, "resetting": false, "upgrading": false,
+	} {
+		m := cluster.Machine{Reach: cluster.Configured, Stage: stage, Services: map[string]cluster.Service{"etcd": {Healthy: true}}}
+		o := cluster.Observed{Members: cluster.Saw([]cluster.Member{{ID: 1, Name: "cp-1"}}), Machines: map[string]cluster.Machine{"cp-1": m}}
+		if got := len(Of(nodes, o).Healthy) == 1; got != healthy {
+			t.Errorf("%q: %v", stage, got)
+		}
+	}
+}
+
 // TestWhoseMembers: of several members that may be a control plane's, its own is the only
 // one with its name and its address, if there is one.
 func TestWhoseMembers(t *testing.T) {
