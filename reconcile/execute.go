@@ -349,6 +349,11 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.DropConfig:
 		return r.c.Machines.DropStaged(ctx, d.Repository(), a.Node, a.Config)
 	case action.DrainNode:
+		if a.Target == cluster.TurnRemoval {
+			if err := r.noteRemoval(a.Node.VMID); err != nil {
+				return err
+			}
+		}
 		return r.c.Nodes.Drain(ctx, d, a.Node, a.Target, a.How, p)
 	case action.ShutDownVM:
 		if err := r.beginRestart(ctx, d, action.RebootNode(a), p); err != nil {

@@ -51,26 +51,25 @@ func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster
 }
 
 // beginDeletion does what comes before the VM of a node that leaves is deleted: etcd is asked once
-// more whether its member has left; and that its deletion is a removal is noted, so that it is
-// ended whatever comes meanwhile.
+// more whether its member has left; and that its deletion is a removal is noted.
 func (r *Reconciler) beginDeletion(ctx context.Context, d cluster.Desired, a action.DeleteVM) error {
 	if a.Votes {
 		if why := plan.EtcdKeeps(r.askEtcd(ctx, d), a.Node); why != "" {
 			return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "the vm of %s is not deleted: %s", a.Node.Name, why)
 		}
 	}
-	in, _ := r.c.Journal.Facts().Intent(cluster.IntendApproved)
-	if a.Node.Name == "" || slices.Contains(in.VMs, a.VM.VMID) {
+	if a.Node.Name == "" {
 		return nil
 	}
-	return r.c.Journal.Update(func(f *cluster.Facts) {
-		in, ok := f.Intent(cluster.IntendApproved)
-		if !ok {
-			in = cluster.Intent{Kind: cluster.IntendApproved, At: time.Now().UTC()} // of no revision: it approves no change
-		}
-		in.VMs = append(slices.Clone(in.VMs), a.VM.VMID)
-		f.Intend(in)
-	})
+	return r.noteRemoval(a.VM.VMID)
+}
+
+// noteRemoval makes durable that the removal of the node with a VM has begun.
+func (r *Reconciler) noteRemoval(vmid int) error {
+	if in, _ := r.c.Journal.Facts().Intent(cluster.IntendApproved); slices.Contains(in.VMs, vmid) {
+		return nil
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) { f.BeginRemoval(vmid, time.Now()) })
 }
 
 // askEtcd asks all members of etcd who they are.

@@ -154,7 +154,7 @@ type Intent struct {
 	Despite []int `json:"despite,omitempty"`
 	// VMs are, of IntendDestroy, the VMs that were shown when it was confirmed, by
 	// VMID: no others are deleted. Older agents wrote none. Of IntendApproved, the VMs of
-	// the nodes that may be removed, and those whose deletion was begun.
+	// the nodes that may be removed, and of those whose removal has begun.
 	VMs []int `json:"vms,omitempty"`
 	// Changes are, of IntendApproved, the steps that were shown. Older agents wrote none:
 	// then whatever the revision changes is approved.
@@ -213,6 +213,19 @@ func (f Facts) intends(kind IntentKind) bool {
 func (f *Facts) Intend(in Intent) {
 	f.Drop(in.Kind)
 	f.Intents = append(f.Intents, in)
+}
+
+// BeginRemoval notes that the removal of the node with a VM has begun, so that it is ended whatever
+// is pushed meanwhile, and however many others are to be removed then.
+func (f *Facts) BeginRemoval(vmid int, at time.Time) {
+	in, ok := f.Intent(IntendApproved)
+	if !ok {
+		in = Intent{Kind: IntendApproved, At: at.UTC()} // of no revision: it approves no change
+	}
+	if !slices.Contains(in.VMs, vmid) {
+		in.VMs = append(slices.Clone(in.VMs), vmid)
+		f.Intend(in)
+	}
 }
 
 // Drop removes the intents of some kinds. The list that f had before is not

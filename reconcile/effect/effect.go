@@ -132,6 +132,9 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: o.Now})
 		}
 	case action.DrainNode:
+		if a.Target == cluster.TurnRemoval && a.Node.VMID != 0 {
+			o.Facts.BeginRemoval(a.Node.VMID, o.Now)
+		}
 		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) {
 			kn.Adopted = kn.Cordoned && (kn.Adopted || kn.Turn == "")
 			kn.Cordoned, kn.Turn, kn.Drained = true, a.Target, cmp.Or(o.Machines[a.Node.Name].BootID, kn.BootID)

@@ -31,7 +31,7 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 		if n, stays := d.Spec.Node(r.Subject); stays && !leaves {
 			target = drift.WantDigest(*d, n) // as far as is known it is for what the inventory has now
 		}
-		Of(d, o, action.DrainNode{Node: cluster.Node{Name: r.Subject}, Target: target})
+		Of(d, o, action.DrainNode{Node: cluster.Node{Name: r.Subject, VMID: vm.VMID}, Target: target})
 	case cluster.RemoveMember:
 		o.Members.Value = slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.Name == r.Subject })
 		o.MembersAsked = slices.DeleteFunc(slices.Clone(o.MembersAsked), func(name string) bool { return name == r.Subject })

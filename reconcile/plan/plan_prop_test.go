@@ -375,7 +375,7 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 			}
 			break
 		}
-		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; readiness.Classify(n, w.o) != cluster.PhaseReady || vm.Lock != "" || vm.Managed || kn.Cordoned && kn.Turn == "" || lacks(w, n) && strings.Contains(a.For, "machine config") {
+		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; readiness.Classify(n, w.o) != cluster.PhaseReady && !brokenForLong(w, n) || vm.Lock != "" || vm.Managed || kn.Cordoned && kn.Turn == "" || lacks(w, n) && strings.Contains(a.For, "machine config") {
 			t.Errorf("%s, but vm and node are %+v, %+v", a.Info(), vm, kn)
 		}
 	case action.ShutDownVM:
@@ -384,10 +384,10 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 			a.Config.Digest == "" && m.Staged != "" {
 			t.Errorf("%s with config %q, but the machine is %+v", a.Info(), a.Config.Digest, m)
 		}
-		lawOfRestart(t, w, a, n)
+		lawOfRestart(t, w, a, n, a.Undrained)
 	case action.RebootNode:
 		n = a.Node
-		lawOfRestart(t, w, a, n)
+		lawOfRestart(t, w, a, n, a.Undrained)
 	case action.UncordonNode:
 		n = a.Node
 		if w.o.Nodes.Value[n.Name].Turn == "" {
@@ -447,7 +447,7 @@ func isRepairOf(w *world, n cluster.Node, kind cluster.ActionKind) bool {
 	case kind == cluster.ChangeConfig, kind == cluster.ChangeVM:
 		return joins && (!w.o.Facts.WasReady() || failed && lasts(mach.Since, 10*time.Minute) || !mach.Ready && lasts(mach.Since, 10*time.Minute) || !kn.Ready && lasts(kn.NotReadySince, 10*time.Minute))
 	}
-	return mach.Reach == cluster.Silent
+	return mach.Reach == cluster.Silent || brokenForLong(w, n)
 }
 
 // lacks reports whether the machine of a node that is Ready pulls images before it is given its
@@ -644,15 +644,30 @@ func TestEditsLeaveOthers(t *testing.T) {
 	})
 }
 
-// lawOfRestart checks that a node goes down only when it was drained, and is ours.
-func lawOfRestart(t *rapid.T, w *world, a action.Action, n cluster.Node) {
+// lawOfRestart checks that a node goes down only when it is ours, and was drained; or when it has not
+// worked for long and has nothing to drain, or cannot be drained.
+func lawOfRestart(t *rapid.T, w *world, a action.Action, n cluster.Node, undrained bool) {
 	vm, kn, m := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name], w.o.Machines[n.Name]
-	if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Managed || readiness.Classify(n, w.o) != cluster.PhaseReady {
+	phase := readiness.Classify(n, w.o)
+	if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Managed {
 		t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 	}
-	if !kn.Cordoned || kn.Turn == "" || m.BootID == "" || kn.Drained != m.BootID {
+	idle := !w.o.Nodes.Known || kn.Name == "" || kn.BootID != m.BootID && !kn.Ready
+	switch {
+	case undrained && (!idle || !brokenForLong(w, n)):
+		t.Errorf("%s, but node and machine are %+v, %+v", a.Info(), kn, m)
+	case !undrained && phase != cluster.PhaseReady:
+		t.Errorf("%s, but it is %s", a.Info(), phase)
+	case !undrained && (!kn.Cordoned || kn.Turn == "" || m.BootID == "" || kn.Drained != m.BootID):
 		t.Errorf("%s, but it was not drained: %+v, boot %s", a.Info(), kn, m.BootID)
 	}
+}
+
+// brokenForLong reports whether a machine answers whose node has not worked for long.
+func brokenForLong(w *world, n cluster.Node) bool {
+	kn, m := w.o.Nodes.Value[n.Name], w.o.Machines[n.Name]
+	long := func(since time.Time) bool { return !since.IsZero() && w.o.Now.Sub(since) >= repairAfter }
+	return readiness.Classify(n, w.o) == cluster.PhaseJoining && (long(m.Since) && !m.Ready || long(kn.NotReadySince) && !kn.Ready)
 }
 
 // TestConverges runs the planner forward from any state of our own making:

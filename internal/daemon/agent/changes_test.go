@@ -167,7 +167,7 @@ spec:
   minAvailable: 1
   selector: {matchLabels: {app: stuck}}
 `)
-	files["inventory/dev/cluster.yaml"] = []byte(strings.Replace(string(files["inventory/dev/cluster.yaml"]), "addons/podinfo.yaml]", "addons/podinfo.yaml, addons/stuck.yaml]", 1))
+	files["inventory/dev/cluster.yaml"] = []byte(strings.Replace(string(files["inventory/dev/cluster.yaml"]), "addons/podinfo.yaml", "addons/podinfo.yaml, addons/stuck.yaml", 1))
 }
 
 // cordoned are the names of nodes that take no new pods.

@@ -36,7 +36,7 @@ spec:
       terminationGracePeriodSeconds: 150
       containers: [{name: slow, image: registry.example.org/slow:1, lifecycle: {preStop: {sleep: {seconds: 120}}}}]
 `)
-	files["inventory/dev/cluster.yaml"] = []byte(strings.Replace(string(files["inventory/dev/cluster.yaml"]), "addons/podinfo.yaml]", "addons/podinfo.yaml, addons/slow.yaml]", 1))
+	files["inventory/dev/cluster.yaml"] = []byte(strings.Replace(string(files["inventory/dev/cluster.yaml"]), "addons/podinfo.yaml", "addons/podinfo.yaml, addons/slow.yaml", 1))
 }
 
 // nodeOf is where a pod of an app runs.

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"net/netip"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/siderolabs/talos/pkg/machinery/client"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
@@ -64,6 +67,85 @@ func TestBudgetHoldsARemoval(t *testing.T) {
 			t.Errorf("nodes: %v", got)
 		}
 		s.Quiet(10 * time.Minute)
+		s.CheckRules(size{ControlPlanes: 1, Workers: 1})
+		s.Halt()
+	})
+}
+
+// pinned has the pod of an addon on one node, a control plane too.
+func pinned(files map[string][]byte, app, node string) {
+	file := "inventory/dev/charts/" + app + "/templates/all.yaml"
+	files[file] = []byte(strings.Replace(string(files[file]), "    spec:\n", "    spec:\n      nodeSelector: {kubernetes.io/hostname: "+node+"}\n      tolerations: [{key: node-role.kubernetes.io/control-plane, operator: Exists}]\n", 1))
+}
+
+// TestSomebodyTakesAControlPlaneDown: while one control plane is drained to leave, somebody shuts
+// another down, which works for minutes more while Talos drains it. The member of the first stays,
+// for without both there would be no quorum, until the other is back.
+func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 1}
+		files := sz.Files()
+		slowAddon(files)
+		stuckAddon(files)
+		pinned(files, "slow", "dev-cp-1")
+		pinned(files, "stuck", "dev-cp-2")
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium", "allow_even: true\ncni: cilium")
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Push(files, "pods on control planes")
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		withoutNode(t, files, "dev-cp-1")
+		s.Push(files, "one less")
+		s.Until(time.Hour, "drained", func(st cluster.Status) bool { return isDrained(st, "dev-cp-1") })
+		must(s.askTalos("10.10.0.12", func(ctx context.Context, c *client.Client) error {
+			return c.Shutdown(ctx)
+		}))
+		down := false
+		s.Until(time.Hour, "it is down, and back", func(cluster.Status) bool {
+			up, voters := 0, 0
+			for _, m := range s.Lab.Talos.Machines() {
+				if m.Node == "dev-cp-3" {
+					up, voters = m.Up, m.Voters
+				}
+			}
+			if up <= voters/2 {
+				t.Fatalf("%d of %d members of etcd are up", up, voters)
+			}
+			down = down || up < voters
+			return down && voters == up
+		})
+		s.Until(2*time.Hour, "the first is removed", func(cluster.Status) bool {
+			return fmt.Sprint(s.members(), s.nodeObjects()) == "[dev-cp-2 dev-cp-3] [dev-cp-2 dev-cp-3 dev-wk-1]"
+		})
+		s.Halt()
+	})
+}
+
+// TestRemovalsOfTwoPushes: a second push takes another worker out while the first one is drained,
+// where one may be removed without approval. The first removal ends, and then the second begins.
+func TestRemovalsOfTwoPushes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 3}
+		files := sz.Files()
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		slowAddon(files)
+		pinned(files, "slow", "dev-wk-2")
+		s.Push(files, "a pod that takes its time")
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		s.watchRemovals()
+		withoutNode(t, files, "dev-wk-2")
+		s.Push(files, "one less")
+		s.Until(time.Hour, "drained", func(st cluster.Status) bool { return isDrained(st, "dev-wk-2") })
+		withoutNode(t, files, "dev-wk-1")
+		s.Push(files, "and another")
+		s.Until(time.Hour, "the second waits for the first", func(st cluster.Status) bool {
+			return st.Reason == cluster.RemovalUnapproved && isDrained(st, "dev-wk-2")
+		})
+		s.Until(2*time.Hour, "both are removed", func(cluster.Status) bool { return fmt.Sprint(s.nodeObjects()) == "[dev-cp-1 dev-wk-3]" })
 		s.CheckRules(size{ControlPlanes: 1, Workers: 1})
 		s.Halt()
 	})
