@@ -67,7 +67,7 @@ func LosesEndpoint(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 		return false
 	}
 	return !slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
-		return cp.IP == addr && !IsReplaced(cp, o.VMs[cp.Name], o.Facts)
+		return cp.IP == addr && !IsReplaced(cp, o.VMs[cp.Name], o.Facts) && o.VMs[cp.Name].Presence != cluster.Absent && !isTaken(o, cp)
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // budget is how many nodes of a role may be unavailable at once, and which are,
@@ -79,8 +80,11 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), func(name string) bool { return !m.isInTurn(name) })
 	}
 	b = m.withoutLaterTurns(b, n.Name)
+	if i.Kind == cluster.ChangeConfig && n.Role == cluster.ControlPlane && drift.LosesEndpoint(m.d, m.o, n) {
+		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), m.waitsForEndpoint)
+	}
 	// A dead node spends nothing more, however many others there are.
-	if !b.allows(n.Name) && !m.isDead(n.Name) && !m.forgets(n.Name) && !m.isRepaired(i, n) {
+	if !b.allows(n.Name) && !m.isDown(i, n) && !m.isDead(n.Name) && !m.forgets(n.Name) && !m.isRepaired(i, n) {
 		w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind), Drift: m.driftOf(n, i),
 			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))}
 		if n.Role == cluster.Worker {
@@ -173,4 +177,27 @@ func (m *planner) isInTurn(name string) bool {
 // etcd, and healthy. Nothing keeps its etcd up while it restarts, and its data stays.
 func (m *planner) isOnlyMember(node string) bool {
 	return len(m.d.Spec.ControlPlanes()) == 1 && m.etcd.IsOnly(node)
+}
+
+// waitsForEndpoint reports whether a control plane has no machine, and cannot get one before
+// another leaves or the others have another endpoint.
+func (m *planner) waitsForEndpoint(name string) bool {
+	n, ok := m.d.Spec.Node(name)
+	if !ok || n.Role != cluster.ControlPlane {
+		return false
+	}
+	if _, taken := m.carries(n); taken {
+		return true
+	}
+	return m.plan.Phases[name] == cluster.PhaseAbsent && (len(m.crowded) > 0 || len(m.lacks[name]) > 0 || readiness.OwnEndpoint(m.d, n).Reason != "")
+}
+
+// isDown reports whether nothing of a node works that an action could take out of service: its member of
+// etcd goes without a machine that works, or neither its machine nor its kubelet answers.
+func (m *planner) isDown(i action.Info, n cluster.Node) bool {
+	if i.Kind == cluster.RemoveMember {
+		return !slices.Contains(m.etcd.Healthy, n.Name)
+	}
+	kn := m.o.Nodes.Value[n.Name]
+	return i.Kind == cluster.DrainNode && drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts) && m.plan.Phases[n.Name] == cluster.PhaseUnreachable && m.o.Nodes.Known && !kn.Ready && m.isLongerThanBoot(kn.NotReadySince)
 }

@@ -64,7 +64,7 @@ func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 	case m.d.Spec.IsOnlyPlane(n):
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.OnlyControlPlane, Message: "it is to be replaced, and is the only control plane: etcd would be lost with it",
 			Hint: "undo `replace`; or add two control planes first"})
-	case own.Reason != "":
+	case own.Reason != "" && !(m.isLostPlane(n) && readiness.OwnEndpoint(m.d.Repository(), n).Reason == ""):
 		m.block(own)
 	case b.Reason != "":
 		m.block(b)
@@ -132,6 +132,9 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	deletions, limit, planes := len(Deletions(m.d, m.o)), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
 	_, votes := ownMemberOf(m.o, n)
 	votes = votes || !m.o.Members.Known
+	if own := m.ownEndpointOfSuccessor(n); !stays && !vm.Deleting && own.Reason != "" {
+		return keep(own.Reason, fmt.Sprintf("%s, which has its address, is to take its place: %s", own.Subject, own.Message), own.Hint)
+	}
 	switch {
 	case forgotten && !vm.Protected && !vm.Managed:
 		return cluster.Block{}
@@ -151,6 +154,10 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	case !approved && !healing && m.asksApproval():
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what), m.approveHint())
 	case !approved && deletions > limit:
+		in, _ := m.o.Facts.Intent(cluster.IntendApproved)
+		if deletions-len(in.VMs) <= limit {
+			undo = "it goes by itself when those are removed whose removal has begun; " + undo
+		}
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, deletions, limit, m.p.Line("removals")), m.approveHint())
 	}
 	return cluster.Block{}
@@ -365,10 +372,7 @@ func (m *planner) holdRemoval(n cluster.Node, kn cluster.KubeNode, isMember bool
 func (m *planner) holdEndpoint(n cluster.Node, kn cluster.KubeNode, verb string) bool {
 	old, within := drift.AtEndpoint(m.d, m.o, n), readyWithin
 	if kn.Turn == cluster.TurnRemoval || !slices.Contains(m.etcd.Healthy, n.Name) {
-		planes := slices.DeleteFunc(slices.Clone(old), func(name string) bool { other, _ := m.d.Spec.Node(name); return other.Role != cluster.ControlPlane })
-		if m.anyWaits(planes, cluster.WaitingForQuorum, cluster.WaitingForBudget) {
-			old = slices.DeleteFunc(old, func(name string) bool { return slices.Contains(planes, name) })
-		}
+		old = slices.DeleteFunc(old, func(name string) bool { other, _ := m.d.Spec.Node(name); return other.Role == cluster.ControlPlane })
 	}
 	if len(old) == 0 {
 		return false
@@ -407,4 +411,21 @@ func (m *planner) canCome(n, removed cluster.Node) bool {
 	}
 	return len(m.crowded) == 0 && n.IP != removed.IP && len(m.lacks[n.Name]) == 0 &&
 		!slices.ContainsFunc(m.plan.Blocked, func(b cluster.Block) bool { return b.Subject == n.Name })
+}
+
+// isLostPlane reports whether the etcd of a control plane is seen not to work, so that nothing that
+// works is lost with its machine, while its quorum is there.
+func (m *planner) isLostPlane(n cluster.Node) bool {
+	return m.o.Members.Known && !slices.Contains(m.etcd.Healthy, n.Name) && m.plan.Phases[n.Name] == cluster.PhaseUnreachable
+}
+
+// ownEndpointOfSuccessor is why a control plane of the inventory that has the address of one that
+// leaves could not be made after it; no Reason: there is none, or it could.
+func (m *planner) ownEndpointOfSuccessor(n cluster.Node) cluster.Block {
+	for _, cp := range m.d.Spec.ControlPlanes() {
+		if cp.Name != n.Name && cp.IP == n.IP {
+			return readiness.OwnEndpoint(m.d, cp)
+		}
+	}
+	return cluster.Block{}
 }
