@@ -78,7 +78,7 @@ func (m *planner) waitForVIP() {
 	if !readiness.LacksVIP(m.o) {
 		return
 	}
-	addr, v := m.d.Spec.Network.VIP, m.o.VIP.Value
+	addr, v := m.d.Repository().Spec.Network.VIP, m.o.VIP.Value
 	message := fmt.Sprintf("no kube-apiserver answers at the VIP %s, though one does on a control plane's own address", addr)
 	hint := fmt.Sprintf("`talosctl get addresses` on the control planes shows whether one has %s; a patch that names another link, or that removes the VIP, keeps Talos from taking it", addr)
 	if v.MAC != "" {
