@@ -44,6 +44,14 @@ var (
 	ErrUnreachable = errors.New("the machine did not answer with the config, and went back to the one that it had")
 )
 
+// Why a machine does not do what Talos answered OK to, which its events show.
+var (
+	// ErrSequenceRefused: it carries out one thing at a time, and nothing was done.
+	ErrSequenceRefused = errors.New("Talos refused that, because another sequence runs")
+	// ErrSequenceFailed: it was begun.
+	ErrSequenceFailed = errors.New("Talos began that, and did not get to its end")
+)
+
 // ConfigSummary is what of a machine config is known without its text: what can never change
 // on a cluster that lives, as it is in certificates, in etcd and in what runs; and the
 // images. The zero value is unknown.

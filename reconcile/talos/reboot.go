@@ -10,6 +10,8 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
@@ -29,7 +31,13 @@ const (
 //
 // The request is sent once, and its answer proves nothing: only another boot id does.
 // It returns an error when the machine went on running for a minute, or does not run
-// after ten; it can be called again with the same id.
+// after ten; it can be called again with the same id. Where the machine's events show why,
+// it is one of these as well, and progress has it at once:
+//
+//   - cluster.ErrSequenceRefused: Talos did nothing, because another sequence ran. That one may
+//     restart the machine as well, and is waited for, unless it is one that does not: once it has
+//     taken the machine down, there is nothing more to wait for here;
+//   - cluster.ErrSequenceFailed: Talos began, and a phase failed, or another sequence took over.
 func (f *Fleet) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, bootID string, progress func(cluster.Progress)) error {
 	if progress == nil {
 		progress = func(cluster.Progress) {}
@@ -58,20 +66,25 @@ func (f *Fleet) reboot(ctx context.Context, d cluster.Desired, n cluster.Node, b
 	case bootID == "":
 		return errors.New("its boot id is not known, so that it could not be seen whether it has rebooted")
 	}
+	var events *eventLog
 	var lost error
 	err = f.lookOwn(ctx, n, k, func(l *link) (err error) {
-		lost, err = l.askReboot(ctx, bootID)
+		events = f.openEventLog(ctx, n, k)
+		lost, err = l.askReboot(ctx, bootID, events)
 		return err
 	})
+	if events != nil {
+		defer events.close()
+	}
 	if err != nil {
 		return err
 	}
-	return f.awaitBoot(ctx, n, k, bootID, lost, progress)
+	return f.awaitBoot(ctx, n, k, bootID, lost, events, progress)
 }
 
 // askReboot asks the machine to reboot, if it is still in this boot. lost is why there
 // was no clear answer: a machine that goes down closes its connections (recorded).
-func (l *link) askReboot(ctx context.Context, bootID string) (lost, err error) {
+func (l *link) askReboot(ctx context.Context, bootID string, events *eventLog) (lost, err error) {
 	now, err := l.bootID(ctx)
 	switch {
 	case err != nil:
@@ -83,9 +96,10 @@ func (l *link) askReboot(ctx context.Context, bootID string) (lost, err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
-	_, err = l.machine.Reboot(ctx, &machineapi.RebootRequest{Mode: machineapi.RebootRequest_DEFAULT})
+	reply, err := l.machine.Reboot(ctx, &machineapi.RebootRequest{Mode: machineapi.RebootRequest_DEFAULT})
 	switch {
 	case err == nil:
+		events.setActor(reply)
 		return nil, nil
 	case findReading("Reboot", err).meaning == never:
 		return nil, fmt.Errorf("the machine refuses: %w", worded{err})
@@ -94,7 +108,7 @@ func (l *link) askReboot(ctx context.Context, bootID string) (lost, err error) {
 }
 
 // awaitBoot looks until the machine runs in another boot than this one.
-func (f *Fleet) awaitBoot(ctx context.Context, n cluster.Node, k keys, bootID string, lost error, progress func(cluster.Progress)) error {
+func (f *Fleet) awaitBoot(ctx context.Context, n cluster.Node, k keys, bootID string, lost error, events *eventLog, progress func(cluster.Progress)) error {
 	start := time.Now()
 	for {
 		var now string
@@ -111,35 +125,57 @@ func (f *Fleet) awaitBoot(ctx context.Context, n cluster.Node, k keys, bootID st
 			stage = st.Stage
 			return nil
 		})
-		waited := time.Since(start)
+		waited, course := time.Since(start), events.judge()
+		why := course.err()
+		stays := err == nil && now == bootID && stage == runtime.MachineStageRunning && waited >= stopsWithin
 		switch {
 		case err == nil && now != "" && now != bootID && stage == runtime.MachineStageRunning:
+			if why != nil {
+				f.log.Warn("the machine has rebooted, and not as it was asked to", logging.Node, n.Name, logging.Err, why)
+			}
 			return nil
 		case ctx.Err() != nil:
-			return fmt.Errorf("whether it runs again is not known: %w", context.Cause(ctx))
-		case err == nil && now == bootID && stage == runtime.MachineStageRunning && waited >= stopsWithin && lost != nil:
-			return fmt.Errorf("it still runs in the boot of before %v after it was asked to reboot, without a clear answer: %w", stopsWithin, lost)
-		case err == nil && now == bootID && stage == runtime.MachineStageRunning && waited >= stopsWithin:
-			return fmt.Errorf("it still runs in the boot of before %v after it was asked to reboot", stopsWithin)
+			return explainCourse(n, why, "whether it runs again is not known: %w", context.Cause(ctx))
+		case course.endsElsewhere() && isDown(err):
+			return explainCourse(n, why, "it went down, and not to boot again")
+		case stays && lost != nil:
+			return explainCourse(n, why, "it still runs in the boot of before %v after it was asked to reboot, without a clear answer: %w", stopsWithin, lost)
+		case stays:
+			return explainCourse(n, why, "it still runs in the boot of before %v after it was asked to reboot", stopsWithin)
 		case waited >= rebootWithin && err != nil:
-			return fmt.Errorf("it does not run %v after it was asked to reboot: %w", rebootWithin, err)
+			return explainCourse(n, why, "it does not run %v after it was asked to reboot: %w", rebootWithin, err)
 		case waited >= rebootWithin:
-			return fmt.Errorf("it does not run %v after it was asked to reboot: it is %s", rebootWithin, stage)
+			return explainCourse(n, why, "it does not run %v after it was asked to reboot: it is %s", rebootWithin, stage)
 		}
-		progress(cluster.Progress{Waits: describeBoot(now == bootID, stage, err)})
+		progress(cluster.Progress{Waits: describeBoot(now == bootID, stage, err, course)})
 		// A context that ends is reported above.
 		_ = retry.Sleep(ctx, rebootPause)
 	}
 }
 
+// explainCourse is an error with why it came to that, where that is known; nil: it is not.
+func explainCourse(n cluster.Node, why error, format string, args ...any) error {
+	err := fmt.Errorf(format, args...)
+	if why == nil {
+		return err
+	}
+	return fault.WithHint(fmt.Errorf("%w: %w", err, why), fmt.Sprintf("`talosctl -n %s events --tail=-1` shows which sequences ran, and how far each came", n.IP))
+}
+
 // describeBoot puts into words how far a reboot is.
-func describeBoot(before bool, stage runtime.MachineStage, err error) string {
+func describeBoot(before bool, stage runtime.MachineStage, err error, c course) string {
+	words := "boots: it is " + stage.String()
 	switch {
 	case err != nil:
-		return "boots: " + err.Error()
+		words = "boots: " + err.Error()
 	case before:
-		return "stops: it is " + stage.String()
-	default:
-		return "boots: it is " + stage.String()
+		words = "stops: it is " + stage.String()
 	}
+	switch why := c.err(); {
+	case why != nil:
+		words += ": " + why.Error()
+	case err == nil && before && c.runs.phase != "":
+		words += ", in phase " + c.runs.phase
+	}
+	return words
 }

@@ -260,6 +260,7 @@ type line struct {
 			Spec     spec
 		}
 	}
+	Messages []struct{ Message json.RawMessage } // of a stream
 }
 
 // spec is that of a resource; secret ones were taken out.
