@@ -130,3 +130,22 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, a acti
 		f.Restarts[n.Name] = restart
 	})
 }
+
+// withdrawRestart takes back what beginRestart has noted of a node where the reboot ended with an
+// error that Talos refused it: the node was not taken down for that, whatever took it down, so that
+// it may be once. It returns that error.
+func (r *Reconciler) withdrawRestart(n cluster.Node, before cluster.Facts, err error) error {
+	if !errors.Is(err, cluster.ErrSequenceRefused) {
+		return err
+	}
+	failed := r.c.Journal.Update(func(f *cluster.Facts) {
+		delete(f.Restarts, n.Name)
+		if was, ok := before.Restarts[n.Name]; ok {
+			f.Restarts[n.Name] = was
+		}
+	})
+	if failed != nil {
+		return fmt.Errorf("%w; the journal has it as done: %w", err, failed)
+	}
+	return err
+}

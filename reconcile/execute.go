@@ -361,10 +361,12 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		}
 		return r.c.VMs.ShutDown(ctx, d, a.Node, p)
 	case action.RebootNode:
+		before := r.c.Journal.Facts()
 		if err := r.beginRestart(ctx, d, a, p); err != nil {
 			return err
 		}
-		return r.c.Machines.Reboot(ctx, d, a.Node, a.Restart.Boot, p)
+		err := r.c.Machines.Reboot(ctx, d, a.Node, a.Restart.Boot, p)
+		return r.withdrawRestart(a.Node, before, err)
 	case action.UncordonNode:
 		return r.c.Nodes.Uncordon(ctx, d, a.Node)
 	case action.RemoveMember:

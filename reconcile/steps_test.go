@@ -3,6 +3,7 @@ package reconcile
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +18,7 @@ import (
 type steps struct {
 	*fake
 	fails string
+	why   error // of what fails; nil: any
 	done  []string
 	after func(what string)
 	etcd  func(*cluster.Observed)
@@ -27,7 +29,10 @@ func (s *steps) take(what string) error {
 	if s.after != nil {
 		s.after(what)
 	}
-	if what == s.fails {
+	switch {
+	case what == s.fails && s.why != nil:
+		return s.why
+	case what == s.fails:
 		return errors.New("no luck")
 	}
 	return nil
@@ -393,6 +398,48 @@ func TestWhatActionsWriteDown(t *testing.T) {
 			}
 			if facts := r.c.Journal.Facts(); !c.want(facts) || (files.steps == before) != c.quiet {
 				t.Errorf("%s: %+v, written: %v", name, facts, files.steps > before)
+			}
+		})
+	}
+}
+
+// TestRefusedRebootIsNoRestart: a node that Talos refused to reboot was not taken down, so that it
+// may be for the same; one whose reboot failed otherwise may have been.
+func TestRefusedRebootIsNoRestart(t *testing.T) {
+	refused := fmt.Errorf("reboot wk-1: %w", cluster.ErrSequenceRefused)
+	earlier, now := cluster.Restart{Target: "earlier", Boot: "a"}, cluster.Restart{Target: "now", Boot: "b"}
+	for name, c := range map[string]struct {
+		err  error
+		had  map[string]cluster.Restart
+		want string // the target that is noted
+		dies bool   // the journal cannot be written
+	}{
+		"refused":                   {err: refused},
+		"refused, after an earlier": {err: refused, had: map[string]cluster.Restart{"wk-1": earlier}, want: "earlier"},
+		"refused, unwritten":        {err: refused, dies: true, want: "now"},
+		"failed":                    {err: fmt.Errorf("reboot wk-1: %w", cluster.ErrSequenceFailed), want: "now"},
+		"interrupted":               {err: context.Canceled, want: "now"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, r, files, d := newSteps(t)
+			if err := r.c.Journal.Update(func(f *cluster.Facts) { f.Restarts = c.had }); err != nil {
+				t.Fatal(err)
+			}
+			s.fails, s.why = "reboot", c.err
+			s.after = func(what string) {
+				if what == "reboot" && r.c.Journal.Facts().Restarts["wk-1"].Target != "now" {
+					t.Error("it is not noted before")
+				}
+				if what == "reboot" && c.dies {
+					files.dieAt = files.steps + 1
+				}
+			}
+			err := r.execute(t.Context(), d, action.RebootNode{Node: d.Spec.Nodes[3], Restart: now}, nil)
+			if !errors.Is(err, c.err) || strings.Contains(fmt.Sprint(err), "the journal has it as done") != c.dies {
+				t.Errorf("%v", err)
+			}
+			if got := r.c.Journal.Facts().Restarts["wk-1"].Target; got != c.want {
+				t.Errorf("noted: %q, want %q", got, c.want)
 			}
 		})
 	}
