@@ -37,7 +37,7 @@ func TestLeftOversUnderTheSwitches(t *testing.T) {
 						lost = mem.HexID()
 					}
 				}
-				effect.EditNode(&w.o, "cp-5", func(kn *cluster.KubeNode) { kn.Ready = false })
+				effect.EditNode(&w.o, "cp-5", func(kn *cluster.KubeNode) { kn.Ready, kn.NotReadySince = false, w.o.Now.Add(-repairAfter) })
 				w.o.Machines["cp-5"], w.o.VMs["cp-5"] = cluster.Machine{Reach: cluster.Silent}, cluster.VM{VMID: 415, Node: "cp-5", Presence: cluster.Absent}
 				want := c.inventory
 				if !stays {

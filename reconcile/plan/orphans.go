@@ -52,6 +52,9 @@ func (m *planner) planOrphanNodes() {
 				// Or its VM is where it cannot be seen, in another pool, and runs.
 				m.wait(cluster.Wait{Subject: name, Reason: cluster.OrphanNodeObject, About: "ready", Message: "no vm of it is seen, and Kubernetes still has its Node as Ready; it is deleted when its kubelet is silent", Within: silentWithin,
 					Hint: fmt.Sprintf("if its machine runs: put the node back into nodes.yaml, and its vm into the pool; or drain it, switch it off, and `kubectl delete node %s`", name)})
+			case kn.Turn != cluster.TurnRemoval && (!m.isLong(kn.NotReadySince) || m.o.Machines[name].Reach == cluster.Configured):
+				m.wait(cluster.Wait{Subject: name, Reason: cluster.OrphanNodeObject, About: "silent", Message: "no vm of it is seen, and talos-agent has not removed it, so that its machine may run where it is not seen; its Node object is deleted when its kubelet has been silent for ten minutes", Within: silentWithin,
+					Hint: fmt.Sprintf("if its machine runs: put the node back into nodes.yaml, and its vm into the pool; if it is switched off for good: `kubectl delete node %s`", name)})
 			default:
 				m.do(action.DeleteNode{Node: n})
 			}
