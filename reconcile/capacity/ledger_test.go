@@ -96,3 +96,38 @@ func TestGrowth(t *testing.T) {
 		}
 	}
 }
+
+// TestSuccessor: what a VM takes is free for the one that is made in its place, and nothing else is.
+func TestSuccessor(t *testing.T) {
+	for _, c := range []struct {
+		what         string
+		thin         bool
+		memory, disk int64 // GiB of the successor
+		want         cluster.Reason
+	}{
+		{what: "as large", memory: 16, disk: 40},
+		{what: "all that is left", memory: 22, disk: 90},
+		{what: "more memory than is left", memory: 23, disk: 40, want: cluster.HostMemoryShort},
+		{what: "a disk larger than what is left", memory: 16, disk: 91, want: cluster.StorageShort},
+		{what: "a thin disk that fits", thin: true, memory: 16, disk: 90},
+		{what: "a thin disk larger than what may be promised", thin: true, memory: 16, disk: 91, want: cluster.StorageShort},
+	} {
+		h := host("pve1", c.thin, false, map[int]int64{501: 40 << 30, 502: 10 << 30})
+		h.Guests = []cluster.Guest{{VMID: 501, MemoryBytes: 16 << 30, Running: true}, {VMID: 502, MemoryBytes: 8 << 30, Running: true}}
+		old, other := node("wk-1", 501, 16, 40), node("wk-2", 502, 8, 10)
+		next := node("wk-1", 501, c.memory, c.disk)
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{next, other}}}}
+		o := cluster.Observed{Hosts: map[string]cluster.Host{"pve1": h}}
+		l := NewLedger(d, o, cluster.Policy{}, func(cluster.Node) bool { return true }, never)
+		var got cluster.Reason
+		if lacks := l.LackSuccessor(next, "pve1", cluster.VM{VMID: old.VMID, Node: old.Name}); len(lacks) > 0 {
+			got = lacks[0].Reason
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", c.what, got, c.want)
+		}
+		if r := l.memoryLeft("pve1"); r.promised != 24<<30 || len(h.Storages.Value["store"].Volumes.Value) != 2 {
+			t.Errorf("%s: what is seen was changed: %s", c.what, r)
+		}
+	}
+}

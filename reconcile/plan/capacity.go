@@ -16,6 +16,7 @@ import (
 func (m *planner) judgeCapacity() {
 	m.lacks, m.short = map[string][]cluster.Block{}, map[string][]string{}
 	ledger := capacity.NewLedger(m.d, m.o, m.p, m.isMade, m.isGrowing)
+	m.ledger = ledger
 	fresh := true
 	begun := func(n cluster.Node) bool { return m.o.Nodes.Value[n.Name].Turn != "" }
 	first := slices.DeleteFunc(slices.Clone(m.d.Spec.Nodes), func(n cluster.Node) bool { return !begun(n) })

@@ -221,7 +221,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case isMember && m.etcd.WithoutMember(n.Name, member.ID) != "":
 		wait(cluster.WaitingForQuorum, etcdWithin, "waits for etcd: %s", m.etcd.WithoutMember(n.Name, member.ID))
 		return
-	case stays && !m.forgets(n.Name) && !vm.Deleting && m.holdMaterial(n, vm, verb):
+	case !m.forgets(n.Name) && !vm.Deleting && m.holdSuccessor(n, vm, verb):
 		return
 	case !m.forgets(n.Name) && m.holdRemoval(n, kn, isMember, verb):
 		return
@@ -248,13 +248,26 @@ func (m *planner) isWorker(n cluster.Node) bool {
 	return n.Role == cluster.Worker && m.o.Nodes.Known && m.isOwnNode(n) && !kn.ControlPlane
 }
 
-// holdMaterial waits with a replacement until what the new VM is made from is there, and reports
-// whether it does: the old machine is not deleted for one that cannot be made. An image that is
-// not known to be on the host is downloaded first.
-func (m *planner) holdMaterial(n cluster.Node, vm cluster.VM, verb string) bool {
-	host := vm.Carrier(n)
+// holdSuccessor waits with the removal of a machine in whose place another is made until that can
+// be, and reports whether it does: the old one is not deleted for one that there is no room for, or
+// nothing to make it from. An image that is not known to be on the host is downloaded first.
+func (m *planner) holdSuccessor(n cluster.Node, vm cluster.VM, verb string) bool {
+	i := slices.IndexFunc(m.d.Spec.Nodes, func(s cluster.Node) bool { return s.Name == n.Name || s.VMID == vm.VMID })
+	if i < 0 {
+		return false
+	}
+	next := m.d.Spec.Nodes[i]
+	host := m.placeNode(next)
 	h := m.o.Hosts[host]
-	if !m.storesUsable(n, host, h, []need{{n.Datastore, "images", "proxmox.datastore"}}, nil) {
+	if m.holdNode(next) || !m.hostUsable(n.Name, h, host) || !m.storesUsable(next, host, h, []need{{next.Datastore, "images", "proxmox.datastore"}}, nil) {
+		return true
+	}
+	lacks := m.ledger.LackSuccessor(next, host, vm)
+	for _, b := range lacks {
+		b.Message = fmt.Sprintf("is %s, and its machine is kept, because a new one cannot be made: %s", verb, b.Message)
+		m.blockDrift(b, m.removalDrift(n, vm))
+	}
+	if len(lacks) > 0 {
 		return true
 	}
 	_, stored := h.Images.Value[m.d.Image.Name]

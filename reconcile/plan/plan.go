@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
+	"github.com/talos-agent/talos-agent/reconcile/capacity"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
@@ -70,6 +71,7 @@ type planner struct {
 	target     string                     // identifies the configs of all nodes, once it was asked for
 	rotated    []string                   // the nodes whose machines have another authority
 	reassigned []string                   // the nodes whose machines have another role
+	ledger     *capacity.Ledger           // of the memory of hosts and the room on storages
 	tooLarge   bool                       // nothing of the cluster is there, and not all of it would fit
 	removed    []cluster.Node             // leftover.RemovedNodes
 	crowded    []cluster.Block            // why no VM may be made before those that are removed are deleted
