@@ -19,7 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // database is a StatefulSet of one pod with a volume.
@@ -206,4 +208,47 @@ func TestLearnerThatStaysOne(t *testing.T) {
 		s.untilApplied("replaced")
 		s.endReplaced(sz, first, "dev-cp-3")
 	})
+}
+
+// destroyedWith has somebody destroy the VM of a worker, and then that of the founder, with one crash
+// on the way if there is a point for it, and returns how often the agent died.
+func destroyedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []crashPoint, deaths int) {
+	s := newSim(t, sz, c)
+	defer s.Close()
+	s.Boot()
+	s.UntilReady(20 * time.Minute)
+	g := newGuard(s, sz)
+	g.orderNext(newWishes(sz).order(sz))
+	g.named(s.Head())
+	g.noteReady(s.Head())
+	g.look()
+	s.Lab.World.OnCall(func(c world.CallRecord) { s.Witness(c); s.judgeRemoval(c); g.lookAgain(); g.watch(c) })
+	first, vmids := s.generations(), map[string]int{"dev-wk-1": s.vmidOf("dev-wk-1"), "dev-cp-1": s.vmidOf("dev-cp-1")}
+	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
+	if p != nil {
+		s.arm(*p)
+	}
+	for _, name := range []string{"dev-wk-1", "dev-cp-1"} {
+		object := s.object("", "nodes", "", name).GetUID()
+		g.touch(name)
+		must(s.Lab.PVE.Stop(vmids[name]))
+		must(s.Lab.PVE.Remove(vmids[name]))
+		s.untilReplaced(name, first[name], func() {})
+		s.UntilReady(time.Hour)
+		if now := s.object("", "nodes", "", name); now == nil || now.GetUID() == object {
+			t.Errorf("%s has the Node object of the machine before", name)
+		}
+	}
+	if p == nil {
+		points = s.pointsSince(before, steps)
+	}
+	return points, s.endReplaced(sz, first, "dev-wk-1", "dev-cp-1")
+}
+
+// TestCrashWhileADestroyedVMIsMadeAgain kills the agent at one instant in twelve, with -all-crashes
+// at every one, while a worker and a control plane whose VMs somebody has destroyed are made again:
+// another one ends it, with one machine for each, one Node object and one member of etcd.
+func TestCrashWhileADestroyedVMIsMadeAgain(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 12, destroyedWith)
 }
