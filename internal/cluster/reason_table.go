@@ -49,7 +49,7 @@ var clusterReasons = []ReasonInfo{
 	{WaitingForTurn, Everyone, "Something that the action needs for itself is in use: a storage, a node, etcd.", "Nothing."},
 	{WaitingForBudget, Everyone, "As many nodes of the role are unavailable as may be at once.", "See why those that are unavailable are."},
 	{WaitingForQuorum, Everyone, "With this control plane down etcd would lose its quorum, or it is not known that it would not.", "The hint names the members that are down: see what those control planes wait for."},
-	{WaitingForEndpoint, Everyone, "A control plane is to be removed or replaced, and nodes that stay still reach the Kubernetes API at its address: they get their new machine config first; or a control plane is to become the endpoint, and has not joined etcd yet.", "Nothing; see the nodes that the message names when it takes long."},
+	{WaitingForEndpoint, Everyone, "A control plane is to be removed or replaced, and nodes that stay still reach the Kubernetes API at its address: they get their new machine config first; or the endpoint becomes a control plane that has not joined etcd yet, or a VIP that none serves yet.", "Nothing; see the nodes that the message names when it takes long."},
 	{ActionFailed, Everyone, "An action failed and is tried again later.", "The message shows what failed; the hint what to do."},
 	{ActionOverdue, Everyone, "An action of the agent takes longer than actions of its kind should.", "The message shows what it waits for."},
 	{TaskOverdue, Everyone, "A task of Proxmox VE that the agent began takes longer than it should.", "See its log, and whether its storage hangs: `pvesm status`; the hint shows how to end it."},

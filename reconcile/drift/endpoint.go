@@ -1,6 +1,7 @@
 package drift
 
 import (
+	"fmt"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -71,19 +72,26 @@ func LosesEndpoint(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	})
 }
 
-// EndpointToCome is the control plane that the endpoint of the inventory leads to, where a machine
-// has another endpoint, and that one has not joined etcd yet, so that nothing would answer there.
-// "": there is none, or it is not known, or its VM cannot be made before another is deleted.
+// EndpointToCome is what is to be so before a machine is given the endpoint of the inventory, where
+// it has another one and nothing would answer there: the control plane with that address has not
+// joined etcd yet; or it is the VIP, which control planes take with their configs, and a worker that
+// restarts before that waits for a certificate for ever. "": nothing, or it is not known, or the VM of
+// that control plane cannot be made before another is deleted.
 func EndpointToCome(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 	u, err := url.Parse(d.Repository().Spec.Network.Endpoint)
-	has := o.Machines[n.Name].Summary.Endpoint
-	if err != nil || !o.Members.Known || has == "" || has == u.Hostname() {
+	has, vip := o.Machines[n.Name].Summary.Endpoint, d.Repository().Spec.Network.VIP
+	switch {
+	case err != nil || has == "" || has == u.Hostname():
+		return ""
+	case n.Role == cluster.Worker && u.Hostname() == vip.String() && o.VIP.Known && !o.VIP.Value.Served:
+		return fmt.Sprintf("a kube-apiserver answers at the new endpoint %s, the VIP", vip)
+	case !o.Members.Known:
 		return ""
 	}
 	for _, cp := range d.Spec.ControlPlanes() {
 		joined := slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(cp) && !mem.Learner })
 		if cp.IP.String() == u.Hostname() && !joined && !isTaken(o, cp) {
-			return cp.Name
+			return cp.Name + ", at whose address the new endpoint is, has joined etcd"
 		}
 	}
 	return ""

@@ -128,6 +128,7 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		m.ConfigDigest, m.ConfigSince = a.Config.Digest, o.Now
 		o.Machines[a.Node.Name] = m.WithoutStaged()
 		labelByTalos(o, drift.RepositoryNode(*d, a.Node))
+		takeVIP(o, a.Node)
 		if a.First {
 			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendCanary, Node: a.Node.Name, Target: a.Target, At: o.Now})
 		}
@@ -153,6 +154,7 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		bootAgain(o, a.Node.Name, a.Config, cluster.Silent)
 	case action.RebootNode:
 		bootAgain(o, a.Node.Name, a.Config, cluster.Configured)
+		takeVIP(o, a.Node)
 	case action.RemoveMember:
 		o.Members.Value = slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.ID == a.Member.ID })
 		o.MembersAsked = slices.DeleteFunc(slices.Clone(o.MembersAsked), func(name string) bool { return name == a.Node.Name })

@@ -117,3 +117,11 @@ func cloneMap[K comparable, V any](m map[K]V) map[K]V {
 	}
 	return maps.Clone(m)
 }
+
+// takeVIP has a control plane that is given the config of the inventory serve the VIP, unless another
+// machine has that address.
+func takeVIP(o *cluster.Observed, n cluster.Node) {
+	if n.Role == cluster.ControlPlane && o.VIP.Known && o.VIP.Value.MAC == "" {
+		o.VIP = cluster.Saw(cluster.VirtualIP{Served: true})
+	}
+}

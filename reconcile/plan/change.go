@@ -192,8 +192,8 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ConfigRefused, Message: "it does not take the machine config of the repository: " + c.Refused,
 				Hint: "correct the setting in the inventory or in a patch; `talos-agent validate` in a clone of the repository checks what is not about this node"}, m.describe(n, dr))
 		case drift.EndpointToCome(m.d, m.o, n) != "":
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForEndpoint, Within: joinWithin, Hint: "it goes on when that one has joined; or write another endpoint, or a vip, under network in cluster.yaml",
-				Message: fmt.Sprintf("its machine config is changed when %s, at whose address the new endpoint is, has joined etcd", drift.EndpointToCome(m.d, m.o, n))})
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForEndpoint, Within: joinWithin, Hint: "it goes on by itself then; or write another endpoint, or another vip, under network in cluster.yaml",
+				Message: "its machine config is changed when " + drift.EndpointToCome(m.d, m.o, n)})
 		case m.lacksImages(n):
 			m.do(action.PullImages{Node: n, Images: c.Lacks})
 		case !c.Reboots:
@@ -279,7 +279,8 @@ func (m *planner) isProven(n cluster.Node, since time.Time) bool {
 
 // chooseCanary is the node whose running config is changed first: a worker, because the
 // cluster can do without, unless no kube-apiserver answers by which it could be seen to do well;
-// and no machine that boots, which may be for ever, where there is another of its role.
+// and no machine that boots, which may be for ever, where there is another of its role. None is that
+// is to have another machine, nor one that waits for its endpoint: it is not given a config.
 func (m *planner) chooseCanary(planesFirst bool) string {
 	rankOf := map[cluster.Role]int{cluster.Worker: 2, cluster.ControlPlane: 1}
 	if planesFirst {
@@ -288,7 +289,7 @@ func (m *planner) chooseCanary(planesFirst bool) string {
 	chosen, best := "", 0
 	for _, n := range m.d.Spec.Nodes {
 		mach, c, rank := m.o.Machines[n.Name], m.o.Machines[n.Name].Change, rankOf[n.Role]
-		if n.Locked || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || c.For != m.d.Repository().Configs[n.Name].Digest || len(drift.Fixed(m.d, m.o, n)) > 0 || m.keepsConfig(n) {
+		if n.Locked || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts) || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || c.For != m.d.Repository().Configs[n.Name].Digest || len(drift.Fixed(m.d, m.o, n)) > 0 || m.keepsConfig(n) || drift.EndpointToCome(m.d, m.o, n) != "" {
 			continue
 		}
 		if mach.Stage != "booting" {

@@ -100,7 +100,7 @@ func (m *planner) waitForSilent(n cluster.Node, w cluster.Wait) {
 	w.Hint += drift.HintOfReserved(m.d.Spec, m.o.Facts, n)
 	if n.Role == cluster.Worker && readiness.LacksVIP(m.o) {
 		w.Reason, w.Hint = cluster.VIPNotServed, "it goes on when the VIP answers: what the cluster waits for shows who has the address"
-		w.Message = fmt.Sprintf("nothing answers at %s:50000: Talos on a worker that has its config waits for a certificate, which it gets through the VIP %s", n.IP, m.d.Spec.Network.VIP)
+		w.Message = fmt.Sprintf("nothing answers at %s:50000: Talos on a worker that has its config waits for a certificate, which it gets through the VIP %s", n.IP, m.d.Repository().Spec.Network.VIP)
 	}
 	m.wait(w)
 }

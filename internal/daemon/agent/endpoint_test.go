@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/talos"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -140,4 +141,44 @@ func TestEndpointIsNew(t *testing.T) {
 		}
 		s.Halt()
 	})
+}
+
+// TestEndpointBecomesAVIP: a push gives a cluster a VIP, and workers that restart in the same push. No
+// worker has the VIP as its endpoint before a control plane serves it: one that restarts with it would
+// wait for ever for a certificate, and every control plane for that worker.
+func TestEndpointBecomesAVIP(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for _, reboots := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			sz := size{ControlPlanes: 1, Workers: 2}
+			s := newSim(t, sz, lab.Config{})
+			defer s.Close()
+			w := newWishes(sz)
+			s.Boot()
+			s.UntilReady(20 * time.Minute)
+			s.Lab.World.OnConfig(func(c world.GivenConfig) {
+				served := slices.ContainsFunc(s.Lab.Talos.Machines(), func(m talos.MachineView) bool {
+					running, _ := s.Lab.Talos.ConfigsOf(m.VMID)
+					return m.Control && strings.Contains(running, "10.10.0.5")
+				})
+				if strings.HasPrefix(c.Node, "dev-wk-") && strings.Contains(string(c.Config), "endpoint: https://10.10.0.5:") && !served {
+					s.Lab.World.Violate("endpoint", "%s gets the VIP as its endpoint, which no control plane has", c.Node)
+				}
+			})
+			w.vip, w.wkCores = true, 6
+			if reboots {
+				w.env = 1
+			}
+			s.Push(w.files(sz), "a vip, and workers that restart")
+			s.Until(time.Hour, "Ready", func(st cluster.Status) bool {
+				if text := fmt.Sprint(st.Message, st.Waiting); strings.Contains(text, "invalid IP") {
+					t.Fatalf("it names no VIP: %s", text)
+				}
+				return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head()
+			})
+			w.check(s, sz)
+			s.CheckRules(sz)
+			s.Halt()
+		})
+	}
 }
