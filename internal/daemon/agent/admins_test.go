@@ -78,7 +78,10 @@ func (l *life) forget(t target) {
 		}
 		return
 	}
-	if l.planesLeave = l.planesLeave || t.n < l.size.ControlPlanes; works && !recently {
+	if t.n < l.size.ControlPlanes {
+		l.planesSpent++
+	}
+	if works && !recently {
 		l.Lab.World.Violate("forget", "%s works, and is taken for lost", t.name)
 	}
 }
@@ -87,7 +90,7 @@ func (l *life) forget(t target) {
 // it is to replace what is dead, or root takes it for lost in the end.
 func (l *life) lose(t target) {
 	l.plan("the machine of %s is lost", t.name)
-	if !t.isOurs() || t.vm.Power != pve.Running || t.n < l.size.ControlPlanes && !l.canLosePlane() {
+	if !t.isOurs() || t.vm.Power != pve.Running || t.n < l.size.ControlPlanes && !l.spendPlane(t) {
 		return
 	}
 	l.guard.touch(t.name)
@@ -184,14 +187,9 @@ func (l *life) helpOut() {
 			_ = l.Lab.Talos.Reboot(l.vmidOf(w.Subject))
 		}
 	}
-	for _, b := range st.Blocked { // Talos makes no voter of it, and nothing else can
-		if b.Reason == cluster.EtcdMemberStuck && !l.stuck[b.About] && st.Revision.Commit() == l.Head() {
-			l.stuck[b.About] = true
-			l.plan("%s gets a new machine: %s", b.Subject, b.Message)
-			l.guard.permit(b.Subject)
-			l.permitNew(b.Subject)
-			l.wishes.tokens[b.Subject] = fmt.Sprintf("t%d", len(l.plans))
-			l.ask("a new machine for a learner")
+	for _, b := range st.Blocked {
+		if st.Revision.Commit() == l.Head() {
+			l.takeHint(b)
 		}
 	}
 	tried := slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {
@@ -204,4 +202,30 @@ func (l *life) helpOut() {
 		l.wishes.again++
 		l.ask("once more")
 	}
+}
+
+// advice identifies a block whose hint a person takes.
+type advice struct {
+	reason         cluster.Reason
+	subject, about string
+}
+
+// takeHint does what the hint of a block has a person do, once.
+func (l *life) takeHint(b cluster.Block) {
+	of := advice{b.Reason, b.Subject, b.About}
+	switch {
+	case l.helped[of]:
+		return
+	case b.Reason == cluster.EtcdMemberStuck, b.Reason == cluster.EtcdMemberLost: // Talos makes no voter of it with the data that it has
+		l.guard.permit(b.Subject)
+		l.permitNew(b.Subject)
+		l.wishes.tokens[b.Subject] = fmt.Sprintf("t%d", len(l.plans))
+	case b.Reason == cluster.EndpointIsNode:
+		l.wishes.vip = true
+	default:
+		return
+	}
+	l.helped[of] = true
+	l.plan("somebody does what is to be done about %s: %s", b.Subject, b.Message)
+	l.ask(string(b.Reason))
 }

@@ -56,6 +56,9 @@ type guard struct {
 	turned    map[string]time.Time       // by node, when it was in a turn last
 	looked    time.Time                  // when the world was looked at last
 	halted    map[string]bool            // machines that somebody has switched off
+	kept      map[string]bool            // nodes that were protected or locked when they left the inventory
+	drains    map[drain]time.Time        // of the orders, when each may have been in force last
+	markedAt  map[string]time.Time       // by node with the agent's mark, since when
 }
 
 // justTouched is how long it may take until what people do is seen: a kubelet that is
@@ -69,7 +72,8 @@ const misledFor = 10 * time.Minute
 func newGuard(s *sim, sz size) *guard {
 	return &guard{s: s, size: sz, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{}, out: map[string]bool{},
 		removals: max(s.Removals, 1), asked: map[string]order{}, corrected: map[string]time.Time{}, had: map[string]map[string]bool{}, begins: map[string]beginning{},
-		deletable: map[string]deletable{}, replaced: map[string]time.Time{}, idle: map[string]time.Time{}, votes: map[string]vote{}, downs: map[string]time.Time{}, lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]descent{}, works: map[string]time.Time{}, turned: map[string]time.Time{}}
+		deletable: map[string]deletable{}, replaced: map[string]time.Time{}, idle: map[string]time.Time{}, votes: map[string]vote{}, downs: map[string]time.Time{}, lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]descent{}, works: map[string]time.Time{}, turned: map[string]time.Time{},
+		kept: map[string]bool{}, drains: map[drain]time.Time{}, markedAt: map[string]time.Time{}}
 }
 
 // vote is what a node was of an etcd.
@@ -115,6 +119,8 @@ func (g *guard) watch(c world.CallRecord) {
 		g.mu.Unlock()
 	}
 	switch {
+	case c.System == "kube" && c.Op == "DELETE /api/v1/namespaces/{namespace}/pods/{name}":
+		g.judgePod(c.Subject)
 	case c.System == "kube" && c.Op == "PATCH /api/v1/nodes/{name}":
 		g.judgeBudget("")
 		g.watchBeginnings(c.Subject)
@@ -125,7 +131,11 @@ func (g *guard) watch(c world.CallRecord) {
 		for _, vm := range g.s.Lab.PVE.VMs() {
 			if fmt.Sprint(vm.VMID) == c.Subject && vm.Maker != "root@pam" {
 				g.judgeLocked(vm.Config["name"], "has its VM changed ("+op+")")
-				g.watchDeletion(vm, op == "stop" || strings.HasPrefix(c.Op, "DELETE "))
+				deletes := op == "stop" || strings.HasPrefix(c.Op, "DELETE ")
+				g.watchDeletion(vm, deletes)
+				if deletes {
+					g.judgeEndpoint(vm.Config["name"])
+				}
 				if op == "start" {
 					g.judgeStart(vm)
 				}
@@ -390,15 +400,20 @@ func (g *guard) isGivenUp(name, machine string) bool {
 	return g.lost[machine] || !works && slices.ContainsFunc(g.orders, func(o order) bool { return g.isDead(o, machine) })
 }
 
-// hasLeft reports whether a node is no longer in the inventory, and its VM was deleted: it
-// does not come back. The lock is held.
+// hasLeft reports whether a node is not in the inventory by an order that may be in force, and its VM
+// was deleted: it does not come back by that. A push that has it again may not have been read. The lock
+// is held.
 func (g *guard) hasLeft(name string) bool {
-	for n := range g.size.ControlPlanes + g.size.Workers {
-		if g.size.Name(n) == name {
-			return false
+	stays := func(sz size) bool {
+		for n := range sz.ControlPlanes + sz.Workers {
+			if sz.Name(n) == name {
+				return true
+			}
 		}
+		return false
 	}
-	return !slices.ContainsFunc(g.s.Lab.PVE.VMs(), func(vm vmView) bool { return vm.Config["name"] == name })
+	leaves := !stays(g.size) || slices.ContainsFunc(g.orders, func(o order) bool { return !stays(o.size) })
+	return leaves && !slices.ContainsFunc(g.s.Lab.PVE.VMs(), func(vm vmView) bool { return vm.Config["name"] == name })
 }
 
 // nodes are the Node objects.

@@ -12,6 +12,7 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -26,8 +27,11 @@ type guarded struct {
 	seen  int    // how many violations there were
 }
 
-func newGuarded(t *testing.T, sz size) *guarded {
+func newGuarded(t *testing.T, sz size, changes ...func(*wishes)) *guarded {
 	g := &guarded{sim: newSim(t, sz, lab.Config{}), size: sz, asked: newWishes(sz)}
+	for _, change := range changes {
+		change(&g.asked)
+	}
 	g.guard = newGuard(g.sim, sz)
 	g.Lab.World.OnCall(func(c world.CallRecord) { g.Witness(c); g.guard.watch(c) })
 	g.Lab.World.OnConfig(g.guard.judgeConfig)
@@ -448,5 +452,65 @@ func TestGuardOfLocked(t *testing.T) {
 		do("dev-wk-1", "dev-wk-1 is marked", "dev-wk-1 has its VM changed (config), and is locked", edit)
 		do("dev-wk-1", "every node gets a sysctl", "dev-wk-1 is given a machine config, and is locked", func() { g.asked.sysctl++ })
 		g.Halt()
+	})
+}
+
+// TestGuardOfWhatIsKept: a machine is not deleted that is protected, or was when its node left the
+// inventory, or without which an even number of control planes is left where that is not to be; none
+// whose address others have as the endpoint; and no pod where none is to be deleted.
+func TestGuardOfWhatIsKept(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		g := newGuarded(t, size{ControlPlanes: 3, Workers: 3}, func(w *wishes) {
+			w.vip, w.budget, w.drain = false, tightest, drain{time.Minute, true}
+		})
+		defer g.Close()
+		for n := range 6 {
+			g.guard.permit(g.size.Name(n))
+		}
+		do := func(what, words string, believe func(*wishes)) {
+			t.Helper()
+			believed := g.asked
+			believe(&believed)
+			g.guard.resize(g.size)
+			g.push(believed)
+			g.untilReady()
+			g.want(what, words)
+		}
+		asAsked := func(*wishes) {}
+
+		busy := g.nodeOf("stuck")
+		g.asked.tokens[busy] = "t1"
+		do("a pod is deleted, as it is to be", "", asAsked)
+		stops := func(w *wishes) { w.drain.deletes = false }
+		do("nothing is done", "", stops)
+		time.Sleep(longestDrain)
+		busy = g.nodeOf("stuck")
+		g.guard.permit(busy)
+		g.asked.tokens = map[string]string{busy: "t2"}
+		do("no pod is to be deleted", "and no order has that", stops)
+
+		g.asked.tokens, g.asked.protected = map[string]string{}, map[string]bool{}
+		protects := func(w *wishes) { w.protected = map[string]bool{"dev-wk-2": true, "dev-wk-3": true} }
+		g.asked.tokens["dev-wk-2"] = "t3"
+		g.guard.permit("dev-wk-2")
+		do("a protected one is replaced", "the machine of dev-wk-2 is deleted: it is protected", protects)
+		g.size.Workers = 2
+		do("one that was protected leaves", "the machine of dev-wk-3 is deleted: it was protected or locked when it left", asAsked)
+
+		g.size.ControlPlanes, g.asked.allowEven = 2, true
+		do("two are left", "dev-cp-3 is taken out of service: 2 control planes are left, and an even number is not to be", func(w *wishes) { w.allowEven = false })
+
+		g.Halt()
+		endpoint := func(sz size) {
+			g.guard.mu.Lock()
+			g.guard.orders = []order{g.asked.order(sz)}
+			g.guard.mu.Unlock()
+			g.guard.judgeEndpoint("dev-cp-1")
+		}
+		endpoint(g.size)
+		g.want("the endpoint stays", "")
+		endpoint(size{ControlPlanes: 1, Workers: 2, Left: 1})
+		g.want("the endpoint leaves", "the machine of dev-cp-1 is deleted, and dev-cp-2 has its address as the endpoint")
 	})
 }

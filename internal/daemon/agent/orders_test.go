@@ -21,6 +21,9 @@ type order struct {
 	// observe: what somebody else has changed stays. replaceDead: nodes that are dead get new
 	// machines.
 	observe, replaceDead bool
+	allowEven            bool              // a control plane may leave an even number of them behind
+	protected            map[string]bool   // by node whose VM is kept
+	drain                drain             // what becomes of pods that may not be evicted
 	unavailable          int               // how many workers may be out of service at once
 	of                   map[string]string // by node, what it asks for of its VM and its machine config
 	over                 time.Time         // when a later one was read; zero: not yet
@@ -37,6 +40,7 @@ const deadFor = 10 * time.Minute
 func (g *guard) orderNext(o order) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.noteKept(o)
 	g.orders = append(g.orders, o)
 	g.pushes++
 	for node := range g.had {
@@ -182,9 +186,11 @@ func (g *guard) watchBeginnings(patched string) {
 		b := g.begins[patched]
 		b.at = time.Now()
 		b.change = b.change.next(g.forbids(patched, machines[patched], false))
-		if b.loss = b.loss.next(""); machines[patched] != "" { // else it has lost it already
-			b.loss = b.loss.next(g.forbids(patched, machines[patched], true))
+		why := ""
+		if machines[patched] != "" { // else it has lost it already
+			why = g.forbids(patched, machines[patched], true)
 		}
+		b.loss = b.loss.next(why)
 		g.begins[patched] = b
 	}
 	for name, b := range g.begins {
@@ -275,7 +281,12 @@ func (g *guard) watchReplacement(name, machine string) {
 // "": one does. asDead: because it is dead, and for no other reason. The lock is held.
 func (g *guard) forbidsDeletion(name, machine string, works bool) (why string, asDead bool) {
 	vms := g.s.Lab.PVE.VMs()
-	if len(g.orders) == 0 || g.lost[machine] && !works {
+	switch {
+	case len(g.orders) == 0:
+		return "", false
+	case g.isProtected(name):
+		return "it is protected", false
+	case g.lost[machine] && !works:
 		return "", false
 	}
 	lawful := false
@@ -313,6 +324,12 @@ func (g *guard) forbidsLoss(o order, vms []vmView, name, machine string, works b
 		return ""
 	case o.locked[name]:
 		return "it is locked"
+	case o.protected[name]:
+		return "it is protected"
+	case o.leavesEven(name) && g.isVoter(name):
+		return fmt.Sprintf("%d control planes are left, and an even number is not to be", o.size.ControlPlanes)
+	case o.of[name] == "" && g.kept[name] && !g.isApproved("", machine):
+		return "it was protected or locked when it left the inventory, and that it goes is not approved"
 	case g.isReplacedAsDead(o, vms, name, machine, works) && g.sparesDead(o, vms, name) != "":
 		return g.sparesDead(o, vms, name)
 	case !may && !dead:

@@ -44,7 +44,7 @@ func (l *life) interfere() {
 		func(target) { l.plan("the repository falls dark"); l.darken("git.lab") },
 		l.breakInventory, l.destroyVM, l.pause,
 		l.cordon, l.uncordon, l.deleteNode, l.editDeployment, l.kill, l.partition,
-		l.approve, l.approve, l.forget, l.lose, l.editConfig, l.editConfig,
+		l.approve, l.approve, l.forget, l.lose, l.editConfig, l.editConfig, l.pushInTheMiddle,
 		l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push,
 	}
 	acts[l.rnd.IntN(len(acts))](l.drawTarget())
@@ -64,6 +64,10 @@ func (l *life) drawTheme() func(target) {
 		pick(push("a firewall", "an image of the kubelet"), push("a sysctl", "the environment", "memory of the workers"), l.editConfig, l.editConfig),
 		pick(push("one worker less", "a replacement", "one worker more", "who approves"), l.approve, l.approve),
 		pick(push("who approves", "who heals", "a sysctl", "a label"), l.editConfig, l.approve),
+		pick(push("other control planes", "an even number"), push("an endpoint for all", "memory of the control planes"), l.approve),
+		pick(push("how pods leave"), push("memory of the workers", "one worker less", "a replacement"), l.pushInTheMiddle),
+		pick(push("a protected node", "a lock", "what becomes of the dead"), push("a replacement", "one worker less"), l.lose, l.forget, l.approve),
+		pick(push("memory of the workers", "the environment", "a replacement"), l.pushInTheMiddle, l.approve),
 	}
 	n := l.rnd.IntN(len(themes))
 	l.plan("theme %d", n)
@@ -153,12 +157,11 @@ func (l *life) breakInventory(target) {
 	l.later(func() bool { l.ask("correct it"); return true })
 }
 
-// destroyVM removes a VM by hand. One of three control planes can be lost while nothing
-// else takes one.
+// destroyVM removes a VM by hand. A control plane can be lost where etcd can spare it.
 func (l *life) destroyVM(t target) {
 	foreign := l.rnd.IntN(2) == 0
 	l.plan("somebody removes vm %d, and makes another one of its number: %v", t.id, foreign)
-	if !t.isOurs() || t.n < l.size.ControlPlanes && !l.canLosePlane() {
+	if !t.isOurs() || t.n < l.size.ControlPlanes && !l.spendPlane(t) {
 		return
 	}
 	l.guard.touch(t.name)
@@ -166,23 +169,6 @@ func (l *life) destroyVM(t target) {
 	if l.remove(t.id) && foreign && t.n >= l.size.ControlPlanes {
 		l.foreign(t.id)
 	}
-}
-
-// canLosePlane reports whether etcd survives the loss of a control plane: all three of it
-// are up, and no one has asked for one of them to leave. The one whose address is the endpoint of
-// the cluster keeps its machine.
-func (l *life) canLosePlane() bool {
-	up := 0
-	for _, m := range l.Lab.Talos.Machines() {
-		if m.Etcd != "" && !m.Learner && m.Up == 3 && m.Voters == 3 {
-			up++
-		}
-	}
-	if l.planesLeave || l.size.ControlPlanes < 3 || up != 3 || !l.wishes.vip {
-		return false
-	}
-	l.planesLeave = true // until a machine is made again, which may take as long as the life
-	return true
 }
 
 // useNode has somebody use kubectl on a Node object; no API may answer, and what was done

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -202,6 +203,13 @@ func (g *guard) look() {
 	g.looked = time.Now()
 	for node := range marked {
 		g.turned[node] = g.looked
+		if g.markedAt[node].IsZero() {
+			g.markedAt[node] = g.looked
+		}
+	}
+	maps.DeleteFunc(g.markedAt, func(node string, _ time.Time) bool { return marked[node] == "" })
+	for _, o := range g.orders {
+		g.drains[o.drain] = g.looked
 	}
 	if !g.isServed() {
 		g.served = time.Time{}

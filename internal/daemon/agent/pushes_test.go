@@ -36,6 +36,10 @@ func (l *life) pushOne(t target, name string) {
 		"one worker more":              l.addWorker,
 		"one worker less":              l.dropWorker,
 		"other control planes":         l.scalePlanes,
+		"an even number":               l.setEven,
+		"an endpoint for all":          func() { w.vip = true },
+		"a protected node":             func() { l.protect(t) },
+		"how pods leave":               l.setDrain,
 		"a replacement":                func() { l.replace(t) },
 		"a lock":                       func() { l.lockNode(t) },
 		"a window":                     l.setWindow,
@@ -83,25 +87,8 @@ func (l *life) dropWorker() {
 	}
 }
 
-// scalePlanes makes three control planes of one, or one of three.
-func (l *life) scalePlanes() {
-	switch {
-	case l.size.ControlPlanes == 1:
-		l.size.ControlPlanes = 3
-		l.permitNew(l.size.Name(1))
-		l.permitNew(l.size.Name(2))
-	case l.canLosePlane():
-		for n := 1; n < 3; n++ {
-			l.guard.permit(l.size.Name(n))
-		}
-		l.size.ControlPlanes = 1
-	}
-}
-
 func (l *life) replace(t target) {
-	switch {
-	case t.n >= l.size.ControlPlanes:
-	case !l.canLosePlane():
+	if t.n < l.size.ControlPlanes && !l.spendPlane(t) {
 		return
 	}
 	l.guard.permit(t.name)

@@ -103,20 +103,23 @@ type life struct {
 	theme       func(target)     // what happens more often than else; nil: nothing
 	grown       bool             // the chaos begins when the cluster is there
 	pushes      int              // that change nothing, in the end
-	stuck       map[string]bool  // learners that got a new machine, by id
+	helped      map[advice]bool  // that was taken
 	shown       cluster.Forecast // a plan that was shown
-	planesLeave bool             // a control plane is to leave, or was lost
+	planesSpent int              // how many control planes are to leave, or were lost
+	trap        func()           // what happens as soon as something is under way that takes a node out of service
 	undo        []func() bool    // what people do to clean up after themselves
 	founders    map[string]bool
 }
 
 func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
-	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, stuck: map[string]bool{}, asked: map[string]size{}}
-	l.size = []size{{ControlPlanes: 1, Workers: 1}, {ControlPlanes: 1, Workers: 2}, {ControlPlanes: 1, Workers: 3}, {ControlPlanes: 3, Workers: 1}, {ControlPlanes: 3, Workers: 3}}[l.rnd.IntN(5)]
+	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, helped: map[advice]bool{}, asked: map[string]size{}}
+	sizes := []size{{ControlPlanes: 1, Workers: 1}, {ControlPlanes: 1, Workers: 2}, {ControlPlanes: 1, Workers: 3}, {ControlPlanes: 3, Workers: 1}, {ControlPlanes: 3, Workers: 3},
+		{ControlPlanes: 3, Workers: 2}, {ControlPlanes: 5, Workers: 1}}
+	l.size = sizes[l.rnd.IntN(len(sizes))]
 	c := lab.Config{Flavour: []string{"9.2", "9.2", "8.4"}[l.rnd.IntN(3)], Latency: l.latencies()}
 	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
 	l.sim = newSim(t, l.size, c)
-	l.wishes = newWishes(l.size)
+	l.drawWishes()
 	l.Removals = []int{20, 20, 1}[l.rnd.IntN(3)]
 	l.guard = newGuard(l.sim, l.size)
 	l.guard.orderNext(l.order())
@@ -300,6 +303,18 @@ func (l *life) see(st cluster.Status) {
 		l.guard.noteReady(st.Revision.Commit())
 	}
 	l.guard.lookAgain()
+	if l.trap != nil && l.chaotic.Load() && isDisrupting(st) {
+		spring := l.trap
+		l.trap = nil
+		spring()
+	}
+}
+
+// isDisrupting reports whether something is under way that takes a node out of service.
+func isDisrupting(st cluster.Status) bool {
+	return slices.ContainsFunc(st.Running, func(r cluster.RunningStatus) bool {
+		return slices.Contains([]cluster.ActionKind{cluster.DrainNode, cluster.ShutDownVM, cluster.RebootNode, cluster.RemoveMember, cluster.DeleteVM, cluster.DeleteNode}, r.Action)
+	})
 }
 
 // order is what the guard judges by of what the cluster should be now.
@@ -319,14 +334,14 @@ func (l *life) pass(d time.Duration) {
 // vmid is the VMID of the nth node.
 func (l *life) vmid(n int) int {
 	if n < l.size.ControlPlanes {
-		return 411 + n
+		return 411 + l.size.Left + n
 	}
 	return 541 + n - l.size.ControlPlanes
 }
 
 func (l *life) address(n int) string {
 	if n < l.size.ControlPlanes {
-		return fmt.Sprintf("10.10.0.%d", 11+n)
+		return fmt.Sprintf("10.10.0.%d", 11+l.size.Left+n)
 	}
 	return fmt.Sprintf("10.10.0.%d", 41+n-l.size.ControlPlanes)
 }

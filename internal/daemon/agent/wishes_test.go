@@ -12,7 +12,7 @@ import (
 
 // wishes is what a repository asks for besides the size of its cluster.
 type wishes struct {
-	vip               bool // the endpoint is what the cluster was made with
+	vip               bool // else the address of the first control plane is the endpoint
 	cpRAM, wkRAM      int
 	cpCores, wkCores  int
 	wkDisk            int // in GiB; it only grows
@@ -27,10 +27,35 @@ type wishes struct {
 	apply             string            // the switch: auto, approve or off
 	observe           bool              // the other switch: what somebody has changed stays
 	replaceDead       bool              // after the shortest time that there is
+	allowEven         bool              // a control plane may leave an even number of them behind
+	protected         map[string]bool   // by node, whether its VM is kept
+	drain             drain             // what becomes of pods that may not be evicted
+	budget            budget            // of a pod that there is one of
 	firewall          string            // a patch; "": none
 	kubelet           string            // the image, without its version; "": what Talos has
 	again             int               // pushes that change nothing, for what is tried again then
 }
+
+// drain is how long pods may take to leave a node, and whether they are deleted then; the zero value
+// is what the agent has.
+type drain struct {
+	within  time.Duration
+	deletes bool
+}
+
+// resolve is the drain as the agent has it.
+func (d drain) resolve() drain {
+	return drain{cluster.Drain{Timeout: d.within}.Patience(), d.deletes}
+}
+
+// budget is whether there is a pod with a disruption budget, and whether that ever lets it be evicted.
+type budget string
+
+const (
+	noBudget budget = ""
+	tightest budget = "it never yields"
+	roomy    budget = "it yields"
+)
 
 // span is a maintenance window, in full minutes of UTC; the zero value is always.
 type span struct{ from, to time.Time }
@@ -47,12 +72,13 @@ func (s span) resolve() cluster.Window {
 
 func newWishes(sz size) wishes {
 	return wishes{vip: sz.ControlPlanes > 1, cpRAM: 8192, wkRAM: 8192, cpCores: 4, wkCores: 4, wkDisk: 60, replicas: 1, unavailable: 1, apply: "auto",
-		zones: map[string]string{}, dedicated: map[string]bool{}, locked: map[string]bool{}, tokens: map[string]string{}}
+		zones: map[string]string{}, dedicated: map[string]bool{}, locked: map[string]bool{}, tokens: map[string]string{}, protected: map[string]bool{}}
 }
 
 // order is what bounds what may be done to a cluster of that size with these wishes.
 func (w wishes) order(sz size) order {
-	o := order{size: sz, window: w.window.resolve(), apply: w.apply, observe: w.observe, tokens: maps.Clone(w.tokens), locked: maps.Clone(w.locked), replaceDead: w.replaceDead, unavailable: w.unavailable, of: map[string]string{}}
+	o := order{size: sz, window: w.window.resolve(), apply: w.apply, observe: w.observe, tokens: maps.Clone(w.tokens), locked: maps.Clone(w.locked), replaceDead: w.replaceDead, unavailable: w.unavailable,
+		allowEven: w.allowEven, protected: maps.Clone(w.protected), drain: w.drain.resolve(), of: map[string]string{}}
 	for n := range sz.ControlPlanes + sz.Workers {
 		name := sz.Name(n)
 		hardware := []int{w.wkCores, w.wkRAM, w.wkDisk}
@@ -60,7 +86,7 @@ func (w wishes) order(sz size) order {
 			hardware = []int{w.cpCores, w.cpRAM}
 		}
 		// The configs of all nodes may have something of how many control planes there are.
-		o.of[name] = fmt.Sprint(sz.ControlPlanes, hardware, w.patch(), w.firewall, w.kubeletPatch(), w.zones[name], w.dedicated[name], w.tokens[name])
+		o.of[name] = fmt.Sprint(sz.ControlPlanes, sz.Left, w.vip, hardware, w.patch(), w.firewall, w.kubeletPatch(), w.zones[name], w.dedicated[name], w.tokens[name])
 	}
 	return o
 }
@@ -88,6 +114,9 @@ func (w wishes) files(sz size) map[string][]byte {
 		if w.locked[name] {
 			more += " locked: true,"
 		}
+		if w.protected[name] {
+			more += " protect: true,"
+		}
 		cores, ram := w.wkCores, w.wkRAM
 		if strings.HasPrefix(name, "dev-cp-") {
 			cores, ram = w.cpCores, w.cpRAM
@@ -110,6 +139,12 @@ func (w wishes) files(sz size) map[string][]byte {
 	if w.apply != "auto" {
 		spec += "apply: " + w.apply + "\n"
 	}
+	if w.allowEven {
+		spec += "allow_even: true\n"
+	}
+	if d := w.drain.resolve(); w.drain != (drain{}) {
+		spec += fmt.Sprintf("drain: {timeout: %s, on_timeout: %s}\n", d.within, map[bool]string{false: "stop", true: "delete"}[d.deletes])
+	}
 	if w.observe {
 		spec += "heal: observe\n"
 	}
@@ -130,6 +165,13 @@ func (w wishes) files(sz size) map[string][]byte {
 		files["inventory/dev/README.md"] = fmt.Appendf(nil, "pushed again: %d\n", w.again)
 	}
 	files["inventory/dev/cluster.yaml"] = []byte(spec)
+	if w.budget != noBudget {
+		stuckAddon(files)
+	}
+	if w.budget == roomy {
+		const chart = "inventory/dev/charts/stuck/templates/all.yaml"
+		files[chart] = []byte(strings.Replace(string(files[chart]), "minAvailable: 1", "minAvailable: 0", 1))
+	}
 	if w.replicas != 1 {
 		files["inventory/dev/addons/podinfo.yaml"] = fmt.Appendf(files["inventory/dev/addons/podinfo.yaml"], "values: {replicaCount: %d}\n", w.replicas)
 	}

@@ -76,14 +76,24 @@ func must(err error) {
 }
 
 // Size is a cluster to simulate.
-type Size struct{ ControlPlanes, Workers int }
+type Size struct {
+	ControlPlanes, Workers int
+	// Left is how many control planes the inventory has no longer that were in front of the others:
+	// with one it begins with dev-cp-2.
+	Left int
+}
 
-func (s Size) String() string { return fmt.Sprintf("%d+%d", s.ControlPlanes, s.Workers) }
+func (s Size) String() string {
+	if s.Left > 0 {
+		return fmt.Sprintf("%d+%d from %s on", s.ControlPlanes, s.Workers, s.Name(0))
+	}
+	return fmt.Sprintf("%d+%d", s.ControlPlanes, s.Workers)
+}
 
 // Name is the name of the nth node, control planes first.
 func (s Size) Name(n int) string {
 	if n < s.ControlPlanes {
-		return fmt.Sprintf("dev-cp-%d", n+1)
+		return fmt.Sprintf("dev-cp-%d", s.Left+n+1)
 	}
 	return fmt.Sprintf("dev-wk-%d", n-s.ControlPlanes+1)
 }
@@ -94,7 +104,7 @@ func (s Size) Files() map[string][]byte {
 	var nodes strings.Builder
 	nodes.WriteString("controlplane:\n")
 	for i := range s.ControlPlanes {
-		fmt.Fprintf(&nodes, "  - {name: dev-cp-%d, ip: 10.10.0.%d, cpu: 4, ram: 8192, disk: 40G}\n", i+1, 11+i)
+		fmt.Fprintf(&nodes, "  - {name: %s, ip: 10.10.0.%d, cpu: 4, ram: 8192, disk: 40G}\n", s.Name(i), 11+s.Left+i)
 	}
 	nodes.WriteString("workers:\n")
 	for i := range s.Workers {
