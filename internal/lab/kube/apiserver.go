@@ -219,6 +219,7 @@ func (cl *cluster) apiUp(a *apiserver) {
 	if cl.first == "" {
 		cl.first = a.cp.Node
 	}
+	cl.listServers()
 	cl.holdVIP(a.cp.VIP)
 	cl.c.notifyAwaiting()
 	held := cl.held
@@ -245,6 +246,22 @@ func (cl *cluster) apiDown(a *apiserver) {
 		cl.c.notifyAwaiting()
 	}
 	cl.mirrorPods(a.cp.Node)
+	cl.scheduleAfter(serverLease, cl.listServers)
+}
+
+// serverLease is for how long a kube-apiserver that stopped is still listed as one that answers.
+// Source: kubernetes v1.36, pkg/controlplane/instance.go, DefaultEndpointReconcilerTTL.
+const serverLease = 15 * time.Second
+
+// listServers keeps the addresses that the service kubernetes leads to: those of the APIs that answer.
+func (cl *cluster) listServers() {
+	var servers []netip.Addr
+	for _, a := range cl.up {
+		servers = append(servers, a.cp.Address)
+	}
+	meta := func() map[string]any { return map[string]any{"name": "kubernetes"} }
+	cl.fillObject(resEndpoints, "default", meta(), func(have map[string]any) { rules.FillServers(have, servers, port) })
+	cl.fillObject(resSlices, "default", meta(), func(have map[string]any) { rules.FillServerSlice(have, servers, port) })
 }
 
 // holdVIP lets the API that is up longest answer at the VIP if nobody does.

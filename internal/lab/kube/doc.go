@@ -66,8 +66,9 @@
 //     report that and no taint has the node out of service. One that was attached to a
 //     virtual machine that was destroyed is not attached to the next one of its node.
 //     VolumeAttachments of other drivers are only kept.
-//   - A service that selects pods has one EndpointSlice, whatever its length; there
-//     are no Endpoints, and no slice for the service kubernetes.
+//   - A service that selects pods has one EndpointSlice, whatever its length, and Endpoints;
+//     the service kubernetes has both for the APIs that answer, and for 15 s after one
+//     stopped. Endpoints that somebody writes get no slice.
 //   - Labels of a machine config are put on a Node, and taken off it, by Talos, which
 //     leaves those of others; what somebody edits stays until the config changes or
 //     the machine boots. The taints of a worker are those it was registered with.

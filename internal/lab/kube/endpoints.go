@@ -5,6 +5,7 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
@@ -42,10 +43,13 @@ func (cl *cluster) observeService(ch change, namespace string) {
 	}
 }
 
-// tendService keeps the EndpointSlice of a service that selects pods.
+// tendService keeps the EndpointSlice and the Endpoints of a service that selects pods.
 func (cl *cluster) tendService(key string) {
 	ns, name := splitKey(key)
 	o, sel := cl.store.getObject(resServices, key), cl.services[ns][key]
+	if o == nil {
+		cl.store.removeObject(resEndpoints, key) // nobody owns it
+	}
 	if o == nil || sel == nil {
 		return
 	}
@@ -58,24 +62,31 @@ func (cl *cluster) tendService(key string) {
 			pods = append(pods, pod.body)
 		}
 	}
-	slice := map[string]any{}
-	rules.SliceOf(slice, o.body, pods)
+	cl.fillObject(resEndpoints, ns, map[string]any{"name": name}, func(have map[string]any) { rules.FillEndpoints(have, o.body, pods) })
+	meta := map[string]any{"generateName": name + "-", "ownerReferences": []any{ownedBy(resServices, o)}}
 	existing, _ := cl.store.listObjects(resSlices, ns)
 	for _, s := range existing {
 		of := rules.StringsAt(s.body, "metadata", "labels")
-		if of[discoveryv1.LabelServiceName] != name || of[discoveryv1.LabelManagedBy] != rules.SliceController {
-			continue
+		if of[discoveryv1.LabelServiceName] == name && of[discoveryv1.LabelManagedBy] == rules.SliceController {
+			meta["name"] = rules.TextAt(s.body, "metadata", "name")
 		}
-		cl.store.updateObject(resSlices, objectKey(ns, rules.TextAt(s.body, "metadata", "name")), func(have map[string]any) bool {
-			was := s.body
-			rules.SliceOf(have, o.body, pods)
-			return !reflect.DeepEqual(was["endpoints"], have["endpoints"]) || !reflect.DeepEqual(was["ports"], have["ports"]) ||
-				!reflect.DeepEqual(rules.MapAt(was, "metadata", "labels"), rules.MapAt(have, "metadata", "labels"))
-		})
+	}
+	cl.fillObject(resSlices, ns, meta, func(have map[string]any) { rules.FillSlice(have, o.body, pods) })
+}
+
+// fillObject has an object filled in, which is made when there is none of its name.
+func (cl *cluster) fillObject(res *resource, ns string, meta map[string]any, fill func(map[string]any)) {
+	key := objectKey(ns, rules.TextAt(meta, "name"))
+	if cl.store.getObject(res, key) == nil {
+		meta["namespace"] = ns
+		body := map[string]any{"metadata": meta}
+		fill(body)
+		cl.store.createObject(res, body)
 		return
 	}
-	meta := rules.MapAt(slice, "metadata")
-	meta["generateName"], meta["namespace"] = name+"-", ns
-	meta["ownerReferences"] = []any{ownedBy(resServices, o)}
-	cl.store.createObject(resSlices, slice)
+	cl.store.updateObject(res, key, func(have map[string]any) bool {
+		was := runtime.DeepCopyJSON(have)
+		fill(have)
+		return !reflect.DeepEqual(was, have)
+	})
 }

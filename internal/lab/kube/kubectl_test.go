@@ -248,6 +248,8 @@ func (k *kubectl) changeWorkloads() {
 	k.ok("expose deployment web --port=80", `service/web exposed`)
 	k.ok("wait endpointslice -l kubernetes.io/service-name=web --for=jsonpath={.endpoints[1].conditions.ready}=true --timeout=1m", `condition met`)
 	k.ok("get endpointslices -l kubernetes.io/service-name=web", `NAME +ADDRESSTYPE +PORTS +ENDPOINTS +AGE`, `web-\S+ +IPv4 +80 +[\d.]+,[\d.]+ +\d+s`)
+	k.ok("get endpoints web", `Warning: v1 Endpoints is deprecated in v1.33\+; use discovery.k8s.io/v1 EndpointSlice`, `NAME +ENDPOINTS +AGE`, `web +[\d.]+:80,[\d.]+:80 +\d+s`)
+	k.ok("get ep kubernetes", `kubernetes +[\d.]+:6443 +`)
 	k.ok("describe service web", `Endpoints: +[\d.]+:80,[\d.]+:80`)
 	k.ok("create ingress web --rule=web.example/=web:80", `ingress.networking.k8s.io/web created`)
 	k.ok("get ingress", `NAME +CLASS +HOSTS +ADDRESS +PORTS +AGE`, `web +<none> +web.example +80 +\d+s`)

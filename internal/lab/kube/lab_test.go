@@ -75,7 +75,14 @@ func (l *lab) config(addr string) *rest.Config {
 // typed is a typed client, whose idle connections end with the test.
 func (l *lab) typed(addr string) kubernetes.Interface {
 	l.t.Helper()
+	return l.typedWarned(addr, nil)
+}
+
+// typedWarned is typed for who wants the warnings of the server; nil: nobody.
+func (l *lab) typedWarned(addr string, warned rest.WarningHandler) kubernetes.Interface {
+	l.t.Helper()
 	config := l.config(addr)
+	config.WarningHandler = warned
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		l.t.Fatal(err)

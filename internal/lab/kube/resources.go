@@ -199,6 +199,7 @@ func newRows(group, version string, in ...row) []*resource {
 // The resources the simulation itself reads and writes.
 var (
 	resConfigMaps      = findBuiltin("", "configmaps")
+	resEndpoints       = findBuiltin("", "endpoints")
 	resEvents          = findBuiltin("", "events")
 	resNamespaces      = findBuiltin("", "namespaces")
 	resNodes           = findBuiltin("", "nodes")

@@ -92,6 +92,9 @@ func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 	if slices.Contains([]string{"get", "list", "watch"}, req.verb) {
 		a.c.refreshRead(a.cl, res, req.namespace, req.name)
 	}
+	if text := rules.DeprecatedSince(res.gr(), a.cp.Kubernetes); text != "" {
+		w.Header().Add("Warning", fmt.Sprintf("299 - %q", text))
+	}
 	if err := a.carryOut(w, r, req, view{
 		res: res, version: req.version, as: want, include: metav1.IncludeObjectPolicy(req.query.Get("includeObject")),
 	}); err != nil {

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -245,33 +244,9 @@ func checkPreconditions(res *resource, req *request, was, meta map[string]any) e
 	return nil
 }
 
-// readDeletion reads the options of a deletion.
-func (req *request) readDeletion() (metav1.DeleteOptions, error) {
-	var opts metav1.DeleteOptions
-	if len(req.body) > 0 {
-		if err := json.Unmarshal(req.body, &opts); err != nil {
-			return opts, apierrors.NewBadRequest("read DeleteOptions: " + err.Error())
-		}
-	}
-	if p := metav1.DeletionPropagation(req.query.Get("propagationPolicy")); p != "" {
-		opts.PropagationPolicy = &p
-	}
-	if text := req.query.Get("gracePeriodSeconds"); text != "" {
-		seconds, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return opts, apierrors.NewBadRequest("read gracePeriodSeconds: " + err.Error())
-		}
-		opts.GracePeriodSeconds = &seconds
-	}
-	if req.dryRun() {
-		opts.DryRun = []string{metav1.DryRunAll}
-	}
-	return opts, nil
-}
-
 // deleteObject removes an object, or marks it where somebody has to release it first.
 func (a *apiserver) deleteObject(w http.ResponseWriter, req *request, v view) error {
-	opts, err := req.readDeletion()
+	opts, err := rules.ReadDeletion(req.body, req.query)
 	if err != nil {
 		return err
 	}
@@ -350,7 +325,7 @@ func (s *store) isHeld(res *resource, body map[string]any) bool {
 
 // deleteCollection deletes every object the selectors let through.
 func (a *apiserver) deleteCollection(w http.ResponseWriter, req *request, v view) error {
-	opts, err := req.readDeletion()
+	opts, err := rules.ReadDeletion(req.body, req.query)
 	if err != nil {
 		return err
 	}

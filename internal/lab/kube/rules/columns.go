@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -209,6 +210,7 @@ var columnsOf = map[string][]Column{
 		{"Allowed Disruptions", "integer", false, numberCell("status", "disruptionsAllowed")},
 		colAge,
 	},
+	"endpoints": {colName, {"Endpoints", "string", false, endpointAddresses}, colAge},
 	"discovery.k8s.io/endpointslices": {
 		colName,
 		{"AddressType", "string", false, textCell("addressType")},
@@ -404,6 +406,32 @@ func sliceAddresses(o map[string]any) any {
 		for _, a := range ListAt(e, "addresses") {
 			all = append(all, fmt.Sprint(a))
 		}
+	}
+	return shortenList(all)
+}
+
+// endpointAddresses are where Endpoints lead to, each address with each port.
+// Source: kubernetes v1.36, pkg/printers/internalversion, formatEndpoints.
+func endpointAddresses(o map[string]any) any {
+	var all []string
+	for _, s := range MapsAt(o, "subsets") {
+		ports := MapsAt(s, "ports")
+		for _, a := range MapsAt(s, "addresses") {
+			if len(ports) == 0 {
+				all = append(all, TextAt(a, "ip"))
+			}
+		}
+		for _, p := range ports {
+			for _, a := range MapsAt(s, "addresses") {
+				all = append(all, net.JoinHostPort(TextAt(a, "ip"), fmt.Sprint(NumberAt(p, "port"))))
+			}
+		}
+	}
+	switch {
+	case len(ListAt(o, "subsets")) == 0:
+		return "<none>"
+	case len(all) == 0:
+		return "" // all of them not ready
 	}
 	return shortenList(all)
 }

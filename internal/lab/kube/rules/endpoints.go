@@ -1,15 +1,115 @@
 package rules
 
 import (
+	"net/netip"
+	"reflect"
 	"slices"
 
+	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/version"
 )
 
-// SliceOf writes into an EndpointSlice which pods a service leads to. The pods are
+// DeprecatedSince is what a kube-apiserver of a version warns everybody of who asks for a
+// resource; "": nothing.
+// Source: kubernetes v1.36, staging/src/k8s.io/api/core/v1, Endpoints.
+func DeprecatedSince(of schema.GroupResource, kubernetes string) string {
+	v, err := version.ParseGeneric(kubernetes)
+	if err != nil || resourceKey(of) != "endpoints" || v.LessThan(version.MustParseGeneric("1.33")) {
+		return ""
+	}
+	return "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
+}
+
+// FillEndpoints writes into Endpoints which pods a service leads to. Pods that end are not among
+// them; those that cannot answer yet are kept apart. Pods that have the same ports share a subset.
+// Source: kubernetes v1.36, pkg/controller/endpoint.
+func FillEndpoints(endpoints, service map[string]any, pods []map[string]any) {
+	marks := map[string]any{}
+	for k, v := range StringsAt(service, "metadata", "labels") {
+		marks[k] = v
+	}
+	marks["endpoints.kubernetes.io/managed-by"] = "endpoint-controller"
+	if TextAt(service, "spec", "clusterIP") == corev1.ClusterIPNone {
+		marks[corev1.IsHeadlessService] = ""
+	}
+	EnsureMap(endpoints, "metadata")["labels"] = marks
+	always := BoolAt(service, "spec", "publishNotReadyAddresses")
+	var subsets []any
+	for _, p := range pods {
+		phase, ip := TextAt(p, "status", "phase"), TextAt(p, "status", "podIP")
+		if ip == "" || phase == "Succeeded" || phase == "Failed" || ValueAt(p, "metadata", "deletionTimestamp") != nil && !always {
+			continue
+		}
+		ports := portsOf(service, p)
+		i := slices.IndexFunc(subsets, func(s any) bool { return reflect.DeepEqual(s.(map[string]any)["ports"], ports) })
+		if i < 0 {
+			i = len(subsets)
+			subsets = append(subsets, map[string]any{"ports": ports})
+		}
+		subset, list := subsets[i].(map[string]any), "notReadyAddresses"
+		if always || IsReady(p) {
+			list = "addresses"
+		}
+		subset[list] = append(ListAt(subset, list), map[string]any{
+			"ip": ip, "nodeName": TextAt(p, "spec", "nodeName"), "targetRef": referPod(p),
+		})
+	}
+	fillSubsets(endpoints, subsets)
+}
+
+// fillSubsets leaves the field out when there are none, as the server does.
+func fillSubsets(endpoints map[string]any, subsets []any) {
+	if endpoints["subsets"] = subsets; len(subsets) == 0 {
+		delete(endpoints, "subsets")
+	}
+}
+
+// referPod names the pod behind an address.
+func referPod(pod map[string]any) map[string]any {
+	return map[string]any{
+		"kind": "Pod", "name": TextAt(pod, "metadata", "name"), "namespace": TextAt(pod, "metadata", "namespace"), "uid": TextAt(pod, "metadata", "uid"),
+	}
+}
+
+// FillServers writes into the Endpoints of the service kubernetes at which addresses an API
+// answers. Nobody makes a slice of these Endpoints: the API writes its own.
+// Source: kubernetes v1.36, pkg/controlplane/reconcilers.
+func FillServers(endpoints map[string]any, servers []netip.Addr, port int64) {
+	EnsureMap(endpoints, "metadata")["labels"] = map[string]any{discoveryv1.LabelSkipMirror: "true"}
+	var addresses, subsets []any
+	for _, server := range sortAddresses(servers) {
+		addresses = append(addresses, map[string]any{"ip": server.String()})
+	}
+	if len(addresses) > 0 {
+		subsets = []any{map[string]any{"addresses": addresses, "ports": serverPorts(port)}}
+	}
+	fillSubsets(endpoints, subsets)
+}
+
+// FillServerSlice is FillServers for the EndpointSlice.
+func FillServerSlice(slice map[string]any, servers []netip.Addr, port int64) {
+	EnsureMap(slice, "metadata")["labels"] = map[string]any{discoveryv1.LabelServiceName: "kubernetes"}
+	var endpoints []any
+	for _, server := range sortAddresses(servers) {
+		endpoints = append(endpoints, map[string]any{"addresses": []any{server.String()}, "conditions": map[string]any{"ready": true}})
+	}
+	slice["addressType"], slice["endpoints"], slice["ports"] = string(discoveryv1.AddressTypeIPv4), endpoints, serverPorts(port)
+}
+
+func serverPorts(port int64) []any {
+	return []any{map[string]any{"name": "https", "port": port, "protocol": "TCP"}}
+}
+
+func sortAddresses(all []netip.Addr) []netip.Addr {
+	return slices.SortedFunc(slices.Values(all), netip.Addr.Compare)
+}
+
+// FillSlice writes into an EndpointSlice which pods a service leads to. The pods are
 // those its selector finds.
 // Source: kubernetes v1.36, staging/src/k8s.io/endpointslice.
-func SliceOf(slice, service map[string]any, pods []map[string]any) {
+func FillSlice(slice, service map[string]any, pods []map[string]any) {
 	meta := EnsureMap(slice, "metadata")
 	labels := map[string]any{}
 	for k, v := range StringsAt(service, "metadata", "labels") {
@@ -38,9 +138,7 @@ func SliceOf(slice, service map[string]any, pods []map[string]any) {
 				"ready":   serving && !ending || BoolAt(service, "spec", "publishNotReadyAddresses"),
 				"serving": serving, "terminating": ending,
 			},
-			"targetRef": map[string]any{
-				"kind": "Pod", "name": TextAt(p, "metadata", "name"), "namespace": TextAt(p, "metadata", "namespace"), "uid": TextAt(p, "metadata", "uid"),
-			},
+			"targetRef": referPod(p),
 		})
 	}
 	slice["endpoints"], slice["ports"] = endpoints, portsOf(service, first)

@@ -1,15 +1,43 @@
 package rules
 
 import (
+	"encoding/json"
 	"math"
+	"net/url"
 	"reflect"
 	"strconv"
 	"strings"
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 )
+
+// ReadDeletion reads the options of a deletion: those of its body, and over them those of its URL.
+func ReadDeletion(body []byte, query url.Values) (metav1.DeleteOptions, error) {
+	var opts metav1.DeleteOptions
+	if len(body) > 0 {
+		if err := json.Unmarshal(body, &opts); err != nil {
+			return opts, apierrors.NewBadRequest("read DeleteOptions: " + err.Error())
+		}
+	}
+	if p := metav1.DeletionPropagation(query.Get("propagationPolicy")); p != "" {
+		opts.PropagationPolicy = &p
+	}
+	if text := query.Get("gracePeriodSeconds"); text != "" {
+		seconds, err := strconv.ParseInt(text, 10, 64)
+		if err != nil {
+			return opts, apierrors.NewBadRequest("read gracePeriodSeconds: " + err.Error())
+		}
+		opts.GracePeriodSeconds = &seconds
+	}
+	if query.Get("dryRun") == metav1.DryRunAll {
+		opts.DryRun = []string{metav1.DryRunAll}
+	}
+	return opts, nil
+}
 
 // How long a container takes to end.
 const (
