@@ -121,13 +121,13 @@ func (b *boot) serveAPI(l *ingress.Listener, config *tls.Config) *apiServer {
 	if gate.maintenance && b.m.minor() < 13 {
 		d.services = map[string]any{
 			machineapi.MachineService_ServiceDesc.ServiceName: &maintenanceService{b: b},
-			storageapi.StorageService_ServiceDesc.ServiceName: &storageService{b: b},
+			storageapi.StorageService_ServiceDesc.ServiceName: &system.StorageService{Machine: inside{b}},
 			cosi.State_ServiceDesc.ServiceName:                resources,
 		}
 	} else {
 		d.services = map[string]any{
 			machineapi.MachineService_ServiceDesc.ServiceName: &machineService{Service: system.Service{Machine: inside{b}}, b: b},
-			storageapi.StorageService_ServiceDesc.ServiceName: &storageService{b: b},
+			storageapi.StorageService_ServiceDesc.ServiceName: &system.StorageService{Machine: inside{b}},
 			timeapi.TimeService_ServiceDesc.ServiceName:       &system.TimeService{Machine: inside{b}},
 			cosi.State_ServiceDesc.ServiceName:                resources,
 		}

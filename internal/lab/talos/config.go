@@ -5,18 +5,17 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"strings"
 
 	networkpb "github.com/siderolabs/talos/pkg/machinery/api/resource/definitions/network"
 	"github.com/siderolabs/talos/pkg/machinery/cel/celenv"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	cfgconfig "github.com/siderolabs/talos/pkg/machinery/config/config"
-	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/proto"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/ingress"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -218,27 +217,7 @@ func (s *settings) readKubernetes(m *machine) {
 		Node: node, Address: address.Addr(), Talos: m.image().Version, Control: s.control,
 		VMID: m.guest.VMID, UUID: m.guest.UUID, Cores: m.guest.Cores, MemoryMiB: m.guest.MemoryMiB,
 	}
-	if k := cfg.K8sKubeletConfig(); k != nil {
-		// The sizes of Talos' kubelet are of one version.
-		s.kubelet.Kubernetes = strings.TrimSuffix(strings.TrimSuffix(system.TagOf(k.Image()), "-fat"), "-slim")
-	}
-	if n := cfg.K8sNodeConfig(); n != nil {
-		s.kubelet.Labels = n.Labels()
-		s.kubelet.Schedulable = true
-		for key, taint := range n.Taints() {
-			if key == constants.LabelNodeRoleControlPlane && taint == constants.TaintEffectNoSchedule {
-				s.kubelet.Schedulable = false // the kubelet of a control plane adds it
-				continue
-			}
-			if strings.Contains(taint, ":") {
-				key += "=" + taint
-			} else {
-				key += ":" + taint // an effect without a value
-			}
-			s.kubelet.Taints = append(s.kubelet.Taints, key)
-		}
-		slices.Sort(s.kubelet.Taints)
-	}
+	manifests.ReadNode(&s.kubelet, cfg)
 	if s.control {
 		s.readPlane(node, address.Addr())
 		s.plane.PodCIDR, s.plane.ServiceCIDR = strings.Join(pods, ","), strings.Join(services, ",")
@@ -249,26 +228,12 @@ func (s *settings) readKubernetes(m *machine) {
 func (s *settings) readPlane(node string, address netip.Addr) {
 	cfg, p := s.provider, &s.plane
 	p.Node, p.Address, p.VIP = node, address, s.vip
-	p.CNI = "none"
-	if cfg.K8sFlannelCNIConfig() != nil {
-		p.CNI = "flannel"
-	}
-	if proxy := cfg.K8sProxyConfig(); proxy != nil {
-		p.KubeProxy = proxy.Enabled()
-	}
-	if dns := cfg.K8sCoreDNSConfig(); dns != nil {
-		p.NoDNS = !dns.Enabled()
-	}
+	manifests.ReadPlane(p, cfg)
 	if scheduler := cfg.K8sSchedulerConfig(); scheduler != nil {
 		s.files = fmt.Sprint(scheduler.Image(), scheduler.Enabled(), scheduler.ExtraArgs(), scheduler.Config())
 	}
 	if api := cfg.K8sAPIServerConfig(); api != nil {
-		p.Kubernetes = system.TagOf(api.Image())
 		s.files += fmt.Sprint(api.ExtraArgs())
 		s.crash = rules.CheckAPIServer(api.ExtraArgs())
-		p.SANs = slices.Clone(api.CertSANs())
-	}
-	if c := cfg.K8sClusterConfig(); c != nil && c.ClusterEndpoint() != nil {
-		p.SANs = append(p.SANs, c.ClusterEndpoint().Hostname())
 	}
 }

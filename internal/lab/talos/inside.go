@@ -7,11 +7,9 @@ import (
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
-	storageapi "github.com/siderolabs/talos/pkg/machinery/api/storage"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -126,16 +124,4 @@ func (b *boot) writeVolumes() {
 	for _, r := range system.DescribeVolumes(b.m.disks[0], b.set != nil) {
 		putResource(b, "block.VolumeManagerController", block.NewVolumeStatus(block.NamespaceName, r.Metadata().ID()), func(o *block.VolumeStatus) { *o.TypedSpec() = *r.TypedSpec() })
 	}
-}
-
-// Disks lists the disks, the way before the resources.
-func (s *storageService) Disks(context.Context, *emptypb.Empty) (*storageapi.DisksResponse, error) {
-	answer := &storageapi.Disks{}
-	err := s.b.readFleet(func() error {
-		for i, d := range s.b.m.disks {
-			answer.Disks = append(answer.Disks, system.ListDisk(i, d))
-		}
-		return nil
-	})
-	return &storageapi.DisksResponse{Messages: []*storageapi.Disks{answer}}, err
 }

@@ -2,11 +2,9 @@ package talos
 
 import (
 	"context"
-	"fmt"
 	goruntime "runtime"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
-	storageapi "github.com/siderolabs/talos/pkg/machinery/api/storage"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -79,30 +77,6 @@ func (s *machineService) ServiceList(context.Context, *emptypb.Empty) (*machinea
 	return &machineapi.ServiceListResponse{Messages: []*machineapi.ServiceList{list}}, err
 }
 
-// ServiceRestart restarts the kubelet and the services of extensions.
-func (s *machineService) ServiceRestart(_ context.Context, in *machineapi.ServiceRestartRequest) (*machineapi.ServiceRestartResponse, error) {
-	if err := s.b.operateService(in.GetId(), "restart"); err != nil {
-		return nil, err
-	}
-	return &machineapi.ServiceRestartResponse{Messages: []*machineapi.ServiceRestart{{Resp: fmt.Sprintf("Service %q restarted", in.GetId())}}}, nil
-}
-
-// ServiceStop stops a service of an extension.
-func (s *machineService) ServiceStop(_ context.Context, in *machineapi.ServiceStopRequest) (*machineapi.ServiceStopResponse, error) {
-	if err := s.b.operateService(in.GetId(), "stop"); err != nil {
-		return nil, err
-	}
-	return &machineapi.ServiceStopResponse{Messages: []*machineapi.ServiceStop{{Resp: fmt.Sprintf("Service %q stopped", in.GetId())}}}, nil
-}
-
-// ServiceStart starts a service of an extension.
-func (s *machineService) ServiceStart(_ context.Context, in *machineapi.ServiceStartRequest) (*machineapi.ServiceStartResponse, error) {
-	if err := s.b.operateService(in.GetId(), "start"); err != nil {
-		return nil, err
-	}
-	return &machineapi.ServiceStartResponse{Messages: []*machineapi.ServiceStart{{Resp: fmt.Sprintf("Service %q started", in.GetId())}}}, nil
-}
-
 // Upgrade is refused.
 func (s *machineService) Upgrade(context.Context, *machineapi.UpgradeRequest) (*machineapi.UpgradeResponse, error) {
 	return nil, errNoUpgrade
@@ -121,9 +95,3 @@ func (*lifecycleService) Upgrade(*machineapi.LifecycleServiceUpgradeRequest, grp
 
 // inside is a machine as package system looks at it.
 type inside struct{ b *boot }
-
-// storageService is storage.StorageService.
-type storageService struct {
-	storageapi.UnimplementedStorageServiceServer
-	b *boot
-}

@@ -8,39 +8,16 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
-// maintenanceService is the separate little server that Talos up to v1.12 runs
-// in maintenance mode (from the source of v1.12.11). What it does not
-// implement is Unimplemented, not PermissionDenied, and that includes Version.
+// maintenanceService is the separate little server that Talos up to v1.12 runs in maintenance
+// mode.
 type maintenanceService struct {
-	machineapi.UnimplementedMachineServiceServer
+	system.MaintenanceService
 	b *boot
-}
-
-var errMaintenance = status.Error(codes.Unimplemented, "API is not implemented in maintenance mode")
-
-func (s *maintenanceService) Version(context.Context, *emptypb.Empty) (*machineapi.VersionResponse, error) {
-	return nil, errMaintenance
-}
-
-func (s *maintenanceService) Upgrade(context.Context, *machineapi.UpgradeRequest) (*machineapi.UpgradeResponse, error) {
-	return nil, errMaintenance
-}
-
-func (s *maintenanceService) Reset(context.Context, *machineapi.ResetRequest) (*machineapi.ResetResponse, error) {
-	return nil, errMaintenance
-}
-
-func (s *maintenanceService) MetaWrite(context.Context, *machineapi.MetaWriteRequest) (*machineapi.MetaWriteResponse, error) {
-	return nil, errMaintenance
-}
-
-func (s *maintenanceService) MetaDelete(context.Context, *machineapi.MetaDeleteRequest) (*machineapi.MetaDeleteResponse, error) {
-	return nil, errMaintenance
 }
 
 // ApplyConfiguration takes the first config. Its answer names no mode and no

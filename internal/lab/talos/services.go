@@ -340,11 +340,12 @@ func (b *boot) isRunning(id string) bool {
 	return s != nil && s.state == "Running"
 }
 
-// operateService starts, stops or restarts a service for a call. Talos lets its
+// OperateService starts, stops or restarts a service for a call. Talos lets its
 // callers do so with the services of extensions, and start and restart the kubelet
 // (from system.go and services/kubelet.go of v1.13.9, recorded as far as it
 // refuses).
-func (b *boot) operateService(id, operation string) error {
+func (i inside) OperateService(id, operation string) error {
+	b := i.b
 	return b.alterFleet(func() error {
 		s := b.services[id]
 		if s == nil {

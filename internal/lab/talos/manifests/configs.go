@@ -1,8 +1,15 @@
 package manifests
 
 import (
+	"slices"
+	"strings"
+
 	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // What Talos' controllers make of a machine config before they render anything. Volumes,
@@ -54,4 +61,51 @@ func valuesOf(args map[string][]string) map[string]k8s.ArgValues {
 		out[name] = k8s.ArgValues{Values: values}
 	}
 	return out
+}
+
+// ReadNode finds what a node is to register with: the version of its kubelet, its labels and its
+// taints.
+func ReadNode(to *world.Kubelet, cfg config.Provider) {
+	if k := cfg.K8sKubeletConfig(); k != nil {
+		// The sizes of Talos' kubelet are of one version.
+		to.Kubernetes = strings.TrimSuffix(strings.TrimSuffix(system.TagOf(k.Image()), "-fat"), "-slim")
+	}
+	n := cfg.K8sNodeConfig()
+	if n == nil {
+		return
+	}
+	to.Labels, to.Schedulable = n.Labels(), true
+	for key, taint := range n.Taints() {
+		if key == constants.LabelNodeRoleControlPlane && taint == constants.TaintEffectNoSchedule {
+			to.Schedulable = false // the kubelet of a control plane adds it
+			continue
+		}
+		if strings.Contains(taint, ":") {
+			key += "=" + taint
+		} else {
+			key += ":" + taint // an effect without a value
+		}
+		to.Taints = append(to.Taints, key)
+	}
+	slices.Sort(to.Taints)
+}
+
+// ReadPlane finds what a kube-apiserver is given, and what Talos deploys beside it.
+func ReadPlane(to *world.ControlPlane, cfg config.Provider) {
+	to.CNI = "none"
+	if cfg.K8sFlannelCNIConfig() != nil {
+		to.CNI = "flannel"
+	}
+	if proxy := cfg.K8sProxyConfig(); proxy != nil {
+		to.KubeProxy = proxy.Enabled()
+	}
+	if dns := cfg.K8sCoreDNSConfig(); dns != nil {
+		to.NoDNS = !dns.Enabled()
+	}
+	if api := cfg.K8sAPIServerConfig(); api != nil {
+		to.Kubernetes, to.SANs = system.TagOf(api.Image()), slices.Clone(api.CertSANs())
+	}
+	if c := cfg.K8sClusterConfig(); c != nil && c.ClusterEndpoint() != nil {
+		to.SANs = append(to.SANs, c.ClusterEndpoint().Hostname())
+	}
 }

@@ -1,8 +1,11 @@
 package system
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 )
 
 // What services of Talos report while they start, and their processes. (Recorded of v1.13.9.)
@@ -26,4 +29,28 @@ func NewUUID() string {
 	_, _ = rand.Read(u[:])
 	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// ServiceRestart restarts the kubelet and the services of extensions.
+func (s *Service) ServiceRestart(_ context.Context, in *machineapi.ServiceRestartRequest) (*machineapi.ServiceRestartResponse, error) {
+	if err := s.Machine.OperateService(in.GetId(), "restart"); err != nil {
+		return nil, err
+	}
+	return &machineapi.ServiceRestartResponse{Messages: []*machineapi.ServiceRestart{{Resp: fmt.Sprintf("Service %q restarted", in.GetId())}}}, nil
+}
+
+// ServiceStop stops a service of an extension.
+func (s *Service) ServiceStop(_ context.Context, in *machineapi.ServiceStopRequest) (*machineapi.ServiceStopResponse, error) {
+	if err := s.Machine.OperateService(in.GetId(), "stop"); err != nil {
+		return nil, err
+	}
+	return &machineapi.ServiceStopResponse{Messages: []*machineapi.ServiceStop{{Resp: fmt.Sprintf("Service %q stopped", in.GetId())}}}, nil
+}
+
+// ServiceStart starts the kubelet or a service of an extension.
+func (s *Service) ServiceStart(_ context.Context, in *machineapi.ServiceStartRequest) (*machineapi.ServiceStartResponse, error) {
+	if err := s.Machine.OperateService(in.GetId(), "start"); err != nil {
+		return nil, err
+	}
+	return &machineapi.ServiceStartResponse{Messages: []*machineapi.ServiceStart{{Resp: fmt.Sprintf("Service %q started", in.GetId())}}}, nil
 }

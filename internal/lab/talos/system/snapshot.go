@@ -62,6 +62,8 @@ type Machine interface {
 	// Pull keeps an image on the machine. It fails where its registry does not
 	// answer.
 	Pull(Image) error
+	// OperateService starts, stops or restarts ("start", "stop", "restart") a service, or refuses to.
+	OperateService(id, operation string) error
 	// Events are those of this run of the machine.
 	Events() *Events
 }

@@ -1,11 +1,13 @@
 package system
 
 import (
+	"context"
 	"fmt"
 
 	storageapi "github.com/siderolabs/talos/pkg/machinery/api/storage"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
+	"google.golang.org/protobuf/types/known/emptypb"
 )
 
 const diskModel = "QEMU HARDDISK"
@@ -28,8 +30,8 @@ func DescribeSystemDisk() *block.SystemDisk {
 	return r
 }
 
-// ListDisk describes a disk for clients older than its resource.
-func ListDisk(i int, d Disk) *storageapi.Disk {
+// listDisk describes a disk for clients older than its resource.
+func listDisk(i int, d Disk) *storageapi.Disk {
 	return &storageapi.Disk{
 		Size: uint64(d.Bytes), Model: diskModel, DeviceName: "/dev/" + diskName(i), Serial: d.Serial, Modalias: "scsi:t-0x00",
 		Type: storageapi.Disk_HDD, Subsystem: "/sys/class/block", SystemDisk: i == 0,
@@ -58,4 +60,20 @@ func DescribeVolumes(d Disk, configured bool) (volumes []*block.VolumeStatus) {
 	add(constants.StatePartitionLabel, 5, stateBytes, block.FilesystemTypeXFS, block.VolumePhaseMissing)
 	add(constants.EphemeralPartitionLabel, 6, ephemeralBytes(d), block.FilesystemTypeXFS, block.VolumePhaseWaiting)
 	return volumes
+}
+
+// StorageService is storage.StorageService. What it does not answer is Unimplemented.
+type StorageService struct {
+	storageapi.UnimplementedStorageServiceServer
+	Machine Machine
+}
+
+// Disks lists the disks, the way before the resources.
+func (s *StorageService) Disks(context.Context, *emptypb.Empty) (*storageapi.DisksResponse, error) {
+	now, err := s.Machine.Look()
+	answer := &storageapi.Disks{}
+	for i, d := range now.Disks {
+		answer.Disks = append(answer.Disks, listDisk(i, d))
+	}
+	return &storageapi.DisksResponse{Messages: []*storageapi.Disks{answer}}, err
 }
