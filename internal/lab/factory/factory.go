@@ -118,6 +118,7 @@ func New(c Config) (*Factory, error) {
 	t.Handle("GET /v2/{installer}/{schematic}/manifests/{reference}", false, httpservice.PathValue("schematic"), f.getInstaller)
 	t.HandleRest("route not registered")
 
+	f.world.ServeInstallers(f.findInstaller)
 	f.Serve(keepWriter(t))
 	return f, nil
 }
@@ -297,6 +298,19 @@ func (f *Factory) buildsVersion(v string) bool {
 	var major, minor, patch int
 	_, err := fmt.Sscanf(v, "v%d.%d.%d", &major, &minor, &patch)
 	return err == nil && major == 1 && minor >= oldestMinor && minor <= newestMinor
+}
+
+// findInstaller returns the Talos in an installer image, which is built from what a disk image is
+// built from.
+func (f *Factory) findInstaller(schematic, version string) (world.Image, bool) {
+	f.mu.Lock()
+	s, known := f.schematics[schematic]
+	f.mu.Unlock()
+	extensions := s.doc.Customization.SystemExtensions.OfficialExtensions
+	if !known || !f.buildsVersion(version) || slices.ContainsFunc(extensions, func(name string) bool { return !f.hasExtension(version, name) }) {
+		return world.Image{}, false
+	}
+	return world.Image{Version: version, Schematic: schematic, Extensions: slices.Clone(extensions)}, true
 }
 
 func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/ingress"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
@@ -118,7 +119,7 @@ func (b *boot) serveAPI(l *ingress.Listener, config *tls.Config) *apiServer {
 	)
 	d := &apiServer{listener: l, server: srv}
 	resources := cosiserver.NewState(state.Filter(b.state, b.resourceRule))
-	if gate.maintenance && b.m.minor() < 13 {
+	if gate.maintenance && b.minor() < 13 {
 		d.services = map[string]any{
 			machineapi.MachineService_ServiceDesc.ServiceName: &maintenanceService{b: b},
 			storageapi.StorageService_ServiceDesc.ServiceName: &system.StorageService{Machine: inside{b}},
@@ -126,14 +127,14 @@ func (b *boot) serveAPI(l *ingress.Listener, config *tls.Config) *apiServer {
 		}
 	} else {
 		d.services = map[string]any{
-			machineapi.MachineService_ServiceDesc.ServiceName: &machineService{Service: system.Service{Machine: inside{b}}, b: b},
+			machineapi.MachineService_ServiceDesc.ServiceName: &machineService{Service: system.Service{Machine: inside{b}}, UpgradeService: installer.UpgradeService{Machine: inside{b}}, b: b},
 			storageapi.StorageService_ServiceDesc.ServiceName: &system.StorageService{Machine: inside{b}},
 			timeapi.TimeService_ServiceDesc.ServiceName:       &system.TimeService{Machine: inside{b}},
 			cosi.State_ServiceDesc.ServiceName:                resources,
 		}
-		if b.m.minor() >= 13 {
+		if b.minor() >= 13 {
 			d.services[machineapi.ImageService_ServiceDesc.ServiceName] = &system.ImageService{Machine: inside{b}}
-			d.services[machineapi.LifecycleService_ServiceDesc.ServiceName] = &lifecycleService{}
+			d.services[machineapi.LifecycleService_ServiceDesc.ServiceName] = &installer.LifecycleService{Machine: inside{b}, Busy: &b.installing}
 		}
 	}
 	for i := range serviceDescs {
@@ -169,7 +170,7 @@ func (g *gate) admitCall(ctx context.Context, method string) (context.Context, e
 	if !g.maintenance {
 		roles = access.CallerRoles(ctx)
 	}
-	if g.maintenance && g.b.m.minor() < 13 {
+	if g.maintenance && g.b.minor() < 13 {
 		// The maintenance service of old knows no roles; it implements little.
 		return access.WithRoles(ctx, roles), nil
 	}

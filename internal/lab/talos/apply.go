@@ -3,6 +3,7 @@ package talos
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -50,7 +52,7 @@ func (s *machineService) ApplyConfiguration(ctx context.Context, in *machineapi.
 		return nil, status.Error(codes.InvalidArgument,
 			"the applied machine configuration doesn't contain v1alpha1 config, did you mean to patch the machine config instead?")
 	}
-	warnings, err := rules.Validate(cfg, b.m.image().Version)
+	warnings, err := rules.Validate(cfg, b.image.Version)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -106,7 +108,7 @@ func (b *boot) loadConfig(data []byte) (config.Provider, error) {
 	if h := cfg.NetworkHostnameConfig(); h != nil && h.Hostname() != "" && b.m.guest.Name != "" && h.Hostname() != b.m.guest.Name {
 		b.f.world.Violate("secrets", "the machine config of %s was sent to %s (VM %d)", h.Hostname(), b.m.guest.Name, b.m.guest.VMID)
 	}
-	return cfg, rules.RefuseDocuments(cfg, data, b.m.minor())
+	return cfg, rules.RefuseDocuments(cfg, data, b.minor())
 }
 
 // carryOutApply carries out an apply whose config is in order.
@@ -166,7 +168,7 @@ func (b *boot) carryOutApply(in *machineapi.ApplyConfigurationRequest, cfg confi
 // applyAs decides how a config is applied when it is asked for in one mode.
 // reason explains why an automatic apply reboots.
 func (b *boot) applyAs(mode applyMode, cfg config.Provider) (as applyMode, reason string, err error) {
-	maintenance, never := b.set == nil, b.m.minor() >= 14
+	maintenance, never := b.set == nil, b.minor() >= 14
 	if mode == modeReboot && maintenance {
 		mode = modeNoReboot
 	}
@@ -264,4 +266,44 @@ func (b *boot) tryConfig(cfg config.Provider, timeout time.Duration) {
 		}
 		b.activateConfig(before)
 	})
+}
+
+// maintenanceService is the separate little server that Talos up to v1.12 runs in maintenance
+// mode.
+type maintenanceService struct {
+	system.MaintenanceService
+	b *boot
+}
+
+// ApplyConfiguration takes the first config. Its answer names no mode and no
+// details, and a dry run compares nothing.
+func (s *maintenanceService) ApplyConfiguration(_ context.Context, in *machineapi.ApplyConfigurationRequest) (*machineapi.ApplyConfigurationResponse, error) {
+	switch mode := in.GetMode(); mode {
+	case modeAuto, modeReboot, modeTry:
+	default:
+		return nil, status.Errorf(codes.Unimplemented, "apply configuration --mode='%s' is not supported in maintenance mode",
+			strings.ReplaceAll(strings.ToLower(mode.String()), "_", "-"))
+	}
+	b := s.b
+	cfg, err := b.loadConfig(in.GetData())
+	if err != nil {
+		return nil, fmt.Errorf("failed to parse config: %w", err)
+	}
+	warnings, err := rules.Validate(cfg, b.image.Version)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "configuration validation failed: %s", err)
+	}
+	answer := &machineapi.ApplyConfiguration{Warnings: warnings}
+	if in.GetDryRun() {
+		answer.ModeDetails = "Dry run summary:\nNode is running in maintenance mode and does not have a config yet."
+	} else {
+		err := b.alterFleet(func() error {
+			_, err := b.carryOutApply(&machineapi.ApplyConfigurationRequest{Data: in.GetData(), Mode: modeAuto}, cfg)
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return &machineapi.ApplyConfigurationResponse{Messages: []*machineapi.ApplyConfiguration{answer}}, nil
 }

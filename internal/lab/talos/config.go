@@ -1,23 +1,17 @@
 package talos
 
 import (
-	"bytes"
 	"fmt"
-	"net"
 	"net/netip"
 	"strings"
 
-	networkpb "github.com/siderolabs/talos/pkg/machinery/api/resource/definitions/network"
-	"github.com/siderolabs/talos/pkg/machinery/cel/celenv"
 	"github.com/siderolabs/talos/pkg/machinery/config"
-	cfgconfig "github.com/siderolabs/talos/pkg/machinery/config/config"
-	"github.com/siderolabs/talos/pkg/machinery/proto"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/ingress"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/network"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
-	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -93,95 +87,19 @@ func (m *machine) readSettings(cfg config.Provider) (*settings, error) {
 	return s, nil
 }
 
-// readNetwork finds what the config sets for the machine's one link: its
-// address, its alias and the virtual address it may carry.
+// readNetwork finds what the config sets for the machine's one link.
 func (s *settings) readNetwork(m *machine) error {
-	cfg := s.provider
-	link := system.NewLink(linkName, m.guest.MAC)
-	var spec networkpb.LinkStatusSpec
-	if err := proto.ResourceSpecToProto(link, &spec); err != nil {
-		return fmt.Errorf("describe link of %s: %w", m.name(), err)
+	n, err := network.Read(s.provider, linkName, m.guest.MAC)
+	if err != nil {
+		return fmt.Errorf("read machine config of %s: %w", m.name(), err)
 	}
-	for _, a := range cfg.NetworkLinkAliasConfigs() {
-		selector := a.LinkSelector()
-		matches, err := selector.EvalBool(celenv.LinkLocator(), map[string]any{"link": &spec})
-		if err != nil {
-			return fmt.Errorf("evaluate link selector of %s: %w", a.Name(), err)
-		}
-		if matches && s.alias == "" {
-			s.alias = strings.Replace(a.Name(), "%d", "0", 1)
-		}
-	}
-	ours := func(name string) bool { return name == linkName || s.alias != "" && name == s.alias }
-
-	for _, l := range cfg.NetworkCommonLinkConfigs() {
-		on := ours(l.Name())
-		if v, ok := l.(cfgconfig.NetworkVLANConfig); ok {
-			on = ours(v.ParentLink())
-		}
-		for _, a := range l.Addresses() {
-			s.acceptAddress(on, a.Address())
-		}
-	}
-	for _, v := range cfg.NetworkVirtualIPConfigs() {
-		if ours(v.Link()) {
-			s.vip = v.VIP()
-		}
-	}
-	if err := s.readLegacyNetwork(m, ours); err != nil {
-		return err
-	}
+	s.address, s.others, s.alias, s.vip = n.Address, n.Others, n.Alias, n.VIP
 	address := s.address
 	if !address.IsValid() {
 		address = m.platformAddress()
 	}
-	s.shut = ingress.DropsAPI(cfg.NetworkRules(), address)
+	s.shut = ingress.DropsAPI(s.provider.NetworkRules(), address)
 	return nil
-}
-
-// readLegacyNetwork finds the same in what versions up to v1.11 are given.
-func (s *settings) readLegacyNetwork(m *machine, ours func(link string) bool) error {
-	if s.provider.Machine().Network() == nil {
-		return nil
-	}
-	for _, d := range s.provider.Machine().Network().Devices() {
-		on := ours(d.Interface())
-		if sel := d.Selector(); sel != nil {
-			on = sameMAC(sel.HardwareAddress(), m.guest.MAC) || sameMAC(sel.PermanentAddress(), m.guest.MAC)
-		}
-		for _, a := range d.Addresses() {
-			p, err := netip.ParsePrefix(a)
-			if err != nil {
-				return fmt.Errorf("read address of %s: %w", d.Interface(), err)
-			}
-			s.acceptAddress(on && !d.Ignore(), p)
-		}
-		if v := d.VIPConfig(); v != nil && on {
-			if ip, err := netip.ParseAddr(v.IP()); err == nil {
-				s.vip = ip
-			}
-		}
-	}
-	return nil
-}
-
-// acceptAddress accepts an address of the machine's link. The first is the node's.
-func (s *settings) acceptAddress(ours bool, p netip.Prefix) {
-	switch {
-	case !ours || p == s.address:
-	case !s.address.IsValid():
-		s.address = p
-	default:
-		s.others = append(s.others, p)
-	}
-}
-
-// sameMAC compares hardware addresses in any spelling; an empty one equals
-// nothing.
-func sameMAC(a, b string) bool {
-	x, errX := net.ParseMAC(a)
-	y, errY := net.ParseMAC(b)
-	return errX == nil && errY == nil && bytes.Equal(x, y)
 }
 
 func (s *settings) readKubernetes(m *machine) {

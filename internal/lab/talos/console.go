@@ -3,6 +3,7 @@ package talos
 import (
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
@@ -19,6 +20,8 @@ func (f *Fleet) Console(vmid int) []string {
 		return system.PrintFirmware(true)
 	case !m.canBoot():
 		return system.PrintFirmware(false)
+	case m.boot == nil && m.f.flaws[m.image().Version] == installer.HangsOnBoot:
+		return system.PrintKernel(m.image().Version)
 	case m.boot == nil:
 		return nil // it hangs
 	case m.boot.state == nil:

@@ -2,14 +2,11 @@ package talos
 
 import (
 	"cmp"
-	"crypto/sha1"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -133,27 +130,12 @@ func (e *etcd) setLeader(m *member) {
 	e.index += 2
 }
 
-// memberID computes a member's id as etcd does: founding members from their
-// peer URL and the cluster's token alone, so that the same address founds with
-// the same id; later ones from the time too.
-func memberID(address netip.Addr, joined time.Time) uint64 {
-	seed := peerURL(address) + "etcd-cluster"
-	if !joined.IsZero() {
-		seed += strconv.FormatInt(joined.Unix(), 10)
-	}
-	sum := sha1.Sum([]byte(seed))
-	return binary.BigEndian.Uint64(sum[:8])
-}
-
-func peerURL(a netip.Addr) string   { return "https://" + netip.AddrPortFrom(a, 2380).String() }
-func clientURL(a netip.Addr) string { return "https://" + netip.AddrPortFrom(a, 2379).String() }
-
 // foundEtcd makes a new etcd on this machine: what Bootstrap does. Nobody checks
 // whether there is another; that is the danger of it.
 func (b *boot) foundEtcd() {
 	f := b.f
 	e := &etcd{id: fmt.Sprintf("etcd-%d", len(f.etcds)+1), ca: b.set.etcdCA, founder: b.hostname(), term: 1, index: 10}
-	m := &member{of: e, id: memberID(b.address.Addr(), time.Time{}), name: b.hostname(), address: b.address.Addr()}
+	m := &member{of: e, id: system.MemberID(b.address.Addr(), time.Time{}), name: b.hostname(), address: b.address.Addr()}
 	e.members = []*member{m}
 	f.etcds = append(f.etcds, e)
 	b.m.disk().member = m
@@ -236,7 +218,7 @@ func (b *boot) joinEtcd(e *etcd) error {
 	if err := e.refuseAdding(b.address.Addr(), interval); err != nil {
 		return err
 	}
-	m := &member{of: e, id: memberID(b.address.Addr(), time.Now()), name: b.hostname(), address: b.address.Addr(), unnamed: true, learner: true,
+	m := &member{of: e, id: system.MemberID(b.address.Addr(), time.Now()), name: b.hostname(), address: b.address.Addr(), unnamed: true, learner: true,
 		joining: b, asks: time.Now().Add(f.world.Scale(votePatience))}
 	e.members = append(e.members, m)
 	slices.SortFunc(e.members, func(a, b *member) int { return cmp.Compare(a.id, b.id) })

@@ -13,6 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
 // The etcd calls of Talos. Asked before there is an etcd to answer, they hang
@@ -135,11 +137,11 @@ func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapR
 		switch {
 		case b.set == nil || !b.criUp || b.set.homeless:
 			return status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
-		case !b.set.control && b.m.minor() < 13:
+		case !b.set.control && b.minor() < 13:
 			return status.Error(codes.FailedPrecondition, "bootstrap can only be performed on a control plane node")
 		case !b.set.control:
 			return status.Error(codes.Unimplemented, "bootstrap is only available on control plane nodes")
-		case b.set.etcdCA == "" && b.m.minor() >= 14:
+		case b.set.etcdCA == "" && b.minor() >= 14:
 			return status.Error(codes.InvalidArgument, "etcd is not configured, bootstrap is not possible")
 		case b.m.timeless:
 			return errHang
@@ -168,9 +170,9 @@ func (s *machineService) EtcdMemberList(ctx context.Context, in *machineapi.Etcd
 			return err
 		}
 		for _, m := range e.members {
-			shown := &machineapi.EtcdMember{Id: m.id, IsLearner: m.learner, PeerUrls: []string{peerURL(m.address)}}
+			shown := &machineapi.EtcdMember{Id: m.id, IsLearner: m.learner, PeerUrls: []string{system.PeerURL(m.address)}}
 			if !m.unnamed {
-				shown.Hostname, shown.ClientUrls = m.name, []string{clientURL(m.address)}
+				shown.Hostname, shown.ClientUrls = m.name, []string{system.ClientURL(m.address)}
 			}
 			list.LegacyMembers = append(list.LegacyMembers, shown.GetHostname())
 			list.Members = append(list.Members, shown)

@@ -13,6 +13,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -54,6 +55,7 @@ type Fleet struct {
 	machines    map[int]*machine
 	etcds       []*etcd
 	authorities map[string]access.Authority // machine CAs seen with their key, by fingerprint
+	flaws       map[string]installer.Flaw   // of versions of Talos
 	searches    int                         // see seeksPlanes
 	split       map[string]bool             // pairs of etcds already reported as a split brain
 	touched     map[*boot]struct{}
@@ -98,6 +100,7 @@ func New(c Config) (*Fleet, error) {
 		kinds:        kinds,
 		machines:     map[int]*machine{},
 		authorities:  map[string]access.Authority{},
+		flaws:        map[string]installer.Flaw{},
 		split:        map[string]bool{},
 		touched:      map[*boot]struct{}{},
 		moved:        make(chan struct{}),
@@ -260,7 +263,8 @@ func (f *Fleet) CopyContents(d *world.Disk) any {
 type MachineView struct {
 	VMID       int
 	Node       string // hostname
-	Talos      string // version of the image
+	Talos      string // version that runs, or boots next
+	Schematic  string // of that; "": none
 	Address    netip.Addr
 	Stage      string // as the machine itself calls it; "" while it boots, hangs or has nothing to boot
 	Ready      bool
@@ -281,7 +285,7 @@ func (f *Fleet) Machines() []MachineView {
 	defer f.mu.Unlock()
 	var views []MachineView
 	for _, m := range f.sortMachines() {
-		v := MachineView{VMID: m.guest.VMID, Node: m.guest.Name, Talos: m.image().Version, Partition: m.dark}
+		v := MachineView{VMID: m.guest.VMID, Node: m.guest.Name, Talos: m.image().Version, Schematic: m.image().Schematic, Partition: m.dark}
 		if b := m.boot; b != nil {
 			v.BootID = b.id
 			if b.state != nil {

@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -23,28 +21,8 @@ import (
 
 // readTargets reads where a call is to go; nil: here.
 func (b *boot) readTargets(ctx context.Context, method string) (nodes []string, many bool, err error) {
-	md, ok := metadata.FromIncomingContext(ctx)
-	if !ok {
-		return nil, false, nil
-	}
-	node, nodes := md.Get("node"), md.Get("nodes")
 	local, control := b.whoAmI()
-	switch {
-	case len(node) > 1:
-		return nil, false, status.Error(codes.InvalidArgument, "node metadata must be single-valued")
-	case len(nodes) > 0 && !(len(nodes) == 1 && !control && nodes[0] == local):
-		if !slices.ContainsFunc([]string{"/machine.MachineService/", "/storage.StorageService/", "/time.TimeService/"}, func(service string) bool { return strings.HasPrefix(method, service) }) {
-			return nil, true, status.Errorf(codes.InvalidArgument, "one-2-many proxying is not supported for method %s", method)
-		}
-	case len(node) == 1 && node[0] != local:
-		nodes = node
-	default:
-		return nil, false, nil
-	}
-	if !control {
-		return nil, false, status.Error(codes.PermissionDenied, "no request forwarding")
-	}
-	return nodes, len(md.Get("nodes")) > 0, nil
+	return relay.ReadTargets(ctx, method, local, control)
 }
 
 // whoAmI returns the machine's address and whether it is a control plane.
@@ -124,34 +102,7 @@ func (b *boot) routeUnary(ctx context.Context, req any, method string, handler g
 // callAt carries out a unary call on another machine. empty is an answer
 // without content, for an error to be put into.
 func (b *boot) callAt(ctx context.Context, node string, req any, method string) (resp, empty proto.Message, err error) {
-	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	for _, d := range serviceDescs {
-		if d.ServiceName != service {
-			continue
-		}
-		for _, m := range d.Methods {
-			if m.MethodName != name {
-				continue
-			}
-			empty, err = relay.EmptyAnswer(service, name)
-			if err != nil {
-				return nil, nil, err
-			}
-			impl, err := b.serviceAt(ctx, node, service)
-			if err != nil {
-				return nil, empty, err
-			}
-			answer, err := m.Handler(impl, ctx, func(into any) error {
-				proto.Merge(into.(proto.Message), req.(proto.Message))
-				return nil
-			}, nil)
-			if err != nil {
-				return nil, empty, err
-			}
-			return answer.(proto.Message), empty, nil
-		}
-	}
-	return nil, nil, status.Errorf(codes.Unimplemented, "unknown method %s for service %s", name, service)
+	return relay.Call(ctx, serviceDescs, req, method, func(service string) (any, error) { return b.serviceAt(ctx, node, service) })
 }
 
 func (b *boot) routeStream(srv any, ss grpc.ServerStream, method string, handler grpc.StreamHandler) error {

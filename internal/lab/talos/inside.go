@@ -2,6 +2,7 @@ package talos
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,7 +11,9 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"google.golang.org/grpc/status"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -20,12 +23,12 @@ import (
 func (i inside) Look() (now system.Snapshot, err error) {
 	b, ca := i.b, ""
 	if err = b.readFleet(func() error {
-		g, img := b.m.guest, b.m.image()
+		g, img := b.m.guest, b.image
 		now = system.Snapshot{
 			Talos: img.Version, Platform: img.Platform, Hostname: b.hostname(), BootID: b.id, Link: linkName, MAC: g.MAC,
 			Cores: g.Cores, MemoryMiB: g.MemoryMiB, Booted: b.started, Now: b.f.world.GuestNow(), Disks: b.m.disks,
 			Configured: b.set != nil, CRI: b.isRunning("cri"), TimeServer: constants.DefaultNTPServer, Timeless: b.m.timeless,
-			Images: append(b.ownImages(), b.m.disk().images...),
+			Images: slices.Concat(b.ownImages(), b.m.disk().images, b.pulled),
 		}
 		for _, s := range b.listServices() {
 			now.Services = append(now.Services, s.info())
@@ -52,14 +55,27 @@ func (i inside) Wait(ctx context.Context, d time.Duration) error {
 	return i.b.f.world.Sleep(ctx, d)
 }
 
-// Pull keeps an image on the machine's disk.
-func (i inside) Pull(image system.Image) error {
+// Pull keeps an image: on the machine's disk, or until its next boot. That of an installer takes a
+// while; other images are there at once.
+func (i inside) Pull(ctx context.Context, image system.Image) error {
+	_, installs := installer.ParseReference(image.Ref)
+	if _, found := installer.Find(i.b.f.world, image.Ref); installs && !found || !system.IsPublished(image.Ref) {
+		return system.ErrNotPublished
+	}
 	if k, ok := i.b.f.kubernetes.(world.Containers); ok && !k.CanPull(image.Ref) {
 		return system.ErrNoRegistry
 	}
+	if installs {
+		if err := i.Wait(ctx, i.b.f.world.Latency.ImagePull); err != nil {
+			return status.FromContextError(err).Err()
+		}
+	}
 	return i.b.alterFleet(func() error {
-		d := i.b.m.disk()
-		d.images = append(d.images, image)
+		to := &i.b.m.disk().images
+		if image.Inmem {
+			to = &i.b.pulled
+		}
+		*to = append(*to, image)
 		return nil
 	})
 }

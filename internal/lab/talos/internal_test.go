@@ -19,10 +19,10 @@ import (
 // it was wiped.
 func TestMemberID(t *testing.T) {
 	addr := netip.MustParseAddr("10.5.0.11")
-	if got := memberID(addr, time.Time{}); got != 15953761862159307578 {
+	if got := system.MemberID(addr, time.Time{}); got != 15953761862159307578 {
 		t.Errorf("founding member has id %d", got)
 	}
-	if memberID(addr, time.Unix(1, 0)) == memberID(addr, time.Unix(2, 0)) {
+	if system.MemberID(addr, time.Unix(1, 0)) == system.MemberID(addr, time.Unix(2, 0)) {
 		t.Error("members that join at different times have one id")
 	}
 }

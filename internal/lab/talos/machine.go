@@ -1,9 +1,10 @@
 package talos
 
 import (
-	"fmt"
+	"context"
 	"net/netip"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/cosi-project/runtime/pkg/state"
@@ -13,6 +14,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
@@ -38,7 +40,9 @@ type disk struct {
 	config []byte         // the saved machine config; nil: none
 	member *member        // the etcd data directory; nil: empty
 	wiped  bool           // Talos itself was wiped: nothing to boot
-	images []system.Image // pulled by a caller of the API
+	images []system.Image // pulled by a caller of the API to CRI
+	slots  installer.Slots
+	staged string // the image of an upgrade that is carried out at the next boot; "": none
 }
 
 // disk returns what the machine keeps, nil without a disk.
@@ -60,20 +64,23 @@ func (m *machine) canBoot() bool {
 	return !m.guest.Dead && m.image().Version != "" && !m.disk().wiped
 }
 
+// image is what runs, or boots next.
 func (m *machine) image() world.Image {
-	if m.guest.Boot == nil {
+	switch {
+	case m.guest.Boot == nil:
 		return world.Image{}
+	case m.boot != nil:
+		return m.boot.image
 	}
-	return m.guest.Boot.Image
+	return m.disk().slots.Next(m.guest.Boot.Image)
 }
 
-// minor is the minor of the image's version: 13 of v1.13.9.
-func (m *machine) minor() int {
-	var major, minor int
-	if _, err := fmt.Sscanf(m.image().Version, "v%d.%d", &major, &minor); err != nil {
-		return rules.NewestMinor
+// minor is the minor of the version that runs: 13 of v1.13.9.
+func (b *boot) minor() int {
+	if minor := installer.MinorOf(b.image.Version); minor >= 0 {
+		return minor
 	}
-	return minor
+	return rules.NewestMinor
 }
 
 // isPlane reports whether the machine has to do with an etcd.
@@ -104,8 +111,14 @@ func (m *machine) platformAddress() netip.Prefix {
 
 // startBoot boots the machine from its disk.
 func (m *machine) startBoot() {
-	b := &boot{m: m, f: m.f, id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*service{}}
+	image := m.image()
+	if m.f.flaws[image.Version] == installer.HangsOnBoot {
+		m.f.world.Report(m.name(), "hangs while Talos %s boots", image.Version)
+		return
+	}
+	b := &boot{m: m, f: m.f, image: image, id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*service{}}
 	b.events = system.NewEvents(b.id)
+	b.alive, b.end = context.WithCancel(m.f.world.Context())
 	m.boot = b
 	b.publishSequence("initialize", machineapi.SequenceEvent_START)
 	d := m.f.world.Latency.Boot
@@ -120,6 +133,7 @@ func (m *machine) haltNow() {
 		return
 	}
 	m.boot = nil
+	b.end()
 	for _, cancel := range b.timers {
 		cancel()
 	}
@@ -161,11 +175,17 @@ type darkener interface{ Darken(host string, dark bool) }
 type boot struct {
 	m       *machine
 	f       *Fleet
+	image   world.Image
 	id      string    // boot id
 	started time.Time // by its own clock
 	events  *system.Events
 	actor   string // the id of the call that takes it down, if one does
 	timers  []func()
+
+	alive      context.Context
+	end        context.CancelFunc
+	pulled     []system.Image // to the containerd of the system
+	installing sync.Mutex     // locked while LifecycleService runs an installer
 
 	// Set once Talos has come up.
 	state        state.State // its resources; nil: still booting
@@ -184,6 +204,7 @@ type boot struct {
 	stopping          bool
 	sequence          *sequence // how it goes down; nil: it does not
 	sequenced         bool      // the boot sequence finished
+	confirmed         bool      // it was running and ready
 	founded           bool      // Bootstrap was called in this boot
 	criUp             bool
 	joinable          bool // criUp for long enough to have looked for an etcd
@@ -237,6 +258,9 @@ func (b *boot) runAfterReal(d time.Duration, do func()) (cancel func()) {
 
 // finishStart is reached when the kernel, containerd and machined run.
 func (b *boot) finishStart() {
+	if b.failBoot() || b.installStaged() {
+		return
+	}
 	b.moveAddress(b.m.platformAddress())
 	b.stage = runtime.MachineStageBooting
 	b.openState()

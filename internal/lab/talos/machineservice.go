@@ -5,20 +5,21 @@ import (
 	goruntime "runtime"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
 // machineService is machine.MachineService of a configured machine and, from
-// v1.13 on, of one in maintenance mode. What neither it nor system.Service
-// implements answers Unimplemented.
+// v1.13 on, of one in maintenance mode. What neither it nor those two
+// implement answers Unimplemented.
 type machineService struct {
 	system.Service
+	installer.UpgradeService
 	b *boot
 }
 
@@ -49,8 +50,8 @@ func (b *boot) readFleet(do func() error) error {
 // Version names no features in maintenance mode (recorded).
 func (s *machineService) Version(context.Context, *emptypb.Empty) (*machineapi.VersionResponse, error) {
 	v := &machineapi.Version{
-		Version:  &machineapi.VersionInfo{Tag: s.b.m.image().Version, Sha: "undefined", GoVersion: goruntime.Version(), Os: "linux", Arch: "amd64"},
-		Platform: &machineapi.PlatformInfo{Name: s.b.m.image().Platform, Mode: rules.Mode{}.String()},
+		Version:  &machineapi.VersionInfo{Tag: s.b.image.Version, Sha: "undefined", GoVersion: goruntime.Version(), Os: "linux", Arch: "amd64"},
+		Platform: &machineapi.PlatformInfo{Name: s.b.image.Platform, Mode: rules.Mode{}.String()},
 	}
 	if !s.b.inMaintenance() {
 		v.Features = &machineapi.FeaturesInfo{Rbac: true}
@@ -75,22 +76,6 @@ func (s *machineService) ServiceList(context.Context, *emptypb.Empty) (*machinea
 		return nil
 	})
 	return &machineapi.ServiceListResponse{Messages: []*machineapi.ServiceList{list}}, err
-}
-
-// Upgrade is refused.
-func (s *machineService) Upgrade(context.Context, *machineapi.UpgradeRequest) (*machineapi.UpgradeResponse, error) {
-	return nil, errNoUpgrade
-}
-
-var errNoUpgrade = status.Error(codes.Unimplemented, "the lab does not play upgrades yet")
-
-// lifecycleService is machine.LifecycleService, which v1.13 brought.
-type lifecycleService struct {
-	machineapi.UnimplementedLifecycleServiceServer
-}
-
-func (*lifecycleService) Upgrade(*machineapi.LifecycleServiceUpgradeRequest, grpc.ServerStreamingServer[machineapi.LifecycleServiceUpgradeResponse]) error {
-	return errNoUpgrade
 }
 
 // inside is a machine as package system looks at it.

@@ -116,17 +116,6 @@ func TestRebootProvesItself(t *testing.T) {
 	})
 }
 
-func TestUpgradeIsRefused(t *testing.T) {
-	inBubble(t, world.Config{}, func(l *lab) {
-		l.bring("v1.13.9", cp(1))
-		//lint:ignore SA1019 the legacy call is the one asked for
-		_, err := l.admin(cp(1)).Upgrade(within(time.Second), "example.org/installer:v1.13.10", false, false)
-		if client.StatusCode(err) != codes.Unimplemented || !strings.Contains(err.Error(), "the lab") {
-			t.Errorf("%v", err)
-		}
-	})
-}
-
 // TestRoles: what a client may is in its certificate.
 func TestRoles(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {

@@ -3,6 +3,7 @@ package talos_test
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -50,6 +51,25 @@ func serviceOf(line any) string {
 	return after
 }
 
+// onDisksOnly are the phases and tasks that a container does not have.
+var onDisksOnly = regexp.MustCompile(`(?i)unmount|volumeFinalize|teardown|meta|kexec`)
+
+// cutOutput leaves of what an installer prints only that it does: the recorded one was a stand-in
+// that printed its arguments.
+func cutOutput(messages []any) (left []any) {
+	printed := false
+	for _, m := range messages {
+		progress, _ := m.(map[string]any)["progress"].(map[string]any)
+		if _, text := progress["message"]; !text {
+			left = append(left, m)
+		} else if !printed {
+			printed = true
+			left = append(left, "output")
+		}
+	}
+	return left
+}
+
 // sortEvents puts the events of a stream in order by what reports them, in lines: the steps of
 // sequences, the status of the machine, each service. What comes first of two that come from
 // different parts of Talos at the same moment is chance. So are what is left out.
@@ -62,6 +82,9 @@ func sortEvents(messages []any) []any {
 		forget(payload, "lastChange")
 		text, _ := json.Marshal(payload)
 		line := fmt.Sprintf("%v %v %s", e["type"], e["actorId"], normalText(string(text)))
+		if name := fmt.Sprint(payload["phase"], payload["task"]); onDisksOnly.MatchString(name) {
+			continue
+		}
 		switch e["type"] {
 		case "ServiceStateEvent":
 			if strings.HasPrefix(message, "Failed to remove cgroup") || payload["service"] == "apid" {

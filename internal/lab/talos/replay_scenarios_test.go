@@ -7,6 +7,7 @@ import (
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -275,7 +276,7 @@ var scenarios = []scenario{
 	{
 		name: "J3c", file: "exchanges-J3-lab-reset-controlplane.jsonl",
 		keep:    func(x exchange) bool { return x.Seq >= 48 },
-		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, Learn: 1}, step: seconds(0.82),
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, Learn: 1, ImagePull: seconds(0.09), Install: seconds(1.6)}, step: seconds(0.82),
 		prepare: func(r *replay) {
 			r.withoutKubelet(cp(2), cp(3))
 			r.fleet.PowerOff(403)
@@ -298,6 +299,36 @@ var scenarios = []scenario{
 			// The recorded one hung then, where a virtual machine boots.
 			156: func(r *replay) { r.fleet.PowerOff(402) },
 		},
+	},
+	{
+		name: "K2", file: "exchanges-K2-lab-upgrade.jsonl",
+		keep:    func(x exchange) bool { return x.Seq <= 10 },
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, ImagePull: seconds(0.08), Install: seconds(1.6)},
+		prepare: func(r *replay) {
+			r.withoutKubelet(wk(2))
+			r.fleet.SpoilImage("v1.13.12", installer.FailsInstall)
+		},
+	},
+	{
+		name: "K2b", file: "exchanges-K2-lab-upgrade.jsonl",
+		keep:    func(x exchange) bool { return x.Seq >= 11 && x.Seq <= 19 },
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, ImagePull: seconds(0.1), Install: seconds(15.1)},
+		prepare: func(r *replay) {
+			r.withoutKubelet(wk(2))
+			r.pull(wk(2), "ghcr.io/siderolabs/installer:v1.13.10")
+		},
+	},
+	{
+		name: "K2c", file: "exchanges-K2-lab-upgrade.jsonl",
+		keep:    func(x exchange) bool { return x.Seq >= 20 && x.Seq <= 42 },
+		latency: world.Latencies{Call: 1, Boot: seconds(10.55), Apply: 1, Etcd: 1, ImagePull: 1, Install: seconds(1.9)}, step: seconds(0.15), stop: seconds(1.54),
+		prepare: func(r *replay) { r.withoutKubelet(wk(2)) },
+	},
+	{
+		name: "K2d", file: "exchanges-K2-lab-upgrade.jsonl",
+		keep:    func(x exchange) bool { return x.Seq >= 43 },
+		latency: world.Latencies{Call: 1, Boot: seconds(10.45), Apply: 1, Etcd: 1, ImagePull: 1}, step: seconds(0.3), stop: seconds(1.2),
+		prepare: func(r *replay) { r.withoutKubelet(wk(2)) },
 	},
 	{
 		name: "L1", file: "exchanges-L1-kubelet-version.jsonl",
@@ -425,6 +456,13 @@ func (r *replay) reboot(n node) {
 	}
 }
 
+// pull has the containerd of a machine's system have an image.
+func (r *replay) pull(n node, ref string) {
+	if err := r.lab.pull(n, inmem, ref); err != nil {
+		r.t.Error(err)
+	}
+}
+
 // emptied restarts a machine with an empty etcd data directory, and its old member in the list.
 func (r *replay) emptied(n node) {
 	if err := r.admin(n).ResetGeneric(within(time.Second), &machineapi.ResetRequest{Reboot: true, SystemPartitionsToWipe: stateAndData[1:]}); err != nil {
@@ -459,13 +497,13 @@ var excuses = []struct {
 	{"the lab validates with the library of v1.14.1, which finds one more error", []string{"E/45", "E/46", "E/47", "E/48", "E/49", "H1/117", "H1/118"}},
 	{"the recorded node spoke as a configured one for a moment before it asked for certificates; the lab's goes from one to the other", []string{"B/4", "B/5"}},
 	{"the recorded proxy kept a connection and backed off; the lab's dials anew", []string{"F/30", "F/67"}},
-	{"not possible in a container, not played by the lab", []string{"G/36", "G/37"}},
+	{"not possible in a container", []string{"G/36", "G/37", "K2c/20"}},
 	{"a container has no disks; the lab's machines are virtual machines", []string{"A/18", "C/78"}},
 	{"the network in memory refuses an address nobody has at once", []string{"G/58", "G/60", "H1/94"}},
 	{"the lab's machines speak at the first of their addresses alone", []string{"H1/91", "H1/98"}},
 	{"the recorded node did not answer once, where others did", []string{"I1/17"}},
 	{"a call of the same millisecond", []string{"I1/29", "I1/33", "I1b/69", "I1b/70", "I1c/81", "I1c/83", "I2/4", "I2/5", "I2/28", "I2/30", "F/14", "F/50", "F6/200",
-		"J2/7", "J2c/44", "J2c/46", "J2d/61", "J2e/82", "J2e/84", "J3/5", "J3b/28", "J3b/29", "J3c/53", "N1/20", "N3/13"}},
+		"J2/7", "J2c/44", "J2c/46", "J2d/61", "J2e/82", "J2e/84", "J3/5", "J3b/28", "J3b/29", "J3c/53", "N1/20", "N3/13", "K2d/45", "K2d/47"}},
 	{"who comes to lead is chance", []string{"I1b/79"}},
 	{"the recorded node had joined the cluster, the lab's has founded it", []string{"I3/34", "I3/84"}},
 	{"a health check, or a start of a service, came at another moment", []string{"I1c/87", "I1c/93", "I2/17", "I2/18", "I2/33", "I2b/58", "I2c/68", "I2c/75", "I3/42", "I3/66", "I3/68", "J3b/32", "L1/13"}},
@@ -474,10 +512,11 @@ var excuses = []struct {
 	{"the recorded node had the old kind of cgroups, of which its service reports", []string{"I2/22", "I2/47", "I3/77"}},
 	{"the recorded API outlived machined for a moment, the lab's ends with it", []string{"J2d/68", "J2d/69", "J3/12", "J3/13", "J3/15"}},
 	{"whether the moment between two sequences was reported is chance", []string{"J2c/47"}},
+	{"that moment, and a machine that loads its next kernel shows that it reboots", []string{"K2c/29"}},
 	{"the recorded machine stopped before it had reported everything", []string{"J3b/33"}},
 	{"the members that are left noticed the loss of the leader at another moment", []string{"J4/88"}},
-	{"the lab plays no upgrades", []string{"J3c/49", "J3c/50"}},
-	{"the digests of the lab's images are made up", []string{"J3c/48"}},
+	{"the digests of the lab's images are made up", []string{"J3c/48", "K2/4", "K2/6", "K2/9", "K2b/11"}},
+	{"the recorded machine was a container without a bootloader: it came back with the version it had", []string{"K2c/40"}},
 	{"Talos shows the Node as Kubernetes has it, the lab what the config wants of it", []string{"N1/48"}},
 	{"the pods of the recorded control plane had not come back from what was done before", []string{"L1c/40"}},
 	{"the recorded services report of the volumes and cgroups of a container, too", []string{"L1/20", "L1b/27", "L1b/38"}},

@@ -36,7 +36,7 @@ const linkName = "ens18"
 
 // resourceRule guards a machine's resources.
 func (b *boot) resourceRule(ctx context.Context, a state.Access) error {
-	return b.f.kinds.Check(ctx, a, b.m.minor())
+	return b.f.kinds.Check(ctx, a, b.minor())
 }
 
 // putResource writes a resource, made or changed by set. Nothing happens, and no
@@ -68,8 +68,8 @@ func (b *boot) openState() {
 		}
 		return inmem.NewStateWithOptions(inmem.WithHistoryInitialCapacity(8), inmem.WithHistoryMaxCapacity(256), inmem.WithHistoryGap(4))(ns)
 	}))
-	g, img := b.m.guest, b.m.image()
-	if b.m.minor() >= 10 {
+	g, img := b.m.guest, b.image
+	if b.minor() >= 10 {
 		putResource(b, "runtime.VersionController", runtime.NewVersion(), func(r *runtime.Version) {
 			r.TypedSpec().Name, r.TypedSpec().Version = "Talos", img.Version
 		})
@@ -83,7 +83,7 @@ func (b *boot) openState() {
 		s := r.TypedSpec()
 		s.Platform, s.Hostname, s.InstanceType = img.Platform, g.Name, fmt.Sprintf("%dCPU-%dRAM", g.Cores, g.MemoryMiB)
 	})
-	if b.m.minor() >= 14 {
+	if b.minor() >= 14 {
 		putResource(b, "runtime.BootIDController", runtime.NewBootID(), func(r *runtime.BootID) { r.TypedSpec().BootID = b.id })
 		putResource(b, "runtime.ImageFactorySchematicController", runtime.NewImageFactorySchematic(runtime.NamespaceName, runtime.ImageFactorySchematicID),
 			func(r *runtime.ImageFactorySchematic) { r.TypedSpec().SchematicID = img.Schematic })
@@ -96,7 +96,7 @@ func (b *boot) openState() {
 // writeExtensions lists the extensions of the image. The image factory adds
 // one that is none: its name is schematic, its version the schematic's id.
 func (b *boot) writeExtensions() {
-	img := b.m.image()
+	img := b.image
 	layers := make([]extensions.Metadata, 0, len(img.Extensions)+1)
 	for _, e := range img.Extensions {
 		name := e[strings.LastIndexByte(e, '/')+1:]
@@ -160,7 +160,7 @@ func (b *boot) writeConfigured() {
 	putResource(b, "cluster.MemberController", cluster.NewMember(cluster.NamespaceName, b.hostname()), func(r *cluster.Member) {
 		t := r.TypedSpec()
 		t.NodeID, t.Addresses, t.Hostname = b.m.guest.UUID, []netip.Addr{b.address.Addr()}, b.hostname()
-		t.MachineType, t.OperatingSystem = s.provider.Machine().Type(), fmt.Sprintf("Talos (%s)", b.m.image().Version)
+		t.MachineType, t.OperatingSystem = s.provider.Machine().Type(), fmt.Sprintf("Talos (%s)", b.image.Version)
 		t.ControlPlane = nil
 		if s.control {
 			t.ControlPlane = &cluster.ControlPlane{APIServerPort: 6443}
@@ -233,7 +233,7 @@ func (b *boot) writeConfig(cfg config.Provider, id resource.ID) {
 // writePersistent writes the saved config, which v1.10 and newer show from the
 // first apply of a boot on, and never before it.
 func (b *boot) writePersistent(cfg config.Provider) {
-	if b.m.minor() >= 10 {
+	if b.minor() >= 10 {
 		b.writeConfig(cfg, configres.PersistentID)
 	}
 }

@@ -19,6 +19,7 @@ import (
 // sequence is a way down of a machine, phase by phase. Phases, tasks and their order are recorded.
 type sequence struct {
 	stage    runtime.MachineStage
+	upgrade  *upgrade      // what it is for; nil: something else
 	drains   bool          // its pods are moved away first
 	graceful bool          // of a reset: it leaves etcd
 	lingers  time.Duration // for how long its etcd outlives its API
@@ -141,6 +142,7 @@ func (b *boot) failSequence(name string, phase int, why error) {
 	b.publishStep(&machineapi.SequenceEvent{Sequence: name, Error: &common.Error{
 		Message: fmt.Sprintf("sequence failed: error running phase %d in %s sequence: task 1/1: failed, %v", phase, name, why)}})
 	b.f.world.Report(b.hostname(), "fatal sequencer error: %v", why)
+	b.m.disk().slots.Fall()
 	b.sequence = &sequence{stage: runtime.MachineStageRebooting, lingers: fatalStop, off: 10*time.Second - fatalStop, then: b.m.startAgain}
 	b.stopping, b.stage = true, b.sequence.stage
 	b.fallSilent(b.sequence, silence)
@@ -166,8 +168,10 @@ func (b *boot) stopServices(d *sequence) {
 	b.beginPhase(phase, task)
 	over := func() {
 		b.endPhase(phase, task)
-		b.beginPhase("stopEverything", "stopAllServices")
-		b.fallSilent(d, silence/4)
+		b.runUpgrade(d, func() {
+			b.beginPhase("stopEverything", "stopAllServices")
+			b.fallSilent(d, silence/4)
+		})
 	}
 	if !b.isRunning("etcd") {
 		b.endServices(d, over, "etcd", "trustd", "cri")
@@ -241,6 +245,7 @@ func (b *boot) beginSequence(stage runtime.MachineStage) {
 	}
 	names := map[runtime.MachineStage]string{
 		runtime.MachineStageRebooting: "reboot", runtime.MachineStageResetting: "reset", runtime.MachineStageShuttingDown: "shutdown",
+		runtime.MachineStageUpgrading: b.sequence.upgrade.name(),
 	}
 	b.publishStep(&machineapi.SequenceEvent{Sequence: names[stage], Action: machineapi.SequenceEvent_START})
 }

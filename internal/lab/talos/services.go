@@ -404,7 +404,7 @@ var extensionServices = map[string]struct {
 
 // startExtensions starts the extensions' services, as far as they can.
 func (b *boot) startExtensions() {
-	for _, name := range b.m.image().Extensions {
+	for _, name := range b.image.Extensions {
 		e, ok := extensionServices[name]
 		if !ok {
 			continue
@@ -422,7 +422,7 @@ func (b *boot) startExtensions() {
 
 // extensionsUp reports whether no extension's service waits.
 func (b *boot) extensionsUp() bool {
-	for _, name := range b.m.image().Extensions {
+	for _, name := range b.image.Extensions {
 		if e, ok := extensionServices[name]; ok && b.findService(e.service).state != "Running" {
 			return false
 		}

@@ -178,6 +178,10 @@ func (b *boot) unmetServices() []string {
 func (b *boot) writeStatus() {
 	unmet := b.listUnmet()
 	b.ready = len(unmet) == 0
+	if b.ready && b.stage == runtime.MachineStageRunning && !b.confirmed {
+		b.confirmed = true // once in a boot: what is installed later is not confirmed by this one
+		b.m.disk().slots.Confirm()
+	}
 	if now := fmt.Sprint(b.stage, unmet); now != b.lastReported {
 		b.lastReported = now
 		putResource(b, "runtime.MachineStatusController", runtime.NewMachineStatus(), func(r *runtime.MachineStatus) {

@@ -31,6 +31,25 @@ func (w *World) ImageOf(sha256 string) (Image, bool) {
 	return img, ok
 }
 
+// ServeInstallers sets who knows the Talos in the installer images of the Image Factory.
+func (w *World) ServeInstallers(find func(schematic, version string) (Image, bool)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.installers = find
+}
+
+// FindInstaller returns the Talos in an installer image of the Image Factory; false: it builds no
+// such image. A world without a factory has one of every schematic, without extensions.
+func (w *World) FindInstaller(schematic, version string) (Image, bool) {
+	w.mu.Lock()
+	find := w.installers
+	w.mu.Unlock()
+	if find == nil {
+		return Image{Version: version, Schematic: schematic}, true
+	}
+	return find(schematic, version)
+}
+
 // Disk is a virtual disk. It is a pointer: whoever writes to Contents changes
 // what the next boot finds, and a deleted VM's disk is simply forgotten.
 type Disk struct {

@@ -49,6 +49,7 @@ type Latencies struct {
 	CNIPull   time.Duration // images of the container network, per node
 	Ready     time.Duration // network up until the kubelet reports Ready
 	Pods      time.Duration // a workload's pods become ready, once nodes are
+	Install   time.Duration // an installer writes another version of Talos
 }
 
 // DefaultLatencies is the profile all published figures are taken with.
@@ -57,7 +58,7 @@ func DefaultLatencies() Latencies {
 	return Latencies{
 		Call: 2 * ms, Download: 25 * s, Upload: 2 * s, Import: 8 * s, Create: 1 * s, Resize: 200 * ms,
 		Start: 1 * s, Stop: 1 * s, Delete: 1 * s, Boot: 12 * s, Apply: 500 * ms, Etcd: 6 * s, Learn: 5 * s,
-		ImagePull: 20 * s, API: 8 * s, Manifest: 10 * s, Chart: 1 * s, CNIPull: 15 * s, Ready: 5 * s, Pods: 5 * s,
+		ImagePull: 20 * s, API: 8 * s, Manifest: 10 * s, Chart: 1 * s, CNIPull: 15 * s, Ready: 5 * s, Pods: 5 * s, Install: 15 * s,
 	}
 }
 
@@ -76,6 +77,7 @@ type World struct {
 	timers     map[*time.Timer]struct{}
 	running    sync.WaitGroup
 	images     map[string]Image
+	installers func(schematic, version string) (Image, bool)
 	faults     []*Fault
 	calls      map[Call]int
 	history    []CallRecord
@@ -150,7 +152,7 @@ func (l Latencies) withDefaults() Latencies {
 		{&l.Create, &d.Create}, {&l.Resize, &d.Resize}, {&l.Start, &d.Start}, {&l.Stop, &d.Stop},
 		{&l.Delete, &d.Delete}, {&l.Boot, &d.Boot}, {&l.Apply, &d.Apply}, {&l.Etcd, &d.Etcd},
 		{&l.Learn, &d.Learn}, {&l.ImagePull, &d.ImagePull}, {&l.API, &d.API}, {&l.Manifest, &d.Manifest}, {&l.Chart, &d.Chart},
-		{&l.CNIPull, &d.CNIPull}, {&l.Ready, &d.Ready}, {&l.Pods, &d.Pods},
+		{&l.CNIPull, &d.CNIPull}, {&l.Ready, &d.Ready}, {&l.Pods, &d.Pods}, {&l.Install, &d.Install},
 	} {
 		if *f.have == 0 {
 			*f.have = *f.def

@@ -3,18 +3,80 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
+
+// ReadTargets reads from a call which machines it is for; nil: the one at the address local, which
+// was asked. A worker passes nothing on.
+func ReadTargets(ctx context.Context, method, local string, control bool) (nodes []string, many bool, err error) {
+	md, ok := metadata.FromIncomingContext(ctx)
+	if !ok {
+		return nil, false, nil
+	}
+	node, nodes := md.Get("node"), md.Get("nodes")
+	switch {
+	case len(node) > 1:
+		return nil, false, status.Error(codes.InvalidArgument, "node metadata must be single-valued")
+	case len(nodes) > 0 && !(len(nodes) == 1 && !control && nodes[0] == local):
+		if !slices.ContainsFunc([]string{"/machine.MachineService/", "/storage.StorageService/", "/time.TimeService/"}, func(service string) bool { return strings.HasPrefix(method, service) }) {
+			return nil, true, status.Errorf(codes.InvalidArgument, "one-2-many proxying is not supported for method %s", method)
+		}
+	case len(node) == 1 && node[0] != local:
+		nodes = node
+	default:
+		return nil, false, nil
+	}
+	if !control {
+		return nil, false, status.Error(codes.PermissionDenied, "no request forwarding")
+	}
+	return nodes, len(md.Get("nodes")) > 0, nil
+}
+
+// Call carries out a unary call on a machine. find returns what implements the service there; empty
+// is an answer without content, for an error to be put into.
+func Call(ctx context.Context, services []*grpc.ServiceDesc, req any, method string, find func(service string) (any, error)) (resp, empty proto.Message, err error) {
+	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	for _, d := range services {
+		if d.ServiceName != service {
+			continue
+		}
+		for _, m := range d.Methods {
+			if m.MethodName != name {
+				continue
+			}
+			if empty, err = emptyAnswer(service, name); err != nil {
+				return nil, nil, err
+			}
+			impl, err := find(service)
+			if err != nil {
+				return nil, empty, err
+			}
+			answer, err := m.Handler(impl, ctx, func(into any) error {
+				proto.Merge(into.(proto.Message), req.(proto.Message))
+				return nil
+			}, nil)
+			if err != nil {
+				return nil, empty, err
+			}
+			return answer.(proto.Message), empty, nil
+		}
+	}
+	return nil, nil, status.Errorf(codes.Unimplemented, "unknown method %s for service %s", name, service)
+}
 
 // AskAll asks several machines, one after the other, and puts their answers and errors into one.
 // ask returns an answer without content, too, for an error to be put into.
@@ -147,8 +209,8 @@ func (r *replay) SendMsg(m any) error {
 	return r.send(m)
 }
 
-// EmptyAnswer makes the answer message of a method.
-func EmptyAnswer(service, method string) (proto.Message, error) {
+// emptyAnswer makes the answer message of a method.
+func emptyAnswer(service, method string) (proto.Message, error) {
 	d, err := protoregistry.GlobalFiles.FindDescriptorByName(protoreflect.FullName(service))
 	if err != nil {
 		return nil, fmt.Errorf("find service %s: %w", service, err)

@@ -24,6 +24,9 @@ type Image struct {
 	Ref       string
 	Namespace common.ContainerdNamespace
 	Pulled    time.Time
+	// Inmem: it is in the containerd of the system, which keeps everything in memory, until the
+	// next boot. The other one, CRI, has the disk.
+	Inmem bool
 }
 
 // pauseImage is that of the sandboxes of Talos v1.13.
@@ -68,11 +71,14 @@ func (i Image) names() []string {
 	return names
 }
 
-// imagesIn lists the images of a namespace, each once; the CRI has the image of the
-// sandboxes and those of the pods.
-func (s Snapshot) imagesIn(namespace common.ContainerdNamespace) (list []Image) {
+// IsNamed reports whether containerd has the image under that name.
+func (i Image) IsNamed(name string) bool { return slices.Contains(i.names(), name) }
+
+// ImagesIn lists the images of a namespace of one containerd, each once; the CRI has the image of
+// the sandboxes and those of the pods.
+func (s Snapshot) ImagesIn(inmem bool, namespace common.ContainerdNamespace) (list []Image) {
 	add := func(image Image) {
-		if image.Namespace == namespace && !slices.ContainsFunc(list, func(o Image) bool { return o.Ref == image.Ref }) {
+		if image.Inmem == inmem && image.Namespace == namespace && !slices.ContainsFunc(list, func(o Image) bool { return o.Ref == image.Ref }) {
 			list = append(list, image)
 		}
 	}
@@ -80,11 +86,11 @@ func (s Snapshot) imagesIn(namespace common.ContainerdNamespace) (list []Image) 
 		add(image)
 	}
 	if len(s.Pods) > 0 {
-		add(Image{pauseImage, common.ContainerdNamespace_NS_CRI, s.Booted})
+		add(Image{Ref: pauseImage, Namespace: common.ContainerdNamespace_NS_CRI, Pulled: s.Booted})
 	}
 	for _, pod := range s.Pods {
 		for _, c := range pod.Containers {
-			add(Image{c.Image, common.ContainerdNamespace_NS_CRI, s.Booted})
+			add(Image{Ref: c.Image, Namespace: common.ContainerdNamespace_NS_CRI, Pulled: s.Booted})
 		}
 	}
 	return list
@@ -112,7 +118,7 @@ func (s *Service) ImageList(in *machineapi.ImageListRequest, out grpc.ServerStre
 	if ns := in.GetNamespace(); ns != common.ContainerdNamespace_NS_CRI && ns != common.ContainerdNamespace_NS_SYSTEM {
 		return status.Errorf(codes.InvalidArgument, "invalid namespace %s", ns)
 	}
-	for _, image := range now.imagesIn(in.GetNamespace()) {
+	for _, image := range now.ImagesIn(false, in.GetNamespace()) {
 		for _, name := range image.names() {
 			if err := out.Send(&machineapi.ImageListResponse{Name: name, Digest: image.digest(), Size: image.Bytes(), CreatedAt: timestamppb.New(image.Pulled)}); err != nil {
 				return err
@@ -131,7 +137,7 @@ func (s *Service) ImagePull(ctx context.Context, in *machineapi.ImagePullRequest
 	if ns := in.GetNamespace(); ns != common.ContainerdNamespace_NS_CRI && ns != common.ContainerdNamespace_NS_SYSTEM {
 		return nil, status.Errorf(codes.InvalidArgument, "invalid namespace %s", ns)
 	}
-	if _, _, err := pullImage(ctx, s.Machine, now, in.GetReference(), in.GetNamespace()); err != nil {
+	if _, _, err := pullImage(ctx, s.Machine, now, Image{Ref: in.GetReference(), Namespace: in.GetNamespace()}); err != nil {
 		return nil, err
 	}
 	return &machineapi.ImagePullResponse{Messages: []*machineapi.ImagePull{{}}}, nil
@@ -139,19 +145,20 @@ func (s *Service) ImagePull(ctx context.Context, in *machineapi.ImagePullRequest
 
 // pullImage pulls an image unless it is there. A registry that does not answer is
 // asked until the caller gives up (recorded).
-func pullImage(ctx context.Context, m Machine, now Snapshot, ref string, namespace common.ContainerdNamespace) (image Image, fresh bool, err error) {
+func pullImage(ctx context.Context, m Machine, now Snapshot, image Image) (pulled Image, fresh bool, err error) {
+	ref := image.Ref
 	if ref == "" || strings.ContainsAny(ref, " \t\n") || strings.ToLower(ref[:strings.LastIndexByte(ref, '/')+1]) != ref[:strings.LastIndexByte(ref, '/')+1] {
 		return image, false, fmt.Errorf("failed to parse image reference %q: invalid reference format", ref)
 	}
-	image = Image{normalizeRef(ref), namespace, now.Now}
-	if slices.ContainsFunc(now.imagesIn(namespace), func(o Image) bool { return o.Ref == image.Ref }) {
+	image.Ref, image.Pulled = normalizeRef(ref), now.Now
+	if slices.ContainsFunc(now.ImagesIn(image.Inmem, image.Namespace), func(o Image) bool { return o.Ref == image.Ref }) {
 		return image, false, nil
 	}
-	if !IsPublished(ref) {
-		return image, false, status.Errorf(codes.NotFound, "error pulling image: 1 error(s) occurred:\n\tfailed to pull image %[1]q: failed to resolve reference %[1]q: %[1]s: not found", ref)
-	}
 	for {
-		err := m.Pull(image)
+		err := m.Pull(ctx, image)
+		if errors.Is(err, ErrNotPublished) {
+			return image, false, status.Errorf(codes.NotFound, pullRefused+"1 error(s) occurred:\n\tfailed to pull image %[1]q: failed to resolve reference %[1]q: %[1]s: not found", ref)
+		}
 		if !errors.Is(err, ErrNoRegistry) {
 			return image, true, err
 		}
@@ -161,8 +168,34 @@ func pullImage(ctx context.Context, m Machine, now Snapshot, ref string, namespa
 	}
 }
 
+// pullRefused begins the text of both services that pull images.
+const pullRefused = "error pulling image: "
+
+// notFoundPause is when Talos asks once more for an installer that its registry does not have
+// (recorded).
+const notFoundPause = 5 * time.Second
+
+// PullToSystem pulls an image to the containerd of the system for Talos itself. Its errors carry no
+// code.
+func PullToSystem(ctx context.Context, m Machine, now Snapshot, ref string) error {
+	_, _, err := pullImage(ctx, m, now, Image{Ref: ref, Namespace: common.ContainerdNamespace_NS_SYSTEM, Inmem: true})
+	switch status.Code(err) {
+	case codes.NotFound:
+		if err := m.Wait(ctx, notFoundPause); err != nil {
+			return err
+		}
+		return errors.New(strings.TrimPrefix(status.Convert(err).Message(), pullRefused))
+	case codes.OK:
+		return nil
+	}
+	return err
+}
+
 // ErrNoRegistry is Machine's answer to a Pull from a registry that cannot be reached.
 var ErrNoRegistry = errors.New("registry does not answer")
+
+// ErrNotPublished is its answer where the registry has no such image.
+var ErrNotPublished = errors.New("image is not published")
 
 // normalizeRef writes a reference in full: Docker Hub's and the tag latest are left
 // out by people.
@@ -213,8 +246,13 @@ type ImageService struct {
 	Machine Machine
 }
 
-// checkInstance refuses an instance of containerd that there is not.
-func checkInstance(in *common.ContainerdInstance) error {
+// isInmem reports whether an instance is the containerd of the system.
+func isInmem(in *common.ContainerdInstance) bool {
+	return in.GetDriver() == common.ContainerDriver_CONTAINERD
+}
+
+// CheckInstance refuses an instance of containerd that there is not.
+func CheckInstance(in *common.ContainerdInstance) error {
 	driver, namespace := in.GetDriver(), in.GetNamespace()
 	switch {
 	case driver != common.ContainerDriver_CONTAINERD && driver != common.ContainerDriver_CRI:
@@ -228,16 +266,16 @@ func checkInstance(in *common.ContainerdInstance) error {
 }
 
 // List lists the images of an instance. The containerd of the system has those that
-// were pulled to it, which the lab keeps with the others of that namespace.
+// were pulled to it in this boot.
 func (s *ImageService) List(in *machineapi.ImageServiceListRequest, out grpc.ServerStreamingServer[machineapi.ImageServiceListResponse]) error {
-	if err := checkInstance(in.GetContainerd()); err != nil {
+	if err := CheckInstance(in.GetContainerd()); err != nil {
 		return err
 	}
-	now, err := s.look(out.Context(), in.GetContainerd())
+	now, err := LookAtInstance(out.Context(), s.Machine, in.GetContainerd())
 	if err != nil {
 		return err
 	}
-	for _, image := range now.imagesIn(in.GetContainerd().GetNamespace()) {
+	for _, image := range now.ImagesIn(isInmem(in.GetContainerd()), in.GetContainerd().GetNamespace()) {
 		for _, name := range image.names() {
 			if err := out.Send(&machineapi.ImageServiceListResponse{
 				Name: name, Digest: image.digest(), Size: image.Bytes(), CreatedAt: timestamppb.New(image.Pulled),
@@ -249,23 +287,24 @@ func (s *ImageService) List(in *machineapi.ImageServiceListRequest, out grpc.Ser
 	return nil
 }
 
-func (s *ImageService) look(ctx context.Context, in *common.ContainerdInstance) (Snapshot, error) {
-	if in.GetDriver() == common.ContainerDriver_CRI {
-		return lookAtCRI(ctx, s.Machine)
+// LookAtInstance returns the machine once an instance of its containerd answers.
+func LookAtInstance(ctx context.Context, m Machine, in *common.ContainerdInstance) (Snapshot, error) {
+	if isInmem(in) {
+		return m.Look()
 	}
-	return s.Machine.Look()
+	return lookAtCRI(ctx, m)
 }
 
 // Pull pulls an image and reports its one layer; one that is there is only named.
 func (s *ImageService) Pull(in *machineapi.ImageServicePullRequest, out grpc.ServerStreamingServer[machineapi.ImageServicePullResponse]) error {
-	if err := checkInstance(in.GetContainerd()); err != nil {
+	if err := CheckInstance(in.GetContainerd()); err != nil {
 		return err
 	}
-	now, err := s.look(out.Context(), in.GetContainerd())
+	now, err := LookAtInstance(out.Context(), s.Machine, in.GetContainerd())
 	if err != nil {
 		return err
 	}
-	image, fresh, err := pullImage(out.Context(), s.Machine, now, in.GetImageRef(), in.GetContainerd().GetNamespace())
+	image, fresh, err := pullImage(out.Context(), s.Machine, now, Image{Ref: in.GetImageRef(), Namespace: in.GetContainerd().GetNamespace(), Inmem: isInmem(in.GetContainerd())})
 	if err != nil {
 		return err
 	}

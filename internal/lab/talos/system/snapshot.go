@@ -59,9 +59,9 @@ type Machine interface {
 	Look() (Snapshot, error)
 	// Wait waits for a time of the simulated world.
 	Wait(context.Context, time.Duration) error
-	// Pull keeps an image on the machine. It fails where its registry does not
-	// answer.
-	Pull(Image) error
+	// Pull keeps an image on the machine. It fails with ErrNoRegistry where its registry does
+	// not answer, and with ErrNotPublished where that does not have it.
+	Pull(context.Context, Image) error
 	// OperateService starts, stops or restarts ("start", "stop", "restart") a service, or refuses to.
 	OperateService(id, operation string) error
 	// Events are those of this run of the machine.
