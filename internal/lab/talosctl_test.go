@@ -142,6 +142,7 @@ func TestRealTalosctl(t *testing.T) {
 	c.askMore()
 	c.askEtcd(cp.String())
 	c.changeConfig(wk.String())
+	c.upgrade(cp.String(), wk.String())
 	c.takeDown(cp.String(), wk.String())
 	if err := l.Broken(); err != nil {
 		t.Error(err)
@@ -253,8 +254,6 @@ func (c *talosctl) askMore() {
 		"restart kube-system/nosuch":       `method Restart not implemented`,         // no program runs in a container
 		"meta write 0x0a x":                `method MetaWrite not implemented`,       // META holds nothing
 		"wipe disk sda":                    `method BlockDeviceWipe not implemented`,
-		"rollback":                         `method Rollback not implemented`, // upgrades are not played
-		"upgrade --image example.org/i:v1": `the lab does not play upgrades yet`,
 		"etcd downgrade validate 3.5":      `method EtcdDowngradeValidate not implemented`,
 		"etcd snapshot made/etcd.snapshot": `sha256 checksum not found`,              // it holds no database
 		"health --wait-timeout 2s":         `unknown service cluster.ClusterService`, // see health --server=false
@@ -282,6 +281,24 @@ func (c *talosctl) changeConfig(wk string) {
 	c.ok("edit mc -n "+wk, `Apply was skipped: no changes detected`)
 	c.ok("apply-config -n "+wk+" -f wk-1.yaml --dry-run", `- .*net.core.somaxconn`)
 	c.ok("apply-config -n "+wk+" -f wk-1.yaml --mode no-reboot", `Applied configuration without a reboot`)
+}
+
+// upgrade brings a worker to another version over both APIs, and back.
+func (c *talosctl) upgrade(cp, wk string) {
+	ready := func(version string) {
+		c.waitFor("version -n "+wk, `Tag: +`+regexp.QuoteMeta(version))
+		c.ok("health --server=false --wait-timeout 2m --control-plane-nodes "+cp+" --worker-nodes "+wk, `waiting for all k8s nodes to report ready: OK`)
+	}
+	c.fails("rollback -n "+wk, `previous UKI not found`)
+	c.fails("upgrade --progress plain --image ghcr.io/siderolabs/installer:v9.9.9 -n "+wk, `not found`)
+	c.ok("upgrade --progress plain --image ghcr.io/siderolabs/installer:v1.13.10 --no-reboot -n " + wk)
+	c.ok("version -n "+wk, `Tag: +v1.13.9`)
+	c.ok("upgrade --progress plain --image ghcr.io/siderolabs/installer:v1.13.11 --timeout 2m -n " + wk)
+	ready("v1.13.11")
+	c.ok("rollback -n " + wk)
+	ready("v1.13.10") // the one without a reboot took the place of the first
+	c.ok("upgrade --progress plain --legacy --image ghcr.io/siderolabs/installer:v1.13.9 --timeout 2m -n " + wk)
+	ready("v1.13.9")
 }
 
 // takeDown reboots, resets and shuts down.

@@ -7,8 +7,9 @@
 // and surprises come from recordings of Talos v1.13.9 and, where a recording
 // is silent, from that version's source. Differences between versions that a
 // client can see (the maintenance service up to v1.12, no reboots from v1.14
-// on, documents a version does not know) follow the version of the image on
-// the machine's disk.
+// on, documents a version does not know) follow the version in the slot of the
+// disk that was booted. A config that is there already is not judged again by the
+// version that an upgrade brings, nor by its installer.
 //
 // It must not know who is asking or why: not the agent, its planner or its
 // adapters, and not how the other services work inside. It knows the lab's world
