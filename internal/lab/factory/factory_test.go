@@ -179,6 +179,15 @@ func TestFactoryBuildsWhatMayBePublished(t *testing.T) {
 		foreign := register(b, f, "customization: {systemExtensions: {officialExtensions: [example/own]}}")
 		b.Want(b.Must("GET", f.URL()+"/image/"+foreign+"/v1.13.9/"+imageFile, ""), 400, `official extension "example/own" is not available`)
 
+		if image, ok := b.World.FindInstaller(id, "v1.13.99"); !ok || image.Schematic != id || image.Version != "v1.13.99" || len(image.Extensions) != 2 {
+			t.Errorf("installer %+v, %v", image, ok)
+		}
+		for schematic, version := range map[string]string{foreign: "v1.13.9", id: "v9.9.9", emptySchematic[1:] + "0": "v1.13.9"} {
+			if _, ok := b.World.FindInstaller(schematic, version); ok {
+				t.Errorf("an installer of %s with schematic %.8s", version, schematic)
+			}
+		}
+
 		few := servicetest.Opened[*Factory](b)(New(Config{Service: b.Config("few"), Versions: []string{"v1.13.9"}}))
 		b.Want(b.Must("GET", few.URL()+"/image/"+emptySchematic+"/v1.13.8/"+imageFile, ""), 404, "version 1.13.8 is not available")
 		b.Want(b.Must("GET", few.URL()+"/versions", ""), 200, `["v1.13.9"]`)

@@ -62,7 +62,7 @@ func (i inside) Pull(ctx context.Context, image system.Image) error {
 	if _, found := installer.Find(i.b.f.world, image.Ref); installs && !found || !system.IsPublished(image.Ref) {
 		return system.ErrNotPublished
 	}
-	if k, ok := i.b.f.kubernetes.(world.Containers); ok && !k.CanPull(image.Ref) {
+	if k, ok := i.b.f.kubernetes.(world.Containers); ok && !k.CanPull(image.Ref) || installer.IsShort(image.Ref) {
 		return system.ErrNoRegistry
 	}
 	if installs {

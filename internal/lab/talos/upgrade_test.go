@@ -260,7 +260,8 @@ func TestPullOfAnInstaller(t *testing.T) {
 			"ghcr.io/siderolabs/installer:v1.13.10":            codes.OK,
 			"ghcr.io/siderolabs/installer:v1.14.1":             codes.NotFound, // no longer published there
 			"ghcr.io/siderolabs/installer:v9.9.9":              codes.NotFound,
-			"installer:v1.13.10":                               codes.OK, // docker.io has one of everything
+			"installer:v1.13.10":                               codes.DeadlineExceeded,
+			"dead.example/siderolabs/installer:v1.13.10":       codes.DeadlineExceeded,
 		} {
 			if err := l.pull(cp(1), inmem, ref); client.StatusCode(err) != want {
 				t.Errorf("%s: %v, want %v", ref, err, want)
@@ -551,6 +552,36 @@ func TestOldMachinesHaveNoLifecycle(t *testing.T) {
 		l.wantVersion("two minors later", cp(1), "v1.14.1", otherSchematic)
 		if v := l.view(cp(1)); !v.Ready || !v.Healthy {
 			t.Errorf("two minors later: %+v", v)
+		}
+	})
+}
+
+// TestExtensionsFollowTheSchematic: what the factory builds into an installer runs after the reboot,
+// and what it does not build cannot be pulled.
+func TestExtensionsFollowTheSchematic(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.world.ServeInstallers(func(schematic, version string) (world.Image, bool) {
+			return world.Image{Version: version, Schematic: schematic, Extensions: []string{"siderolabs/tailscale"}}, schematic == otherSchematic
+		})
+		l.cluster(cp(1), wk(1))
+		if err := l.pull(wk(1), inmem, "factory.talos.dev/metal-installer/"+made+":v1.13.10"); client.StatusCode(err) != codes.NotFound {
+			t.Errorf("a schematic that the factory does not know: %v", err)
+		}
+		l.installed(wk(1), factoryInstaller("v1.13.9"))
+		l.rebooted(wk(1))
+		l.wantVersion("after the reboot", wk(1), "v1.13.9", otherSchematic)
+		if state := l.serviceState(wk(1), "ext-tailscale"); state != "Waiting" {
+			t.Errorf("the service of the extension is %q, want it to wait for its config", state)
+		}
+		if v := l.view(wk(1)); v.Stage != booting {
+			t.Errorf("%+v, want a boot that waits for the extension", v)
+		}
+		if err := l.rollback(wk(1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Minute)
+		if v := l.view(wk(1)); !v.Ready || v.Schematic != made {
+			t.Errorf("after the rollback: %+v", v)
 		}
 	})
 }

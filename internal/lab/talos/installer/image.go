@@ -46,6 +46,10 @@ func ParseReference(ref string) (Reference, bool) {
 	return Reference{Version: m[3], Schematic: m[2]}, true
 }
 
+// IsShort reports whether a full reference is that of an installer named without its registry.
+// Docker Hub, which is asked then, gives no answer that Talos takes for one (recorded).
+func IsShort(ref string) bool { return strings.HasPrefix(ref, "docker.io/library/installer:") }
+
 // newestOfficial is the last minor that is published as ghcr.io/siderolabs/installer.
 // Source: the documentation of v1.14, upgrading.
 const newestOfficial = 13
