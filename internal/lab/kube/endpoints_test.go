@@ -16,14 +16,12 @@ import (
 // endpointsOf reads Endpoints as "ready addresses | not ready ones : ports", "" when there are none.
 func endpointsOf(t testing.TB, set kubernetes.Interface, name string) string {
 	t.Helper()
-	//lint:ignore SA1019 deprecated, and what is tested
 	e, err := set.CoreV1().Endpoints("default").Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return err.Error()
 	}
 	text := ""
 	for _, s := range e.Subsets {
-		//lint:ignore SA1019 as above
 		list := func(all []corev1.EndpointAddress) (ips []string) {
 			for _, a := range all {
 				ips = append(ips, a.IP)
@@ -60,7 +58,6 @@ func TestEndpoints(t *testing.T) {
 		if got, want := endpointsOf(t, set, "web"), fmt.Sprintf("[%s] | [] : [http/8080/TCP]", p.Status.PodIP); got != want {
 			t.Errorf("got %s, want %s", got, want)
 		}
-		//lint:ignore SA1019 deprecated, and what is tested
 		e, err := set.CoreV1().Endpoints("default").Get(ctx, "web", metav1.GetOptions{})
 		must(t, err)
 		if a := e.Subsets[0].Addresses[0]; *a.NodeName != "wk-1" || a.TargetRef.UID != p.UID || a.TargetRef.Kind != "Pod" {
@@ -70,7 +67,6 @@ func TestEndpoints(t *testing.T) {
 			t.Errorf("metadata %+v", e.ObjectMeta)
 		}
 		time.Sleep(time.Minute)
-		//lint:ignore SA1019 deprecated, and what is tested
 		if again, err := set.CoreV1().Endpoints("default").Get(ctx, "web", metav1.GetOptions{}); err != nil || again.ResourceVersion != e.ResourceVersion {
 			t.Errorf("written again without a change: %v", err)
 		}
@@ -146,7 +142,6 @@ func TestEndpointsAreDeprecated(t *testing.T) {
 				<-up.ch
 				got := &warnings{}
 				set := l.typedWarned(apiAddr, got)
-				//lint:ignore SA1019 deprecated, and what is tested
 				_, err := set.CoreV1().Endpoints("").List(ctx, metav1.ListOptions{})
 				must(t, err)
 				_, err = set.CoreV1().Services("").List(ctx, metav1.ListOptions{})

@@ -1,7 +1,6 @@
 package talos
 
 import (
-	"context"
 	"net/netip"
 	"strconv"
 	"sync"
@@ -116,9 +115,8 @@ func (m *machine) startBoot() {
 		m.f.world.Report(m.name(), "hangs while Talos %s boots", image.Version)
 		return
 	}
-	b := &boot{m: m, f: m.f, image: image, id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*service{}}
+	b := &boot{m: m, f: m.f, image: image, id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*service{}, ended: make(chan struct{})}
 	b.events = system.NewEvents(b.id)
-	b.alive, b.end = context.WithCancel(m.f.world.Context())
 	m.boot = b
 	b.publishSequence("initialize", machineapi.SequenceEvent_START)
 	d := m.f.world.Latency.Boot
@@ -133,7 +131,7 @@ func (m *machine) haltNow() {
 		return
 	}
 	m.boot = nil
-	b.end()
+	close(b.ended)
 	for _, cancel := range b.timers {
 		cancel()
 	}
@@ -182,8 +180,7 @@ type boot struct {
 	actor   string // the id of the call that takes it down, if one does
 	timers  []func()
 
-	alive      context.Context
-	end        context.CancelFunc
+	ended      chan struct{}  // closed when this run ends
 	pulled     []system.Image // to the containerd of the system
 	installing sync.Mutex     // locked while LifecycleService runs an installer
 

@@ -38,7 +38,16 @@ func (f *Fleet) SpoilImage(version string, flaw installer.Flaw) {
 
 // What package installer needs of a machine.
 
-func (i inside) Alive() context.Context { return i.b.alive }
+func (i inside) Outlast(d time.Duration) error {
+	t := time.NewTimer(i.b.f.world.Scale(d))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-i.b.ended:
+		return errDown
+	}
+}
 
 func (i inside) InstallTime() time.Duration { return i.b.f.world.Latency.Install }
 

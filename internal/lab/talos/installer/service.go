@@ -21,8 +21,9 @@ import (
 // Machine is what an upgrade needs of the machine that it is asked of.
 type Machine interface {
 	system.Machine
-	// Alive ends with this run of the machine.
-	Alive() context.Context
+	// Outlast waits for a time of the world, whoever has asked; it fails where this run of the
+	// machine ends before.
+	Outlast(time.Duration) error
 	// FindImage returns the Talos in an installer image that the machine has; false: there is no
 	// installer in it.
 	FindImage(ref string) (image world.Image, flaw Flaw, ok bool)
@@ -159,8 +160,8 @@ func (s *LifecycleService) runInstaller(run Run, image world.Image, report func(
 	for _, line := range run.Lines {
 		text := time.Now().UTC().Format("2006/01/02 15:04:05 ") + line + "\n"
 		report(&machineapi.LifecycleServiceInstallProgress{Response: &machineapi.LifecycleServiceInstallProgress_Message{Message: text}})
-		if err := s.Machine.Wait(s.Machine.Alive(), pause); err != nil {
-			return status.Error(codes.Unavailable, "error reading from server: EOF")
+		if err := s.Machine.Outlast(pause); err != nil {
+			return err
 		}
 	}
 	if run.ExitCode == 0 {
