@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -94,7 +95,7 @@ func (r *Reconciler) noteCanary(a action.ChangeConfig) error {
 }
 
 // beginRestart does what comes before a machine goes down: it gets its new config, if
-// there is one, from the next boot on, with its images, unless it does not work anyway; its etcd gives up leadership, so that the others do
+// there is one, from the next boot on, with its images, unless it does not work anyway; its etcd gives up leadership, unless it has left, so that the others do
 // not wait for an election; whether its node is drained still, and the quorum, are looked at
 // once more, because all that takes its time; and what it is taken down for is noted, so
 // that it is once.
@@ -110,7 +111,7 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, a acti
 			return err
 		}
 	}
-	if n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) > 1 {
+	if n.Role == cluster.ControlPlane && len(d.Spec.ControlPlanes()) > 1 && !slices.Contains(a.Fields, drift.FieldEtcd) {
 		if err := r.forfeit(ctx, d, n); err != nil {
 			return err
 		}

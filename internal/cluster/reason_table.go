@@ -114,7 +114,7 @@ var nodeReasons = []ReasonInfo{
 	{WaitingForTalos, Everyone, "Talos is installing, booting or starting its services.", "See its console when it takes long."},
 	{TalosNotReady, Everyone, "Talos reports conditions of its own that are not met.", "The message names them."},
 	{WaitingForEtcd, Everyone, "etcd has not started on a control plane.", "`talosctl -n IP service etcd`."},
-	{WaitingForMembership, Everyone, "A control plane has not joined etcd, or is a learner still; or it waits until another one has joined, for 20 minutes at most.", "Nothing; it may take minutes."},
+	{WaitingForMembership, Everyone, "A control plane has not joined etcd, or is a learner still; or it waits until another one has joined, for 20 minutes at most; or its etcd has left the others, and its machine is restarted after ten minutes.", "Nothing; it may take minutes."},
 	{EtcdMembersUnknown, Everyone, "The members of etcd cannot be read.", "See what the control planes do."},
 	{EtcdMemberLost, Everyone, "A member of etcd has lost its data or its VM, or a control plane has lost its member, which somebody may have removed while it runs.", "Remove the member: `talosctl etcd remove-member`; or replace the node: the hint shows which."},
 	{EtcdMemberStuck, Everyone, "A control plane is a learner of etcd that Talos does not make a voter any longer, and no other one can join meanwhile.", "Give the node another `replace` in nodes.yaml, which removes its member and gives it a new machine."},

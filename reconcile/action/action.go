@@ -238,7 +238,8 @@ type (
 		Undrained bool
 	}
 
-	// RebootNode has the machine of a drained node boot again with another config.
+	// RebootNode has the machine of a drained node boot again, with another config or without a
+	// change: its etcd has left the others, and starts with the machine only.
 	RebootNode struct {
 		Node    cluster.Node
 		Restart cluster.Restart
@@ -415,7 +416,11 @@ func describeUndrained(undrained bool) string {
 
 // Info implements Action.
 func (a RebootNode) Info() Info {
-	i := infoOfNode(cluster.RebootNode, a.Node, fmt.Sprintf("reboot %s with its new machine config", a.Node.Name)+describeUndrained(a.Undrained))
+	why := " with its new machine config"
+	if slices.Contains(a.Fields, drift.FieldEtcd) {
+		why = ", which starts its etcd again"
+	}
+	i := infoOfNode(cluster.RebootNode, a.Node, "reboot "+a.Node.Name+why+describeUndrained(a.Undrained))
 	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target, a.Fields
 	return i
 }

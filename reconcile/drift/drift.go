@@ -138,6 +138,17 @@ func OfStaged(d cluster.Desired, n cluster.Node, mach cluster.Machine) []Drift {
 	return []Drift{{Reason: cluster.ConfigDrift, Field: FieldStaged, Have: "another one", How: InPlace, By: DescribeStaged(mach.StagedSince), Since: mach.StagedSince}}
 }
 
+// OfEtcd is that the etcd of a control plane has left the others, and stays stopped until its machine
+// boots again (Talos 1.13.9: seen). One that its machine stops when it goes down is none.
+func OfEtcd(o cluster.Observed, n cluster.Node) []Drift {
+	mach := o.Machines[n.Name]
+	isMember := slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(n) })
+	if n.Role != cluster.ControlPlane || !o.Members.Known || isMember || mach.Reach != cluster.Configured || mach.Stage != "running" || mach.Services["etcd"].State != "Finished" {
+		return nil
+	}
+	return []Drift{{Reason: cluster.EtcdMemberLost, Field: FieldEtcd, Want: "running", Have: "stopped", How: Reboot}}
+}
+
 // hardwareField is one field of a VM that is compared.
 type hardwareField struct {
 	name cluster.VMField

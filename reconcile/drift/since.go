@@ -29,6 +29,7 @@ const (
 	FieldPower      = "power"
 	FieldReplace    = "replace"
 	FieldSystemDisk = "system disk"
+	FieldEtcd       = "etcd"
 )
 
 // Describe is drifts of a node for people and programs.
@@ -145,11 +146,11 @@ func OfObject(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.F
 	return Describe(d, o, n, OfMeta(kn.EditsFor(RepositoryNode(d, n).Meta())))
 }
 
-// OfRunning compares what the machine of a node runs, and what waits for its next boot.
+// OfRunning compares what the machine of a node runs, etcd included, and what waits for its next boot.
 func OfRunning(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.FieldDifference {
 	switch mach := o.Machines[n.Name]; mach.Reach {
 	case cluster.Configured:
-		out := Describe(d, o, n, slices.Concat(OfWholeMachine(d, o, n, mach), OfStaged(d.Repository(), n, mach)))
+		out := Describe(d, o, n, slices.Concat(OfWholeMachine(d, o, n, mach), OfStaged(d.Repository(), n, mach), OfEtcd(o, n)))
 		if role := mach.Summary.Role; role != "" && role != n.Role {
 			out = append(out, OfRole(o, n, role))
 		}

@@ -45,7 +45,7 @@ func Settle(d cluster.Desired, o *cluster.Observed, founded bool) bool {
 			m.Reach = cluster.Configured
 			o.Machines[n.Name] = m
 			changed = true
-		case m.Reach == cluster.Configured && founded && readiness.Lacking(n, *o).Reason != "":
+		case m.Reach == cluster.Configured && founded && readiness.Lacking(n, *o).Reason != "" && readiness.Lacking(n, *o).About != readiness.LeftEtcd:
 			if settleJoin(o, n, network) {
 				changed = true
 			}

@@ -179,14 +179,16 @@ func (m *planner) isOnlyMember(node string) bool {
 	return len(m.d.Spec.ControlPlanes()) == 1 && m.etcd.IsOnly(node)
 }
 
-// waitsForEndpoint reports whether a control plane has no machine, and cannot get one before
-// another leaves or the others have another endpoint.
+// waitsForEndpoint reports whether a control plane works only when the others have another endpoint:
+// it has no machine and cannot get one before, or has one that is lost and goes first.
 func (m *planner) waitsForEndpoint(name string) bool {
-	n, ok := m.d.Spec.Node(name)
-	if !ok || n.Role != cluster.ControlPlane {
+	n, stays := m.d.Spec.Node(name)
+	switch _, taken := m.carries(n); {
+	case !stays:
+		return !slices.Contains(m.etcd.Healthy, name)
+	case n.Role != cluster.ControlPlane:
 		return false
-	}
-	if _, taken := m.carries(n); taken {
+	case taken, drift.IsReplaced(n, m.o.VMs[name], m.o.Facts) && m.isLostPlane(n):
 		return true
 	}
 	return m.plan.Phases[name] == cluster.PhaseAbsent && (len(m.crowded) > 0 || len(m.lacks[name]) > 0 || readiness.OwnEndpoint(m.d, n).Reason != "")

@@ -219,7 +219,7 @@ func anyMachine(t *rapid.T, n cluster.Node) cluster.Machine {
 	}
 	m.Since = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).Add(-time.Duration(rapid.IntRange(0, 30).Draw(t, "reached so for")) * time.Minute)
 	if n.Role == cluster.ControlPlane && rapid.Bool().Draw(t, "has etcd") {
-		m.Services["etcd"] = cluster.Service{State: rapid.SampledFrom([]string{"Waiting", "Preparing", "Preparing", "Starting", "Running"}).Draw(t, "etcd"), Healthy: rapid.Bool().Draw(t, "healthy")}
+		m.Services["etcd"] = cluster.Service{State: rapid.SampledFrom([]string{"Waiting", "Preparing", "Preparing", "Starting", "Running", "Finished"}).Draw(t, "etcd"), Healthy: rapid.Bool().Draw(t, "healthy")}
 	}
 	return m
 }

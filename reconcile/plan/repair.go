@@ -79,9 +79,20 @@ func (m *planner) isBroken(n cluster.Node) bool {
 }
 
 // isRepairable reports whether a node that has not been Ready for long may have its turn all the
-// same, for another config.
+// same, for another config, or because nothing else starts its etcd.
 func (m *planner) isRepairable(n cluster.Node, drifts []drift.Drift) bool {
-	return m.isBroken(n) && slices.ContainsFunc(drifts, func(dr drift.Drift) bool { return dr.Reason == cluster.ConfigDrift })
+	return m.isBroken(n) && slices.ContainsFunc(drifts, func(dr drift.Drift) bool {
+		return dr.Reason == cluster.ConfigDrift || dr.Field == drift.FieldEtcd
+	})
+}
+
+// leftEtcd is that the etcd of a control plane is stopped, once nobody may be about to restart its
+// machine: nothing else starts it again. It has no vote that could be lost.
+func (m *planner) leftEtcd(n cluster.Node) []drift.Drift {
+	if mach := m.o.Machines[n.Name]; mach.Ready || !m.isLong(mach.Since) {
+		return nil
+	}
+	return drift.OfEtcd(m.o, n)
 }
 
 // isIsolated reports whether the network that a VM is on is what its node needs corrected, because it
@@ -139,7 +150,7 @@ func (m *planner) isDrainable(n cluster.Node) bool {
 	return m.o.Nodes.Known && kn.Name != "" && !idle
 }
 
-// isRepaired reports whether an action gives a node that does not work another config, or its
+// isRepaired reports whether an action gives a node that does not work another config, its etcd or its
 // network back. It spends nothing of the budget, however many others do not work either, as long as
 // they get theirs one at a time, and each has had its time to come up.
 func (m *planner) isRepaired(i action.Info, n cluster.Node) bool {

@@ -41,7 +41,7 @@ func (m *planner) downDrifts(n cluster.Node) []drift.Drift {
 			out = append(out, dr)
 		}
 	}
-	return out
+	return append(out, m.leftEtcd(n)...)
 }
 
 // targetOf identifies what should become of a node, not what it has.
@@ -149,9 +149,13 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		}
 		return
 	case m.wasTaken(n, drifts):
+		keeps := fmt.Sprintf("`qm pending %d` on %s, `talosctl -n %s get machineconfig`", n.VMID, m.o.VMs[n.Name].Carrier(n), n.IP)
+		if slices.Contains(drift.Fields(drifts), drift.FieldEtcd) {
+			keeps = fmt.Sprintf("`talosctl -n %s logs etcd`", n.IP)
+		}
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ChangeNotTaken, About: targetOf(drifts),
 			Message: fmt.Sprintf("it was taken down to change %s, and has %s all the same", drift.DescribeChange(drifts), drift.DescribeHave(drifts)),
-			Hint:    fmt.Sprintf("see what keeps it: `qm pending %d` on %s, `talosctl -n %s get machineconfig`; a push has it tried again", n.VMID, m.o.VMs[n.Name].Carrier(n), n.IP)}, m.describe(n, drifts...))
+			Hint:    "see what keeps it: " + keeps + "; a push has it tried again"}, m.describe(n, drifts...))
 		return
 	}
 	if ready && kn.Turn != "" && !m.isUnfinished(n) && (m.holdBySwitch(drain(drifts).Info()) || m.holdByWindow(drain(drifts).Info())) {
@@ -167,9 +171,8 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	for _, dr := range drifts {
 		if dr.Reason == cluster.ConfigDrift {
 			config = m.d.Repository().Configs[n.Name]
-		} else {
-			hardware = true
 		}
+		hardware = hardware || dr.Reason == cluster.HardwareDrift
 	}
 	if want := m.d.Repository().Configs[n.Name]; mach.Staged != "" && config.Digest == "" {
 		if staged := drift.OriginOf(m.d, m.o, n, drift.FieldStaged); mach.ConfigDigest != want.Digest || staged.Edited && m.observes() {

@@ -14,6 +14,10 @@ import (
 // BootWithin is how long a machine may take from its start until it answers.
 const BootWithin = 5 * time.Minute
 
+// LeftEtcd is what a Lack is about whose etcd has left the others: it stays away until its machine
+// starts again (Talos 1.13).
+const LeftEtcd = "left"
+
 // Classify shows where a node stands. The planner and `status` both ask it, so
 // that they cannot disagree.
 func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
@@ -135,8 +139,7 @@ func planeLacks(n cluster.Node, o cluster.Observed) Lack {
 	etcd := o.Machines[n.Name].Services["etcd"]
 	switch {
 	case i < 0 && etcd.State == "Finished":
-		// Talos 1.13: a member that has left stays away until its machine starts again.
-		return Lack{cluster.WaitingForMembership, "left", "its etcd has left the others, or was stopped, and only a restart of the node starts it again: `talosctl -n " + n.IP.String() + " reboot`", false}
+		return Lack{cluster.WaitingForMembership, LeftEtcd, "its etcd has left the others, or was stopped, and only a restart of the node starts it again: `talosctl -n " + n.IP.String() + " reboot`", false}
 	case i < 0:
 		return Lack{cluster.WaitingForMembership, "", "it has not joined etcd yet" + text.Colon(etcd.Message), false}
 	case o.Members.Value[i].Learner:

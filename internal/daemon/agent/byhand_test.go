@@ -168,6 +168,57 @@ func TestMemberThatSomebodyRemoved(t *testing.T) {
 	})
 }
 
+// TestEtcdThatSomebodyHadLeave: the etcd of a control plane that leaves the others does not start again
+// before its machine does. It is restarted, drained, when that has lasted, and joins again. Where heal is
+// observe it is left so.
+func TestEtcdThatSomebodyHadLeave(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		first := s.generations()
+		leave := func() {
+			must(s.askTalos("10.10.0.12", func(ctx context.Context, c *client.Client) error {
+				_, err := c.MachineClient.EtcdLeaveCluster(ctx, &machineapi.EtcdLeaveClusterRequest{})
+				return err
+			}))
+		}
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\nheal: observe\n")
+		s.Push(files, "look on")
+		s.untilApplied("observe")
+		leave()
+		s.Until(time.Hour, "left", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool { return b.Subject == "dev-cp-2" && b.Reason == cluster.HealingOff })
+		})
+		time.Sleep(time.Hour)
+		if got := s.members(); slices.Contains(got, "dev-cp-2") || len(s.cordoned()) > 0 {
+			t.Errorf("where heal is observe: members %v, cordoned %v", got, s.cordoned())
+		}
+		files = sz.Files()
+		s.Push(files, "heal")
+		for times := 1; times <= 2; times++ {
+			s.untilApplied("healed")
+			s.Quiet(10 * time.Minute)
+			if got := s.members(); len(got) != 3 || len(s.cordoned()) > 0 {
+				t.Fatalf("members %v, cordoned %v: %s", got, s.cordoned(), s.Story(20))
+			}
+			if times == 1 {
+				leave() // another time, at the same revision
+				s.Until(20*time.Minute, "left", func(st cluster.Status) bool { return st.Condition != cluster.Ready })
+			}
+		}
+		if got := s.generations(); got["dev-cp-2"] != first["dev-cp-2"] {
+			t.Error("it has another machine")
+		}
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
 // TestLearnerThatStaysOne: a control plane whose machine restarts while it joins etcd stays a learner for
 // ever, and no other one can join. That is reported, and another token gives it a new machine.
 func TestLearnerThatStaysOne(t *testing.T) {
