@@ -18,7 +18,7 @@ import (
 
 // What a line that concerns one node may cost, however many nodes there are.
 const (
-	mostCalls    = 25
+	mostCalls    = 26
 	mostRendered = 1
 )
 
@@ -74,8 +74,7 @@ func quick() world.Latencies {
 	return l
 }
 
-// newGrown brings a cluster up and lets it come to rest, until between two questions for the
-// members of etcd.
+// newGrown brings a cluster up and lets it come to rest.
 func newGrown(t *testing.T, sz size) *sim {
 	t.Helper()
 	now := size{ControlPlanes: sz.ControlPlanes, Workers: min(sz.Workers, atOnce-sz.ControlPlanes)}

@@ -25,10 +25,11 @@ const (
 	allWithin     = 5 * time.Second
 )
 
-// membersFor is how long a list in which every control plane votes, and nobody
-// else, is good when nothing else changes: a member that goes takes its etcd service with it, which
-// is watched.
-const membersFor = 10 * time.Minute
+// membersFor is how long a list in which every control plane votes, and nobody else, is good when
+// nothing else changes: for less than a minute, the time between two passes of a quiet cluster by default,
+// so that each of those sees a member that somebody else has added. One that leaves takes its etcd service
+// with it, which is watched.
+const membersFor = 50 * time.Second
 
 // disagreeFor is the same while not all members name the same, or were not all asked.
 const disagreeFor = 30 * time.Second
