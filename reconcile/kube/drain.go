@@ -209,6 +209,9 @@ func (dr *drainer) checkTime() error {
 // report sends how far the drain has come.
 func (dr *drainer) report() {
 	waits := dr.describePods(false)
+	if ends := dr.describeEnding(); waits == "" && ends != "" {
+		waits = "pods to end: " + ends
+	}
 	if lost := dr.describeLost(); lost != "" {
 		waits = strings.TrimPrefix(waits+"; deletes pods that no controller starts again: "+lost, "; ")
 	}
@@ -244,6 +247,17 @@ func (dr *drainer) describePods(all bool) string {
 		}
 	}
 	return text.JoinSome(words, mostNamed, ", ")
+}
+
+// describeEnding lists the pods that were evicted or deleted, and take their grace.
+func (dr *drainer) describeEnding() string {
+	var names []string
+	for _, p := range dr.inOrder() {
+		if p.pod.DeletionTimestamp != nil {
+			names = append(names, p.name())
+		}
+	}
+	return text.JoinSome(names, mostNamed, ", ")
 }
 
 // detach waits until no volume is attached to the node, but for no longer than two

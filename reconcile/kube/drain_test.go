@@ -69,7 +69,7 @@ func TestDrain(t *testing.T) {
 			t.Errorf("DaemonSets of the node have %d pods, %v", len(pods.Items), err)
 		}
 		_, log := b.asked("")
-		if strings.Count(log, "level=INFO msg=\"pod evicted\"") != 3 || !strings.Contains(log, `detail="default/bare, which has no controller`) {
+		if strings.Count(log, "level=INFO msg=\"pod evicted\"") != 3 || strings.Count(log, "level=INFO msg=\"pod ended\" node=wk-1 detail=default/") != 3 || !strings.Contains(log, `detail="default/bare, which has no controller`) {
 			t.Errorf("log:\n%s", log)
 		}
 		if p := b.progress[len(b.progress)-1]; p != (cluster.Progress{Done: 3, Total: 3, Unit: "pods"}) {
@@ -233,7 +233,7 @@ func TestDrainWaitsForTheEnd(t *testing.T) {
 			t.Fatalf("it did not wait: %v", err)
 		default:
 		}
-		if times, log := b.asked("db"); times < 2 || strings.Count(log, "pod evicted") != 1 {
+		if times, log := b.asked("db"); times < 2 || strings.Count(log, "pod evicted") != 1 || strings.Contains(log, "pod ended") {
 			t.Errorf("%d evictions, log:\n%s", times, log)
 		}
 		b.mustBe(true, turn, "")
@@ -325,6 +325,25 @@ func TestDrainLeavesOthers(t *testing.T) {
 		}
 		if now := b.node("wk-1").ResourceVersion; now != before || len(b.evictions) != 0 {
 			t.Errorf("version %s, and %s before; evictions %v", now, before, b.evictions)
+		}
+	})
+}
+
+// TestDrainNamesWhatEnds: pods that were evicted and take their grace are named until they have ended.
+func TestDrainNamesWhatEnds(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		b.addDeployment("web", 2, nil)
+		b.addPod("slow", func(p *corev1.Pod) {
+			p.Spec.TerminationGracePeriodSeconds = new(int64(150))
+			p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Sleep: &corev1.SleepAction{Seconds: 120}}}
+		})
+		if err := b.drain(cluster.Drain{}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(b.progress, func(p cluster.Progress) bool {
+			return p.Done == 1 && p.Total == 2 && strings.HasPrefix(p.Waits, "pods to end: default/slow; ")
+		}) {
+			t.Errorf("progress %+v", b.progress)
 		}
 	})
 }

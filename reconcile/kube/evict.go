@@ -136,10 +136,15 @@ func (dr *drainer) look(ctx context.Context) error {
 	for i := range list.Items {
 		there[list.Items[i].UID] = &list.Items[i]
 	}
-	for uid, p := range dr.pods {
-		now := there[uid]
+	for _, p := range dr.inOrder() {
+		now := there[p.pod.UID]
 		if now == nil || dr.isLost(now) {
-			delete(dr.pods, uid)
+			detail := p.name()
+			if now != nil {
+				detail += ", as far as Kubernetes will know: it does not reach the node"
+			}
+			dr.k.log.Info("pod ended", logging.Node, dr.node, logging.Detail, detail)
+			delete(dr.pods, p.pod.UID)
 			continue
 		}
 		p.pod = *now
