@@ -207,9 +207,14 @@ func replacedNodes(before cluster.Facts, d cluster.Desired, o cluster.Observed) 
 }
 
 // seenCards are the MAC and the address of nodes whose VMs are seen to have those of the
-// inventory, and of those that were.
+// inventory, and of those that were; of nodes that have left, while they may have a member of etcd.
 func seenCards(before map[string]string, d cluster.Desired, o cluster.Observed) map[string]string {
 	out := map[string]string{}
+	for name, card := range before {
+		if !o.Members.Known || slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.Name == name }) {
+			out[name] = card
+		}
+	}
 	for _, n := range d.Spec.Nodes {
 		vm, want := o.VMs[n.Name], drift.CardOf(drift.WantHardware(d.Spec, n))
 		if card, ok := before[n.Name]; ok {

@@ -301,7 +301,8 @@ func TestReplacedNodes(t *testing.T) {
 	}
 }
 
-// TestSeenCards: what a VM had of its network when that was the inventory's.
+// TestSeenCards: what a VM had of its network when that was the inventory's, also of a node that has
+// left while etcd may have a member of it.
 func TestSeenCards(t *testing.T) {
 	n := cluster.Node{Name: "wk-1", MAC: "BC:24:11:00:00:01"}
 	d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{n}}}}
@@ -320,9 +321,19 @@ func TestSeenCards(t *testing.T) {
 		vm := ourVM
 		vm.Hardware = cluster.Saw(drift.WantHardware(d.Spec, n))
 		c.edit(&vm)
-		if got := fmt.Sprint(seenCards(before, d, seen(d, vm))); got != c.want {
+		o := seen(d, vm)
+		o.Members = cluster.Saw([]cluster.Member{{ID: 1, Name: "cp-1"}})
+		if got := fmt.Sprint(seenCards(before, d, o)); got != c.want {
 			t.Errorf("%s: %s, want %s", what, got, c.want)
 		}
+	}
+	o := seen(d, unseenVM)
+	if got := fmt.Sprint(seenCards(before, d, o)); got != "map[wk-1:before wk-9:removed]" {
+		t.Errorf("while the members of etcd are not known: %s", got)
+	}
+	o.Members = cluster.Saw([]cluster.Member{{ID: 9, Name: "wk-9"}})
+	if got := fmt.Sprint(seenCards(before, d, o)); got != "map[wk-1:before wk-9:removed]" {
+		t.Errorf("while it has left a member of etcd: %s", got)
 	}
 }
 

@@ -36,7 +36,8 @@ type Facts struct {
 	// afterwards was restored from a backup, or its description was edited.
 	Replaced map[string][]string `json:"replaced,omitempty"`
 	// Cards are, by node, the MAC and the address that its VM was seen to have as the
-	// inventory had them.
+	// inventory had them. That of a node that has left is kept while etcd may have a member of
+	// its name: that member was ours.
 	Cards map[string]string `json:"cards,omitempty"`
 	// Drifts are what was seen to be not what it should be, since when, and who made it so
 	// where that is known, of a cluster that was Ready once.

@@ -96,7 +96,8 @@ const LostFor = time.Minute
 
 // LostMembers are the members of etcd that are seen to have no machine: a control plane
 // without a VM, or whose disk is empty, or one of ours that the inventory no longer has,
-// without a VM and silent. A member that has no name has not run yet. That nothing answers
+// without a VM and silent: its Node object shows that it was ours, and where somebody has deleted
+// that, what the agent knows of its VM. A member that has no name has not run yet. That nothing answers
 // for a machine that was never ours, which joined by hand, shows nothing.
 func LostMembers(d cluster.Desired, o cluster.Observed) []uint64 {
 	if !o.Members.Known || !o.Nodes.Known || !SeesAllVMs(o) {
@@ -135,8 +136,17 @@ func isLost(d cluster.Desired, o cluster.Observed, mem cluster.Member) bool {
 		}
 		silent = phase == cluster.PhaseAbsent && o.Machines[planes[i].Name].Reach == cluster.Silent
 	}
-	kn := o.Nodes.Value[mem.Name]
-	return mem.Name != "" && silent && !kn.Ready && IsOwn(d, kn)
+	kn, registered := o.Nodes.Value[mem.Name]
+	return mem.Name != "" && silent && !kn.Ready && (IsOwn(d, kn) || !registered && wasOwn(o.Facts, mem))
+}
+
+// wasOwn reports whether a member of etcd has the name and, unless a DHCP server gave it, the address
+// of a node that the inventory had, with a VM of ours.
+func wasOwn(f cluster.Facts, mem cluster.Member) bool {
+	card, known := f.Cards[mem.Name]
+	_, address, _ := strings.Cut(card, " ")
+	ip, _, _ := strings.Cut(address, "/")
+	return known && cmp.Or(ip, mem.Address) == mem.Address
 }
 
 // EvictedPlanes are the control planes whose members somebody has removed from etcd while their

@@ -68,6 +68,21 @@ func TestLostMembers(t *testing.T) {
 			effect.EditNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.UUID = "11111111-2222-3333-4444-555555555555" })
 		}},
 		{"without a Node object", false, func(w *world) { w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{}) }},
+		{"without a Node object, that the inventory had", true, func(w *world) { w.forgetObject("52:54:00:00:00:13 10.10.0.13/24,gw=10.10.0.1") }},
+		{"without a Node object, that the inventory had with an address of a DHCP server", true, func(w *world) { w.forgetObject("52:54:00:00:00:13 ") }},
+		{"without a Node object, at another address than the node that the inventory had", false, func(w *world) { w.forgetObject("52:54:00:00:00:13 10.10.0.113/24,gw=10.10.0.1") }},
+		{"without a Node object, that the inventory had, and that answers", false, func(w *world) {
+			w.forgetObject("52:54:00:00:00:13 10.10.0.13/24,gw=10.10.0.1")
+			w.o.Machines["cp-3"] = cluster.Machine{Reach: cluster.Configured}
+		}},
+		{"without a Node object, that the inventory had, and whose VM is there", false, func(w *world) {
+			w.forgetObject("52:54:00:00:00:13 10.10.0.13/24,gw=10.10.0.1")
+			w.o.Orphans = cluster.Saw([]cluster.VM{{VMID: 413, Node: "cp-3", Presence: cluster.Present, Owner: cluster.Ours}})
+		}},
+		{"with another's Node object, of the name of a node that the inventory had", false, func(w *world) {
+			w.o.Facts.Cards = map[string]string{"cp-3": "52:54:00:00:00:13 10.10.0.13/24,gw=10.10.0.1"}
+			effect.EditNode(&w.o, "cp-3", func(kn *cluster.KubeNode) { kn.UUID = "11111111-2222-3333-4444-555555555555" })
+		}},
 		{"whose address a new node has", true, func(w *world) { w.addPlane("cp-4", 414, 13) }},
 		{"whose address a new node has, and whose VM is there", false, func(w *world) {
 			w.addPlane("cp-4", 414, 13)
@@ -148,6 +163,12 @@ func TestLostMembers(t *testing.T) {
 			t.Errorf("one %s: lost is %v", c.name, got)
 		}
 	}
+}
+
+// forgetObject has somebody delete the Node object of cp-3, whose VM was seen to have a card.
+func (w *world) forgetObject(card string) {
+	w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{})
+	w.o.Facts.Cards = map[string]string{"cp-3": card}
 }
 
 // TestRemovedNodesAreRecognized: what is left of a node that the inventory does not have any

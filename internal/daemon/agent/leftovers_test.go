@@ -118,13 +118,33 @@ func TestControlPlaneDestroyedByHand(t *testing.T) {
 	})
 }
 
+// TestMemberOfANodeWithoutAnObject: the member of etcd of a control plane whose VM, Node object and row
+// people have deleted is removed as well: the agent knows that it was one of its own.
+func TestMemberOfANodeWithoutAnObject(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := destroyed(t)
+		defer s.Close()
+		s.kubectl(netip.MustParseAddr("10.10.0.11"), http.MethodDelete, "/api/v1/nodes/dev-cp-3", "")
+		s.untilApplied("removed")
+		if got := fmt.Sprint(s.nodeObjects(), s.members()); got != "[dev-cp-1 dev-cp-2] [dev-cp-1 dev-cp-2]" {
+			t.Errorf("nodes in Kubernetes, members of etcd: %s", got)
+		}
+		s.Quiet(10 * time.Minute)
+		s.Halt()
+	})
+}
+
 // TestMemberWithoutANode: a member of etcd of which nothing shows any longer that it was a
-// machine of ours keeps the cluster from being Ready, and its commit from success.
+// machine of ours, the agent's own record included, keeps the cluster from being Ready, and its
+// commit from success.
 func TestMemberWithoutANode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := destroyed(t)
 		defer s.Close()
 		s.kubectl(netip.MustParseAddr("10.10.0.11"), http.MethodDelete, "/api/v1/nodes/dev-cp-3", "")
+		s.Halt()
+		s.Disk.Lose("dev.json")
+		s.Boot()
 		is := func(st cluster.Status) bool {
 			return st.Condition == cluster.Stalled && st.Revision.Commit() == s.Head() && st.Reason == cluster.OrphanEtcdMember && st.Concerns == "dev-cp-3"
 		}

@@ -38,6 +38,13 @@ func (d *Disk) Names() []string {
 	return slices.Sorted(maps.Keys(d.files))
 }
 
+// Lose deletes a file, as whoever loses the state directory does.
+func (d *Disk) Lose(name string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.files, name)
+}
+
 // simFiles is one agent's view of the disk; it ends with the agent.
 type simFiles struct {
 	disk    *Disk
