@@ -219,6 +219,46 @@ func TestEtcdThatSomebodyHadLeave(t *testing.T) {
 	})
 }
 
+// TestResetWhileAnotherIsDead: somebody resets a control plane while another one is dead. Its etcd
+// cannot leave, so that it comes back with its data after five minutes, and etcd has no quorum meanwhile.
+// The agent waits, and touches nothing.
+func TestResetWhileAnotherIsDead(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		first, dead := s.generations(), s.vmidOf("dev-cp-3")
+		must(s.Lab.Talos.Partition(dead, true))
+		s.Until(20*time.Minute, "dev-cp-3 is dead", func(st cluster.Status) bool { return waitFor(st, "dev-cp-3", cluster.NodeUnreachable) != "" })
+		must(s.askTalos("10.10.0.12", func(ctx context.Context, c *client.Client) error {
+			_, err := c.MachineClient.Reset(ctx, &machineapi.ResetRequest{Graceful: true, Reboot: true})
+			return err
+		}))
+		s.Lab.World.ForgetCalls()
+		s.Until(2*time.Minute, "resetting", func(st cluster.Status) bool {
+			return strings.HasPrefix(waitFor(st, "dev-cp-2", cluster.WaitingForTalos), "Talos is resetting")
+		})
+		time.Sleep(30 * time.Minute)
+		for _, c := range s.Lab.World.Calls() {
+			if c.Mutating && (c.System == "pve" || c.System == "talos") {
+				t.Errorf("%v: %s %s", c.At, c.Op, c.Subject)
+			}
+		}
+		if got := s.cordoned(); len(got) > 0 {
+			t.Errorf("cordoned are %v", got)
+		}
+		must(s.Lab.Talos.Partition(dead, false))
+		s.UntilReady(20 * time.Minute)
+		if got := s.generations(); got["dev-cp-2"] != first["dev-cp-2"] || got["dev-cp-3"] != first["dev-cp-3"] {
+			t.Error("a control plane has another machine")
+		}
+		s.Halt()
+	})
+}
+
 // TestLearnerThatStaysOne: a control plane whose machine restarts while it joins etcd stays a learner for
 // ever, and no other one can join. That is reported, and another token gives it a new machine.
 func TestLearnerThatStaysOne(t *testing.T) {

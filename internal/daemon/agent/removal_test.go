@@ -363,3 +363,37 @@ func TestGuardedNodeLeaves(t *testing.T) {
 		s.Halt()
 	})
 }
+
+// TestPoolThatIsLost: all VMs were taken out of their pool, so that the agent sees none, and a worker
+// leaves the inventory. Nothing of the cluster is removed for that, and nothing is made beside it.
+func TestPoolThatIsLost(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		before, first := fmt.Sprint(s.members(), s.nodeObjects()), s.generations()
+		for _, vm := range s.Lab.PVE.VMs() {
+			s.takeOut(vm.VMID)
+		}
+		files := sz.Files()
+		withoutNode(t, files, "dev-wk-2")
+		s.Push(files, "one worker less")
+		s.Lab.World.ForgetCalls()
+		time.Sleep(3 * time.Hour)
+		for _, c := range s.Lab.World.Calls() {
+			if c.Mutating && (c.System == "pve" || c.System == "talos") {
+				t.Errorf("%v: %s %s %s", c.At, c.System, c.Op, c.Subject)
+			}
+		}
+		if after := fmt.Sprint(s.members(), s.nodeObjects()); after != before || fmt.Sprint(s.generations()) != fmt.Sprint(first) {
+			t.Errorf("%s, and before %s; machines %v, and before %v", after, before, s.generations(), first)
+		}
+		if st := s.Status(); st.Condition != cluster.Stalled {
+			t.Errorf("the cluster is %s", st.Condition)
+		}
+		s.Halt()
+	})
+}
