@@ -20,10 +20,10 @@ import (
 // that what it has done is taken for no edit later.
 func (r *Reconciler) noteBegun(d cluster.Desired, i action.Info) error {
 	n, ok := d.Spec.Node(i.Node)
-	if facts := r.c.Journal.Facts(); !ok || drift.Begin(d, facts, n, i.Fields) == facts.Settled[n.Name] {
+	if facts := r.c.Journal.Facts(); !ok || drift.Begin(d, facts, n, i.Fields, i.Meanwhile) == facts.Settled[n.Name] {
 		return nil
 	}
-	return r.c.Journal.Update(func(f *cluster.Facts) { f.Settled[n.Name] = drift.Begin(d, *f, n, i.Fields) })
+	return r.c.Journal.Update(func(f *cluster.Facts) { f.Settled[n.Name] = drift.Begin(d, *f, n, i.Fields, i.Meanwhile) })
 }
 
 // pinConfig remembers which keys the cluster is built with and what its configs are made

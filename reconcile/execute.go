@@ -342,7 +342,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		if err := r.noteCanary(a); err != nil {
 			return err
 		}
-		if err := r.c.Machines.Change(ctx, d.Repository(), a.Node, a.Config, false); err != nil || a.Node.Role != cluster.ControlPlane {
+		if err := r.giveConfig(ctx, d.Repository(), a); err != nil || a.Node.Role != cluster.ControlPlane {
 			return err
 		}
 		return watchNode(ctx, p)
@@ -378,6 +378,14 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	default:
 		return fmt.Errorf("%s: internal error: %T cannot be carried out", a.Info(), a)
 	}
+}
+
+// giveConfig gives a machine that runs its config, or what of it is about the network.
+func (r *Reconciler) giveConfig(ctx context.Context, d cluster.Desired, a action.ChangeConfig) error {
+	if a.Network != "" {
+		return r.c.Machines.ChangeNetwork(ctx, d, a.Node, a.Config)
+	}
+	return r.c.Machines.Change(ctx, d, a.Node, a.Config, false)
 }
 
 // fetchChart fetches a chart under the pin of the inventory, else under the one

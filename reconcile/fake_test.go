@@ -415,6 +415,10 @@ func (f fakeMachines) Change(ctx context.Context, _ cluster.Desired, n cluster.N
 	return nil
 }
 
+func (f fakeMachines) ChangeNetwork(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
+	return f.Change(ctx, d, n, cfg, false)
+}
+
 func (f fakeMachines) DropStaged(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
 	return f.Change(ctx, d, n, cfg, false)
 }

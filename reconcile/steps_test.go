@@ -84,6 +84,10 @@ func (s *steps) PullImages(context.Context, cluster.Desired, cluster.Node, Progr
 	return s.take("pull images")
 }
 
+func (s *steps) ChangeNetwork(context.Context, cluster.Desired, cluster.Node, cluster.Config) error {
+	return s.take("change network")
+}
+
 func (s *steps) DropStaged(context.Context, cluster.Desired, cluster.Node, cluster.Config) error {
 	return s.take("drop staged")
 }

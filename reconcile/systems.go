@@ -113,6 +113,9 @@ type Machines interface {
 	// Change gives a machine that runs another config: at once, or, staged, from its
 	// next boot on. It returns when the machine was seen to have it.
 	Change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error
+	// ChangeNetwork gives a machine of another config, at once, what is about the network. It stays
+	// only when the machine answers with it.
+	ChangeNetwork(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error
 	// DropStaged has a machine that runs a config keep it, and drop another one that waits
 	// for its next boot.
 	DropStaged(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error

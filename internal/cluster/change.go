@@ -14,6 +14,9 @@ type Change struct {
 	Reboots bool   // it takes effect only with a reboot
 	Assumed bool   // by a forecast: it was not asked
 	Refused string // why the machine does not take it, "" when it does
+	// Network: it takes a reboot, and what of it is about the network does not, so that this is on
+	// trial before the rest is given. It is the digest of what runs with that; "": nothing is.
+	Network string
 	// Lacks are the images of the config that the machine does not have, for people; "" : it has
 	// all, or that is not known before it has the config.
 	Lacks string

@@ -40,6 +40,9 @@ type Info struct {
 	// Change is what the action changes, in a fixed form: "cores=4 memory=8192". An
 	// approval is for exactly that; what the revision says anyhow is no part of it.
 	Change string
+	// Meanwhile is the digest of a machine config that its node runs for a while on the way to that
+	// of the inventory, "" when there is none.
+	Meanwhile string
 	// Fields are what of its node it changes, in the names of drifts; none where it is about
 	// the machine as a whole.
 	Fields []string
@@ -195,8 +198,11 @@ type (
 		Node   cluster.Node
 		Config cluster.Config
 		First  bool
-		Asks   bool   // what it takes is not known yet
-		Target string // digest of the configs of all nodes
+		// Network is the digest of what it runs when it is given only what of the config is about the
+		// network, on trial, because the rest takes a reboot; "": it is given the whole.
+		Network string
+		Asks    bool   // what it takes is not known yet
+		Target  string // digest of the configs of all nodes
 		// Edited: the inventory has what it had, and the machine does not. Since is since when
 		// it runs another, zero where that is not known.
 		Edited bool
@@ -382,6 +388,10 @@ func (a ChangeConfig) Info() Info {
 	// On a control plane it may restart a static pod.
 	i.Disrupts = a.Node.Role == cluster.ControlPlane
 	i.Change, i.Fields = "config="+a.Config.Digest, []string{drift.FieldConfig}
+	if a.Network != "" {
+		i.Text += ", only what is about its network, before the rest takes a reboot"
+		i.Change, i.Meanwhile = "network="+a.Network, a.Network
+	}
 	return i
 }
 

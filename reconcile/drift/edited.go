@@ -70,7 +70,7 @@ func ofGivenConfig(d cluster.Desired, o cluster.Observed, n cluster.Node, mach c
 	comparable := d.Asked != nil && d.Hold == "" && running != "" && seen && has.Talos == v.Talos && has.Kubernetes == v.Kubernetes && (mach.Schematic == "" || mach.Schematic == d.Schematic)
 	switch {
 	case mach.ConfigDigest == "", mach.ConfigDigest == d.Repository().Configs[n.Name].Digest,
-		kept && had.has(FieldConfig, mach.ConfigDigest), begun && given == hashField(mach.ConfigDigest), !kept && comparable && mach.ConfigDigest == running:
+		kept && had.has(FieldConfig, mach.ConfigDigest), had.has(fieldMeanwhile, mach.ConfigDigest), begun && given == hashField(mach.ConfigDigest), !kept && comparable && mach.ConfigDigest == running:
 		return nil
 	case kept:
 		dr.By, dr.Since = byConfigEdit, mach.ConfigSince

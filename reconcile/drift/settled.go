@@ -34,6 +34,10 @@ func (o Origin) EditedOnly() bool { return o.Edited && !o.Pushed }
 // what the inventory has of it.
 func fieldGiven(field string) string { return "given " + field }
 
+// fieldMeanwhile is the machine config that the agent gives a node on the way to that of the
+// inventory, until the node is seen to run that.
+const fieldMeanwhile = "meanwhile " + FieldConfig
+
 // settled is what the inventory had of a node, by field: of names and values digests.
 type settled map[string]string
 
@@ -132,6 +136,9 @@ func Settle(d cluster.Desired, o cluster.Observed, n cluster.Node, whole bool) s
 		keep(dr.Field) // the inventory may have it no more
 	}
 	keep(FieldConfig)
+	if differs[FieldConfig] || !isSeen(o, n, FieldConfig, want[FieldConfig], whole) {
+		keep(fieldMeanwhile)
+	}
 	for field, value := range want {
 		if differs[field] || !isSeen(o, n, field, value, whole) {
 			keep(field, fieldGiven(field))
@@ -169,8 +176,9 @@ func isMeta(field string) bool {
 
 // Begin is what to keep of a node before the agent gives it some fields that the inventory
 // has changed: whatever the node has of them from then on may be the agent's own work. What
-// somebody has edited stays known as that.
-func Begin(d cluster.Desired, f cluster.Facts, n cluster.Node, fields []string) string {
+// somebody has edited stays known as that. meanwhile is the digest of a machine config that it
+// gives it before that of the inventory, "" for none.
+func Begin(d cluster.Desired, f cluster.Facts, n cluster.Node, fields []string, meanwhile string) string {
 	before := f.Settled[n.Name]
 	out, want := decodeSettled(before), wantFields(d, n)
 	if out == nil {
@@ -180,6 +188,9 @@ func Begin(d cluster.Desired, f cluster.Facts, n cluster.Node, fields []string) 
 		if value, ok := want[field]; ok && !out.has(field, value) {
 			out.set(fieldGiven(field), value)
 		}
+	}
+	if meanwhile != "" {
+		out.set(fieldMeanwhile, meanwhile)
 	}
 	return out.encode()
 }
@@ -204,7 +215,7 @@ func OriginOf(d cluster.Desired, o cluster.Observed, n cluster.Node, field strin
 	case field == string(cluster.FieldMark): // the inventory has no other
 		out.Edited = true
 	case field == FieldConfig:
-		ours := begun && given == hashField(mach.ConfigDigest)
+		ours := begun && given == hashField(mach.ConfigDigest) || had.has(fieldMeanwhile, mach.ConfigDigest)
 		out.Edited = !ours && !had.has(field, mach.ConfigDigest)
 		out.Pushed = ours || !had.has(field, want)
 	case wanted:

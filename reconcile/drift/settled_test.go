@@ -58,7 +58,7 @@ func (k *kept) edit(change func(*cluster.Hardware)) {
 }
 
 func (k *kept) begin(fields ...string) {
-	k.o.Facts.Settled = map[string]string{"wk-1": Begin(k.d, k.o.Facts, k.n, fields)}
+	k.o.Facts.Settled = map[string]string{"wk-1": Begin(k.d, k.o.Facts, k.n, fields, "")}
 }
 
 // want checks who has changed a field: E somebody, P the inventory, B and the agent has begun.
@@ -73,6 +73,37 @@ func (k *kept) want(t *testing.T, what, field, want string) {
 	if len(got) != len(want) || strings.ContainsFunc(got, func(r rune) bool { return !strings.ContainsRune(want, r) }) {
 		t.Errorf("%s: %s is %q, want %q", what, field, got, want)
 	}
+}
+
+// TestOriginOfWhatItRunsMeanwhile: a config that the agent gives a node on the way to that of the
+// inventory is no edit, until the node runs that, also when the inventory goes back meanwhile.
+func TestOriginOfWhatItRunsMeanwhile(t *testing.T) {
+	begin := func(k *kept) {
+		k.config("two")
+		k.o.Facts.Settled = map[string]string{"wk-1": Begin(k.d, k.o.Facts, k.n, []string{FieldConfig}, "between")}
+	}
+	k := newKept()
+	begin(k)
+	k.want(t, "not given yet", FieldConfig, "PB")
+	k.runs("between")
+	k.settle(false)
+	k.want(t, "given", FieldConfig, "PB")
+	k.begin(FieldConfig) // its turn
+	k.settle(true)
+	k.want(t, "in its turn", FieldConfig, "PB")
+	k.runs("else")
+	k.want(t, "edited", FieldConfig, "EPB")
+	k.runs("two")
+	k.settle(true)
+	k.runs("between")
+	k.want(t, "edited to what it ran", FieldConfig, "E")
+	k = newKept()
+	begin(k)
+	k.runs("between")
+	k.settle(true)
+	k.config("one")
+	k.settle(true)
+	k.want(t, "the inventory goes back", FieldConfig, "P")
 }
 
 // TestOriginOfFields: a field is edited where the inventory has what it had of it, whatever else

@@ -17,7 +17,7 @@ func begin(d cluster.Desired, o *cluster.Observed, i action.Info) {
 	if !ok || len(i.Fields) == 0 {
 		return
 	}
-	if noted := drift.Begin(d, o.Facts, n, i.Fields); noted != o.Facts.Settled[n.Name] {
+	if noted := drift.Begin(d, o.Facts, n, i.Fields, i.Meanwhile); noted != o.Facts.Settled[n.Name] {
 		o.Facts.Settled = maps.Clone(o.Facts.Settled)
 		o.Facts.Settled[n.Name] = noted
 	}
@@ -126,6 +126,9 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 	case action.ChangeConfig:
 		m := o.Machines[a.Node.Name]
 		m.ConfigDigest, m.ConfigSince = a.Config.Digest, o.Now
+		if a.Network != "" {
+			m.ConfigDigest, m.Change = a.Network, &cluster.Change{For: a.Config.Digest, Reboots: true}
+		}
 		o.Machines[a.Node.Name] = m.WithoutStaged()
 		labelByTalos(o, drift.RepositoryNode(*d, a.Node))
 		takeVIP(o, a.Node)

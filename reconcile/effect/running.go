@@ -75,7 +75,11 @@ func endOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind,
 	case cluster.DropConfig:
 		Of(d, o, action.DropConfig{Node: n})
 	case cluster.ChangeConfig:
-		Of(d, o, action.ChangeConfig{Node: n, Config: d.Repository().Configs[n.Name]})
+		a := action.ChangeConfig{Node: n, Config: d.Repository().Configs[n.Name]}
+		if c := o.Machines[n.Name].Change; c != nil {
+			a.Network = c.Network
+		}
+		Of(d, o, a)
 	}
 }
 

@@ -196,7 +196,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 				Message: "its machine config is changed when " + drift.EndpointToCome(m.d, m.o, n)})
 		case m.lacksImages(n):
 			m.do(action.PullImages{Node: n, Images: c.Lacks})
-		case !c.Reboots:
+		case !c.Reboots, c.Network != "":
 			m.changeConfig(n)
 		}
 	}
@@ -221,13 +221,16 @@ func (m *planner) lacksImages(n cluster.Node) bool {
 	return c != nil && c.Lacks != "" && m.plan.Phases[n.Name] == cluster.PhaseReady
 }
 
-// changeConfig gives a running node its config at once: first to one node, and to the
-// others when that has been Ready with it for a while.
+// changeConfig gives a running node its config at once, or what of one that takes a reboot is about
+// the network: first to one node, and to the others when that has been Ready with it for a while.
 func (m *planner) changeConfig(n cluster.Node) {
 	c := m.o.Machines[n.Name].Change
 	a := action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed, Pulls: m.plan.Phases[n.Name] == cluster.PhaseReady}
 	a.Target, a.Voteless = m.configs(), m.hasNoQuorum() || m.hasNoVote(n) && m.isRepaired(a.Info(), n) || m.isOfPair(n)
 	o := drift.OriginOf(m.d, m.o, n, drift.FieldConfig)
+	if c != nil && c.Network != "" {
+		a.Network, a.Pulls = c.Network, false // the images are pulled before the reboot
+	}
 	if o.EditedOnly() {
 		a.Edited, a.Since = true, m.o.Machines[n.Name].ConfigSince
 	}
@@ -271,9 +274,13 @@ func targetOfConfigs(d cluster.Desired) string {
 	return drift.DigestText(parts)
 }
 
-// isProven reports whether a node that has had a new config since then does well with it.
+// isProven reports whether a node that has had a new config since then does well with it, or with
+// what of it takes no reboot.
 func (m *planner) isProven(n cluster.Node, since time.Time) bool {
-	return m.plan.Phases[n.Name] == cluster.PhaseReady && len(drift.OfMachine(m.d.Repository(), m.o, n, m.o.Machines[n.Name])) == 0 &&
+	mach := m.o.Machines[n.Name]
+	c := mach.Change
+	rest := c != nil && c.For == m.d.Repository().Configs[n.Name].Digest && c.Reboots && c.Network == "" && c.Refused == ""
+	return m.plan.Phases[n.Name] == cluster.PhaseReady && (rest || len(drift.OfMachine(m.d.Repository(), m.o, n, mach)) == 0) &&
 		m.o.Now.Sub(since) >= action.WatchedFor && !m.isRunning(cluster.ChangeConfig, n.Name)
 }
 
@@ -289,7 +296,7 @@ func (m *planner) chooseCanary(planesFirst bool) string {
 	chosen, best := "", 0
 	for _, n := range m.d.Spec.Nodes {
 		mach, c, rank := m.o.Machines[n.Name], m.o.Machines[n.Name].Change, rankOf[n.Role]
-		if n.Locked || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts) || mach.Reach != cluster.Configured || c == nil || c.Reboots || c.Refused != "" || mach.ConfigDigest == c.For || c.For != m.d.Repository().Configs[n.Name].Digest || len(drift.Fixed(m.d, m.o, n)) > 0 || m.keepsConfig(n) || drift.EndpointToCome(m.d, m.o, n) != "" {
+		if n.Locked || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts) || mach.Reach != cluster.Configured || c == nil || c.Reboots && c.Network == "" || c.Refused != "" || mach.ConfigDigest == c.For || c.For != m.d.Repository().Configs[n.Name].Digest || len(drift.Fixed(m.d, m.o, n)) > 0 || m.keepsConfig(n) || drift.EndpointToCome(m.d, m.o, n) != "" {
 			continue
 		}
 		if mach.Stage != "booting" {

@@ -214,7 +214,7 @@ func anyMachine(t *rapid.T, n cluster.Node) cluster.Machine {
 	}
 	if m.Reach == cluster.Configured && rapid.Bool().Draw(t, "config read") {
 		m.ConfigDigest = rapid.SampledFrom([]string{"config-" + n.Name, "another"}).Draw(t, "config")
-		m.Change = rapid.SampledFrom([]*cluster.Change{nil, {For: "config-" + n.Name}, {For: "config-" + n.Name, Reboots: true}, {For: "config-" + n.Name, Refused: "no"}, {For: "config-" + n.Name, Lacks: "image", Reboots: true}, {For: "config-" + n.Name, Lacks: "image"}, {For: "old", Lacks: "image", Reboots: true}}).Draw(t, "answer")
+		m.Change = rapid.SampledFrom([]*cluster.Change{nil, {For: "config-" + n.Name}, {For: "config-" + n.Name, Reboots: true}, {For: "config-" + n.Name, Reboots: true, Network: "meanwhile"}, {For: "config-" + n.Name, Refused: "no"}, {For: "config-" + n.Name, Lacks: "image", Reboots: true}, {For: "config-" + n.Name, Lacks: "image"}, {For: "old", Lacks: "image", Reboots: true}}).Draw(t, "answer")
 		m.Staged = rapid.SampledFrom([]string{"", "", "theirs"}).Draw(t, "staged")
 	}
 	m.Since = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC).Add(-time.Duration(rapid.IntRange(0, 30).Draw(t, "reached so for")) * time.Minute)
@@ -337,7 +337,7 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		}
 	case action.ChangeConfig:
 		n = a.Node
-		if m := w.o.Machines[n.Name]; lacks(w, n) || m.Reach != cluster.Configured || m.Change == nil || m.Change.Reboots || m.Change.Refused != "" || m.Change.For != a.Config.Digest {
+		if m := w.o.Machines[n.Name]; lacks(w, n) || m.Reach != cluster.Configured || m.Change == nil || m.Change.Reboots != (a.Network != "") || m.Change.Network != a.Network || m.Change.Refused != "" || m.Change.For != a.Config.Digest {
 			t.Errorf("%s, but the machine is %+v", a.Info(), m)
 		}
 	case action.DropConfig:
@@ -652,11 +652,14 @@ func lawOfRestart(t *rapid.T, w *world, a action.Action, n cluster.Node, undrain
 	if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Managed {
 		t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 	}
+	if m.Change != nil && m.Change.Network != "" && m.Change.For == w.d.Configs[n.Name].Digest && m.ConfigDigest != m.Change.For && slices.Contains(a.Info().Fields, drift.FieldConfig) {
+		t.Errorf("%s, but its network is not tried yet: %+v", a.Info(), m.Change)
+	}
 	idle := !w.o.Nodes.Known || kn.Name == "" || kn.BootID != m.BootID && !kn.Ready
 	switch {
 	case undrained && (!idle || !brokenForLong(w, n)):
 		t.Errorf("%s, but node and machine are %+v, %+v", a.Info(), kn, m)
-	case !undrained && phase != cluster.PhaseReady:
+	case !undrained && phase != cluster.PhaseReady && !brokenForLong(w, n):
 		t.Errorf("%s, but it is %s", a.Info(), phase)
 	case !undrained && (!kn.Cordoned || kn.Turn == "" || m.BootID == "" || kn.Drained != m.BootID):
 		t.Errorf("%s, but it was not drained: %+v, boot %s", a.Info(), kn, m.BootID)

@@ -158,7 +158,10 @@ func outcome(t *testing.T, c change, answer string) string {
 	}
 	mach := w.o.Machines[n.Name]
 	if want := w.d.Repository().Configs[n.Name].Digest; mach.ConfigDigest != want {
-		mach.Change = &cluster.Change{For: want, Reboots: answer == "reboot"}
+		mach.Change = &cluster.Change{For: want, Reboots: answer == "reboot" || answer == "network"}
+		if answer == "network" {
+			mach.Change.Network = "meanwhile"
+		}
 		w.o.Machines[n.Name] = mach
 	}
 	f := Forecast(w.d, w.o, w.p)
@@ -194,6 +197,7 @@ func TestReferenceOfChanges(t *testing.T) {
 		fmt.Fprintf(&b, "| %s | %s |\n", c.field, outcome(t, c, ""))
 		if strings.HasPrefix(c.field, "`patches`") {
 			fmt.Fprintf(&b, "| the same, where the node answers that it takes a reboot | %s |\n", outcome(t, c, "reboot"))
+			fmt.Fprintf(&b, "| the same, where a part of that is about the network | %s |\n", outcome(t, c, "network"))
 		}
 	}
 	replacePart(t, "changes", b.String())

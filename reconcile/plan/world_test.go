@@ -582,7 +582,10 @@ func (w *world) run(t *testing.T, line string) string {
 		for _, n := range w.d.Spec.Nodes {
 			mach := w.o.Machines[n.Name]
 			if want := w.d.Configs[n.Name].Digest; mach.ConfigDigest != want {
-				mach.Change = &cluster.Change{For: want, Reboots: arg(1) == "reboots"}
+				mach.Change = &cluster.Change{For: want, Reboots: arg(1) == "reboots" || arg(1) == "network"}
+				if arg(1) == "network" { // which is on trial before that
+					mach.Change.Network = mach.ConfigDigest + "+" + want
+				}
 				w.o.Machines[n.Name] = mach
 			}
 		}
@@ -695,7 +698,7 @@ func (w *world) run(t *testing.T, line string) string {
 		mach := w.o.Machines[n.Name]
 		m := newPlanner(w.d, w.o, w.p)
 		w.o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Target: m.targetOfTurn(n, m.turnOf(n)), Boot: before + mach.BootID, Revision: w.d.Revision}}
-		if text := drift.Begin(w.d, w.o.Facts, n, drift.Fields(drift.Of(w.d, w.o, n, mach))); text != "" {
+		if text := drift.Begin(w.d, w.o.Facts, n, drift.Fields(drift.Of(w.d, w.o, n, mach)), ""); text != "" {
 			w.o.Facts.Settled = cloneMap(w.o.Facts.Settled)
 			w.o.Facts.Settled[n.Name] = text
 		}
@@ -1193,6 +1196,8 @@ func (w *world) editMachine(t *testing.T, name string, words []string) {
 		case "asked": // what the config of the inventory takes
 			m.Change = &cluster.Change{For: w.d.Configs[name].Digest, Reboots: v == "reboots"}
 			switch v {
+			case "network":
+				m.Change.Reboots, m.Change.Network = true, m.ConfigDigest+"+"+m.Change.For
 			case "refused":
 				m.Change.Refused = "unknown keys found during decoding"
 			case "lacks", "lacks-and-reboots":

@@ -40,15 +40,36 @@ func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 		return fmt.Errorf("change config of %s: %w", n.Name, err)
 	}
 	defer leave()
-	if err := f.change(ctx, d, n, cfg, stage, false); err != nil {
+	how := atOnce
+	if stage {
+		how = staged
+	}
+	return f.changeAs(ctx, d, n, cfg, how)
+}
+
+// ChangeNetwork gives a configured machine what of another config is about the network, as Change
+// does at once, and always on trial. The rest of what it runs stays.
+func (f *Fleet) ChangeNetwork(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return fmt.Errorf("change config of %s: %w", n.Name, err)
+	}
+	defer leave()
+	return f.changeAs(ctx, d, n, cfg, networkOnly)
+}
+
+// changeAs gives a machine a config, and waits until that is seen.
+func (f *Fleet) changeAs(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, how giving) error {
+	given, err := f.change(ctx, d, n, cfg, how)
+	if err != nil {
 		if errors.Is(err, cluster.ErrUnreachable) {
 			f.noteUnreachable(n.Name, cfg.Digest)
 			f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Reach == cluster.Configured })
 		}
 		return fmt.Errorf("change config of %s (%s): %w", n.Name, n.IP, err)
 	}
-	if !stage {
-		f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.ConfigDigest == cfg.Digest })
+	if how != staged {
+		f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.ConfigDigest == given })
 	}
 	return nil
 }
@@ -62,40 +83,74 @@ func (f *Fleet) DropStaged(ctx context.Context, d cluster.Desired, n cluster.Nod
 		return fmt.Errorf("drop the staged config of %s: %w", n.Name, err)
 	}
 	defer leave()
-	if err := f.change(ctx, d, n, cfg, false, true); err != nil {
+	if _, err := f.change(ctx, d, n, cfg, kept); err != nil {
 		return fmt.Errorf("drop the staged config of %s (%s): %w", n.Name, n.IP, err)
 	}
 	f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Staged == "" })
 	return nil
 }
 
-// change gives a machine a config; with keep, only one that it runs.
-func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage, keep bool) error {
+// giving is how a machine is given a config.
+type giving int
+
+const (
+	atOnce      giving = iota // and without a reboot
+	staged                    // for its next boot
+	kept                      // which it runs, so that none waits for its next boot
+	networkOnly               // only what of it is about the network, on trial
+)
+
+// change gives a machine a config, and returns the digest of what it was given.
+func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, how giving) (given string, err error) {
 	k, err := parseKeys(d.Access.Talos)
 	switch {
 	case err != nil:
-		return err
+		return "", err
 	case k.none():
-		return errors.New("there are no keys to ask it with")
+		return "", errors.New("there are no keys to ask it with")
 	case cfg.Bytes.IsZero() || cfg.Digest == "":
-		return errors.New("there is no config")
+		return "", errors.New("there is no config")
 	case f.digest == nil:
-		return errors.New("configs cannot be compared")
+		return "", errors.New("configs cannot be compared")
 	}
 	l, err := f.connectOwn(ctx, n, k)
 	if err != nil {
-		return err
+		return "", err
 	}
-	defer func() { l.close() }()
+	defer l.close()
 	had, err := f.readConfigs(ctx, l)
+	if err == nil && how == networkOnly {
+		cfg, err = f.withNetwork(had, cfg)
+	}
 	switch {
 	case err != nil:
-		return err
-	case had.holds(cfg.Digest, stage):
-		return nil
-	case keep && had.running != cfg.Digest:
-		return fault.WithHint(errors.New("nothing was sent: it runs another config by now"), "the next look compares that with the inventory's")
+		return "", err
+	case had.holds(cfg.Digest, how == staged):
+		return cfg.Digest, nil
+	case how == kept && had.running != cfg.Digest:
+		return "", fault.WithHint(errors.New("nothing was sent: it runs another config by now"), "the next look compares that with the inventory's")
 	}
+	return cfg.Digest, f.give(ctx, l, n, k, had, cfg, how)
+}
+
+// withNetwork is what a machine runs with what of another config is about the network.
+func (f *Fleet) withNetwork(had configs, cfg cluster.Config) (cluster.Config, error) {
+	if f.takeNetwork == nil {
+		return cluster.Config{}, errors.New("what of a config is about the network cannot be separated")
+	}
+	text, err := f.takeNetwork(had.active, cfg.Bytes.Reveal())
+	if err != nil {
+		return cluster.Config{}, err
+	}
+	if text == nil { // it has that by now
+		text = had.active
+	}
+	digest, err := f.digest(text)
+	return cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest}, err
+}
+
+// give sends a machine a config that it does not have, and returns when the machine shows it.
+func (f *Fleet) give(ctx context.Context, l *link, n cluster.Node, k keys, had configs, cfg cluster.Config, how giving) error {
 	for _, theirs := range [][]byte{had.active, had.waiting} {
 		if err := checkAuthorities(theirs, cfg.Bytes.Reveal()); err != nil {
 			return fmt.Errorf("nothing was sent: %w", err)
@@ -108,19 +163,16 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	case had.waiting != nil && had.saved != cfg.Digest:
 		f.log.Warn("replace a config that waits for the next boot", logging.Node, n.Name)
 	}
-	showsSaved := true
-	if stage {
+	showsSaved, mode := true, machineapi.ApplyConfigurationRequest_NO_REBOOT
+	switch {
+	case how == staged:
+		mode = machineapi.ApplyConfigurationRequest_STAGED
 		running, err := l.version(ctx)
 		if err != nil {
 			return worded{err}
 		}
 		showsSaved = parseMinor(running) >= persistentSince
-	}
-	mode := machineapi.ApplyConfigurationRequest_NO_REBOOT
-	switch {
-	case stage:
-		mode = machineapi.ApplyConfigurationRequest_STAGED
-	case f.mayDisconnect != nil && f.mayDisconnect(had.active, cfg.Bytes.Reveal()):
+	case how == networkOnly || f.mayDisconnect != nil && f.mayDisconnect(had.active, cfg.Bytes.Reveal()):
 		proven, err := f.tryConfig(ctx, l, n, k, cfg, had.active)
 		if err != nil {
 			return err
@@ -135,7 +187,7 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	case !showsSaved && sent.accepted:
 		return nil
 	}
-	return f.awaitConfig(ctx, n, k, cfg.Digest, stage, sent)
+	return f.awaitConfig(ctx, n, k, cfg.Digest, how == staged, sent)
 }
 
 // persistentSince is the minor of Talos 1 that began to show the saved config.

@@ -71,7 +71,7 @@ func (f *Fleet) askChanges(ctx context.Context, d cluster.Desired) {
 		w.dryRun = dryRun{of: q, again: now.Add(dryRunPause)}
 		l, want, minor := w.link, d.Configs[name].Bytes, parseMinor(w.machine.Talos)
 		asking.Go(func() {
-			found, err := l.askChange(ctx, want, minor)
+			found, err := f.askChange(ctx, l, want, minor)
 			if err != nil {
 				f.log.Debug("cannot ask a machine what its config would do", logging.Node, name, logging.Err, formatError(err))
 				return
@@ -122,12 +122,39 @@ func (w *watcher) lackedImages(d *cluster.Desired) string {
 const manualSince = 14
 
 // askChange asks a machine what a config would do to it: the link was proven to lead to
-// the node's machine when it was made. The answer's details hold a diff, that is,
-// secrets: they are not read. A staged config does not count (recorded: 1.13.9).
-func (l *link) askChange(ctx context.Context, wanted cluster.Secret, minor int) (cluster.Change, error) {
+// the node's machine when it was made. Of one that takes a reboot, it asks as well for what is about
+// the network: that can be on trial unless it takes a reboot by itself.
+func (f *Fleet) askChange(ctx context.Context, l *link, wanted cluster.Secret, minor int) (cluster.Change, error) {
 	ctx, cancel := context.WithTimeout(ctx, dryRunWithin)
 	defer cancel()
-	data := wanted.Reveal()
+	change, err := l.tryDry(ctx, wanted.Reveal(), minor)
+	if err != nil || !change.Reboots || f.takeNetwork == nil {
+		return change, err
+	}
+	active, err := l.readConfig(ctx, config.ActiveID)
+	if err != nil {
+		return cluster.Change{}, err
+	}
+	part, err := f.takeNetwork(active.text, wanted.Reveal())
+	if err != nil || part == nil {
+		return change, err
+	}
+	of, err := l.tryDry(ctx, part, minor)
+	switch {
+	case err != nil:
+		return cluster.Change{}, err
+	case of.Refused != "":
+		return cluster.Change{Refused: "it takes a reboot, and what of it is about the network, which is on trial before that, is not taken by itself: " + of.Refused}, nil
+	case of.Reboots:
+		return change, nil
+	}
+	change.Network, err = f.digest(part)
+	return change, err
+}
+
+// tryDry asks a machine what a config would do to it. The answer's details hold a diff, that is,
+// secrets: they are not read. A staged config does not count (recorded: 1.13.9).
+func (l *link) tryDry(ctx context.Context, data []byte, minor int) (cluster.Change, error) {
 	resp, err := l.machine.ApplyConfiguration(ctx, &machineapi.ApplyConfigurationRequest{
 		Data: data, Mode: machineapi.ApplyConfigurationRequest_AUTO, DryRun: true,
 	})

@@ -29,6 +29,9 @@ type Config struct {
 	// MayDisconnect reports whether a config in the place of another may make a machine
 	// unreachable. nil: none does.
 	MayDisconnect func(have, want []byte) bool
+	// TakeNetwork returns a config with what of another is about the network, nil when both have the
+	// same of that. nil: they have.
+	TakeNetwork func(have, want []byte) ([]byte, error)
 	// OnChange is called, on a goroutine of its own and at most twenty times a
 	// second, after anything changed that Observe would report. nil: no call.
 	OnChange func()
@@ -42,8 +45,9 @@ type Fleet struct {
 	log       *slog.Logger
 	digest    func(config []byte) (string, error)
 	summarize func(config []byte) (cluster.ConfigSummary, error)
-	// mayDisconnect is as in Config.
+	// mayDisconnect and takeNetwork are as in Config.
 	mayDisconnect func(have, want []byte) bool
+	takeNetwork   func(have, want []byte) ([]byte, error)
 	onChange      func()
 
 	ctx     context.Context // ends at Close
@@ -71,7 +75,7 @@ const notifyPause = 50 * time.Millisecond
 // New makes a fleet that watches nothing yet. Close it when done.
 func New(c Config) *Fleet {
 	f := &Fleet{
-		dial: c.Dial, options: c.Options, log: c.Log, digest: c.Digest, summarize: c.Summarize, mayDisconnect: c.MayDisconnect, onChange: c.OnChange,
+		dial: c.Dial, options: c.Options, log: c.Log, digest: c.Digest, summarize: c.Summarize, mayDisconnect: c.MayDisconnect, takeNetwork: c.TakeNetwork, onChange: c.OnChange,
 		changed: make(chan struct{}, 1), watchers: map[string]*watcher{},
 	}
 	if f.dial == nil {

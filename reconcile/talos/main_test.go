@@ -20,8 +20,10 @@ import (
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/config"
+	talosconfig "github.com/siderolabs/talos/pkg/machinery/config/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
 	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
+	"github.com/siderolabs/talos/pkg/machinery/config/container"
 	"github.com/siderolabs/talos/pkg/machinery/config/encoder"
 	"github.com/siderolabs/talos/pkg/machinery/config/generate"
 	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
@@ -143,6 +145,7 @@ func (b *bench) newFleet() *Fleet {
 		MayDisconnect: func(have, want []byte) bool {
 			return bytes.Contains(have, []byte(blocksAll)) != bytes.Contains(want, []byte(blocksAll)) || bytes.Contains(want, []byte("interface:"))
 		},
+		TakeNetwork: takeNetwork,
 		OnChange: func() {
 			b.reported.Add(1)
 			select {
@@ -209,6 +212,41 @@ func digest(data []byte) (string, error) {
 	}
 	sum := sha256.Sum256(canonical)
 	return hex.EncodeToString(sum[:]), nil
+}
+
+// takeNetwork returns a config with the firewall of another.
+func takeNetwork(have, want []byte) ([]byte, error) {
+	var docs, firewalls [2][]talosconfig.Document
+	var texts [2]string
+	for i, text := range [][]byte{have, want} {
+		cfg, err := configloader.NewFromBytes(text)
+		if err != nil {
+			return nil, err
+		}
+		for _, doc := range cfg.Documents() {
+			if strings.HasPrefix(doc.Kind(), "Network") {
+				firewalls[i] = append(firewalls[i], doc)
+			} else {
+				docs[i] = append(docs[i], doc)
+			}
+		}
+		if texts[i], err = encode(firewalls[i]); err != nil {
+			return nil, err
+		}
+	}
+	if texts[0] == texts[1] {
+		return nil, nil
+	}
+	out, err := encode(append(docs[0], firewalls[1]...))
+	return []byte(out), err
+}
+
+func encode(docs []talosconfig.Document) (string, error) {
+	cfg, err := container.New(docs...)
+	if err != nil {
+		return "", err
+	}
+	return cfg.EncodeString(encoder.WithComments(encoder.CommentsDisabled))
 }
 
 // Nodes of the tests: n counts from 1.

@@ -91,6 +91,66 @@ func TestTrialThatDisconnects(t *testing.T) {
 	}
 }
 
+// TestNetworkIsTriedBeforeAReboot: what of a config is about the network is on trial by itself where
+// the rest takes a reboot, and kept only when the machine answers; what the inventory no longer has
+// of that, as well.
+func TestNetworkIsTriedBeforeAReboot(t *testing.T) {
+	const reboots14 = "cluster: {etcd: {extraArgs: {election-timeout: '5000'}}}" // where a variable does not
+	for version, rest := range map[string]string{newest: withEnv, "v1.9.6": withEnv, "v1.14.1": reboots14} {
+		t.Run(version, func(t *testing.T) {
+			inBubble(t, version, []cluster.Node{cp(1)}, func(b *bench) {
+				b.bringUp(cp(1))
+				had, first := b.see(cp(1)).ConfigDigest, b.desired.Configs["cp-1"]
+				bad := b.config(cp(1), rest, blocksAll)
+				m := b.see(cp(1))
+				if c := m.Change; c == nil || c.For != bad.Digest || !c.Reboots || c.Network == "" || c.Network == bad.Digest || c.Refused != "" {
+					t.Fatalf("%+v", c)
+				}
+				b.calls()
+				if err := b.fleet.ChangeNetwork(within(time.Hour), b.desired, cp(1), bad); !errors.Is(err, cluster.ErrUnreachable) {
+					t.Fatal(err)
+				}
+				if calls := b.calls(); calls["ApplyConfiguration"] != 1 {
+					t.Errorf("calls %v", calls)
+				}
+				if m := b.see(cp(1)); m.Reach != cluster.Configured || m.ConfigDigest != had || m.Change == nil || !strings.Contains(m.Change.Refused, "did not answer at 10.5.0.11") {
+					t.Errorf("%+v, change %+v", m, m.Change)
+				}
+				good := b.config(cp(1), rest, blocksAll, admitsHost)
+				give := func(cfg cluster.Config) {
+					t.Helper()
+					m := b.see(cp(1))
+					if m.Change == nil || !m.Change.Reboots || m.Change.Network == "" {
+						t.Fatalf("%+v", m.Change)
+					}
+					boot, meanwhile := m.BootID, m.Change.Network
+					for range 2 { // it has it the second time
+						if err := b.fleet.ChangeNetwork(within(time.Hour), b.desired, cp(1), cfg); err != nil {
+							t.Fatal(err)
+						}
+						if m := b.see(cp(1)); m.ConfigDigest != meanwhile || m.BootID != boot || m.Staged != "" || m.Change == nil || *m.Change != (cluster.Change{For: cfg.Digest, Reboots: true}) {
+							t.Fatalf("%+v, change %+v", m, m.Change)
+						}
+					}
+					if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), cfg, true); err != nil {
+						t.Fatal(err)
+					}
+					if err := b.fleet.Reboot(within(time.Hour), b.desired, cp(1), boot, nil); err != nil {
+						t.Fatal(err)
+					}
+					if m := b.see(cp(1)); m.ConfigDigest != cfg.Digest || m.Change != nil {
+						t.Fatalf("%+v, change %+v", m, m.Change)
+					}
+				}
+				give(good)
+				b.desired.Configs["cp-1"] = first
+				give(first)
+				b.wantNoViolations()
+			})
+		})
+	}
+}
+
 // TestTrialIsBroken: a trial whose agent stops ends by itself, and begins again later;
 // none is begun on top of another.
 func TestTrialIsBroken(t *testing.T) {

@@ -55,6 +55,60 @@ func TestFirewallThatLocksTheAgentOut(t *testing.T) {
 	})
 }
 
+// TestFirewallWithWhatTakesAReboot pushes the same firewall together with what takes a reboot: no
+// node is taken down for it, and all answer; a push that goes back is enough. A corrected one is
+// given before the reboots, of which each node has one.
+func TestFirewallWithWhatTakesAReboot(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 2}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		w := s.watchTurns(sz)
+		files, without := sz.Files(), sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\npatches: {all: [patches/firewall.yaml]}\n")
+		push := func(firewall string) {
+			files["inventory/dev/patches/firewall.yaml"] = []byte("machine: {env: {X: \"1\"}}\n---\n" + firewall)
+			s.Push(files, "a variable and a firewall")
+		}
+		stalls := func() {
+			t.Helper()
+			push(blockIngress)
+			s.Until(10*time.Minute, "the mistake is named", func(st cluster.Status) bool { return st.Condition == cluster.Stalled })
+			if st := s.Status(); !strings.Contains(st.Message, "dev-wk-1") || !strings.Contains(st.Message, "did not answer at 10.10.0.41") {
+				t.Errorf("%s", st.Message)
+			}
+			time.Sleep(2 * time.Hour)
+			for _, n := range s.Status().Nodes {
+				if n.Phase != cluster.PhaseReady {
+					t.Errorf("%s is %s", n.Name, n.Phase)
+				}
+			}
+			if len(s.cordoned()) > 0 {
+				t.Errorf("cordoned: %v", s.cordoned())
+			}
+			w.wantDown("")
+		}
+		stalls()
+		s.Push(without, "neither")
+		s.UntilReady(30 * time.Minute)
+		w.wantDown("")
+		stalls()
+		push(blockIngress + admitBridge)
+		s.UntilReady(time.Hour)
+		w.wantDown("dev-cp-1:1 dev-wk-1:1 dev-wk-2:1")
+		s.Quiet(10 * time.Minute)
+		s.Push(without, "neither")
+		s.UntilReady(time.Hour)
+		w.wantDown("dev-cp-1:2 dev-wk-1:2 dev-wk-2:2")
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
 // TestNodeThatBootsForEver pushes an image of the kubelet that no registry has together with a
 // proxy, so that it cannot be pulled before: one node is taken down, and does not come up. It
 // gets the next config as it boots, in a boot of its own where that takes one, and the others
