@@ -246,6 +246,9 @@ func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machi
 			Hint: "give the node another vmid in nodes.yaml, or move the other vm away; if somebody took the node's own vm out of the pool, put it back; where another host's agent made it, `clusters` in config.yaml leaves the cluster to that one"}, m.vmDrift(n))
 		return
 	}
+	if slices.Contains(m.rotated, n.Name) {
+		return // reported
+	}
 	m.block(cluster.Block{Subject: n.Name, Reason: cluster.UnexpectedMachine, Message: fmt.Sprintf("another machine than the one of this node's vm answers at %s%s", n.IP, text.Colon(mach.Why)),
 		Hint: fmt.Sprintf("find the other machine that uses %s; nothing secret was sent to it", n.IP)})
 }

@@ -203,11 +203,18 @@ func (m *planner) judgeMachines() {
 	for _, n := range slices.Concat(m.d.Spec.Nodes, left) {
 		mach := m.o.Machines[n.Name]
 		what, which, hint := mach.Summary.Authorities.Other(ours), "its machine", "somebody has rotated it: bring the new one into secrets.sops.yaml, or rotate it back"
-		if what == "" {
+		vm, _ := vmOf(m.d, m.o, n)
+		// A node that never worked has no machine of ours at its address that somebody could have changed.
+		unknown := mach.OtherAuthority && vm.Owner == cluster.Ours && vm.Power == cluster.PowerRunning && m.o.Facts.Settled[n.Name] != ""
+		switch {
+		case unknown:
+			what, which = "Talos", fmt.Sprintf("what answers at %s, the address of its machine,", n.IP)
+			hint += fmt.Sprintf("; or another machine uses %s: find that one; nothing secret was sent to it", n.IP)
+		case what == "":
 			what, which = mach.StagedAuthorities.Other(ours), "a config that waits for the next boot of its machine"
 			hint = fmt.Sprintf("bring the new one into secrets.sops.yaml, or apply the config that it runs once more, which drops that: `talosctl -n %s get machineconfig` shows both", n.IP)
 		}
-		if what != "" && mach.Reach == cluster.Configured {
+		if what != "" && (mach.Reach == cluster.Configured || unknown) {
 			m.rotated = append(m.rotated, n.Name)
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.SecretsChanged, About: what, Hint: hint,
 				Message: fmt.Sprintf("%s has another certificate authority than secrets.sops.yaml (that of %s); until they are the same no node is taken out of service, removed or given a config", which, what)})

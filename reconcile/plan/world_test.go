@@ -1187,6 +1187,8 @@ func (w *world) editMachine(t *testing.T, name string, words []string) {
 			m.Reach = cluster.Maintenance
 		case "stranger":
 			m.Reach, m.Why = cluster.Unexpected, "its UUID is another"
+		case "signed-by-another":
+			m.Reach, m.OtherAuthority, m.Why = cluster.Unexpected, true, "its certificate is signed by another authority"
 		case "configured":
 			m.Reach, m.Stage, m.Talos, m.ConfigDigest = cluster.Configured, "booting", "v1.13.9", "config-"+name
 		case "stage":

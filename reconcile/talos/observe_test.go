@@ -181,7 +181,7 @@ func TestUnexpectedMachines(t *testing.T) {
 			}
 			b.rawApply(n, render(b, other, n, newest))
 			return undo
-		}, cluster.Unexpected, "it belongs to another Talos cluster"},
+		}, cluster.Unexpected, "it belongs to another Talos cluster: its certificate is signed by another authority"},
 		{"somebody else's TLS", func(b *bench) func() {
 			cert, err := b.world.PKI.Server("10.5.0.11")
 			if err != nil {
@@ -228,6 +228,9 @@ func TestUnexpectedMachines(t *testing.T) {
 				undo := tc.stage(b)
 				b.calls()
 				b.wantReach(n, tc.want, tc.why)
+				if m := b.see(n); m.OtherAuthority != (tc.name == "another cluster") {
+					t.Errorf("%+v", m)
+				}
 				time.Sleep(time.Minute)
 				b.wantReach(n, tc.want, tc.why)
 				before := b.reported.Load()

@@ -131,11 +131,14 @@ func (v *vetting) verify(cs tls.ConnectionState) error {
 		// Ours by its signature, and still not to be trusted.
 		return v.reject(cluster.ReachUnknown, "its certificate is signed by this cluster's authority, but not to be trusted", dropTimes(leaf, err))
 	case v.namesake(leaf):
-		return v.reject(cluster.Unexpected, "it belongs to another Talos cluster: its certificate is signed by another authority", nil)
+		return v.reject(cluster.Unexpected, "it belongs to another Talos cluster", errOtherSigner)
 	default:
 		return v.reject(cluster.Unexpected, "its certificate is neither this cluster's nor that of a Talos machine in maintenance mode", nil)
 	}
 }
+
+// errOtherSigner: it may be a machine of ours, whose authority somebody has rotated.
+var errOtherSigner = errors.New("its certificate is signed by another authority")
 
 // isForOthers reports whether a certificate is good, but for other addresses.
 func isForOthers(err error) bool {

@@ -123,7 +123,7 @@ func (w *watcher) visit(ctx context.Context) {
 // absentMachine returns a machine that could not be reached.
 func absentMachine(err error) cluster.Machine {
 	if u, ok := errors.AsType[*unreached](err); ok {
-		return cluster.Machine{Reach: u.reach, Why: u.Error()}
+		return cluster.Machine{Reach: u.reach, Why: u.Error(), OtherAuthority: errors.Is(u, errOtherSigner)}
 	}
 	return cluster.Machine{Why: formatError(err)}
 }

@@ -162,6 +162,11 @@ func (s *sim) askTalos(address string, do func(context.Context, *client.Client) 
 	}
 	opened, err := clientconfig.FromBytes(file)
 	must(err)
+	return s.askTalosAs(opened, address, do)
+}
+
+// askTalosAs does so with another talosconfig than the agent's.
+func (s *sim) askTalosAs(opened *clientconfig.Config, address string, do func(context.Context, *client.Client) error) error {
 	ctx, cancel := context.WithTimeout(s.T.Context(), 10*time.Second)
 	defer cancel()
 	c, err := client.New(ctx, client.WithConfig(opened), client.WithEndpoints(address),

@@ -289,7 +289,6 @@ func (b *boot) configureMachine(cfg config.Provider) {
 		b.f.world.Report(b.m.name(), "machine config is not usable: %v", err)
 		return
 	}
-	b.f.learnAuthority(cfg)
 	b.stage = runtime.MachineStageBooting
 	b.publishSequence("initialize", machineapi.SequenceEvent_STOP)
 	b.publishSequence("boot", machineapi.SequenceEvent_START)
@@ -320,6 +319,7 @@ func (f *Fleet) learnAuthority(cfg config.Provider) {
 // adoptSettings makes a machine config the active one.
 func (b *boot) adoptSettings(set *settings) {
 	b.set = set
+	b.f.learnAuthority(set.provider)
 	to := set.address
 	if !to.IsValid() {
 		to = b.m.platformAddress()
