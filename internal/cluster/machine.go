@@ -12,10 +12,10 @@ import (
 type Machine struct {
 	Reach Reach
 	Why   string
+	Hint  string // what to do about it, where that is known
 	// OtherAuthority: of one that is Unexpected, it is Talos with a config, and shows a certificate
 	// that another authority than the cluster's has signed.
 	OtherAuthority bool
-	Hint           string // what to do about it, where that is known
 	// Since is since when the agent has seen it reached as it is, and ready or not as it is.
 	Since time.Time
 	// ReadyAt is when a machine that is silent was last seen ready; zero: not since

@@ -303,6 +303,7 @@ func (v *view) compareConfigs(m *cluster.Machine) {
 	m.ConfigDigest, m.ConfigSince, m.Summary = v.active.digest, time.Time{}, v.active.summary
 	if v.active.of != nil {
 		m.ConfigSince = notedTime(v.active.of)
+		v.w.noteBooted(m.BootID, v.active)
 	}
 	m.Staged, m.StagedSince, m.StagedAuthorities = "", time.Time{}, cluster.Authorities{}
 	if v.saved.digest == "" || v.active.digest == "" || v.saved.digest == v.active.digest {

@@ -119,12 +119,17 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	}
 	defer l.close()
 	had, err := f.readConfigs(ctx, l)
+	if err == nil {
+		err = f.findBooted(ctx, l, n.Name, &had)
+	}
 	if err == nil && how == networkOnly {
 		cfg, err = f.withNetwork(had, cfg)
 	}
 	switch {
 	case err != nil:
 		return "", err
+	case cfg.Digest == "": // it has that by now
+		return had.running, nil
 	case had.holds(cfg.Digest, how == staged):
 		return cfg.Digest, nil
 	case how == kept && had.running != cfg.Digest:
@@ -133,17 +138,15 @@ func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 	return cfg.Digest, f.give(ctx, l, n, k, had, cfg, how)
 }
 
-// withNetwork is what a machine runs with what of another config is about the network.
+// withNetwork is what a machine runs with what of another config is about the network, the zero
+// Config when both have the same of that.
 func (f *Fleet) withNetwork(had configs, cfg cluster.Config) (cluster.Config, error) {
 	if f.takeNetwork == nil {
 		return cluster.Config{}, errors.New("what of a config is about the network cannot be separated")
 	}
 	text, err := f.takeNetwork(had.active, cfg.Bytes.Reveal())
-	if err != nil {
+	if err != nil || text == nil {
 		return cluster.Config{}, err
-	}
-	if text == nil { // it has that by now
-		text = had.active
 	}
 	digest, err := f.digest(text)
 	return cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest}, err
@@ -188,6 +191,44 @@ func (f *Fleet) give(ctx context.Context, l *link, n cluster.Node, k keys, had c
 		return nil
 	}
 	return f.awaitConfig(ctx, n, k, cfg.Digest, how == staged, sent)
+}
+
+// How long after a change of what runs it is taken to be on trial, by the clocks of the machine and
+// of this program, where the saved config is not shown: when it is not what the machine booted with, and
+// when that is not known. A trial takes a minute, unless whoever began it asked for more.
+const (
+	longTrial  = time.Hour
+	shortTrial = 5 * time.Minute
+)
+
+// findBooted finds the saved config of a machine that shows none in this boot: what it booted with.
+// It is "" where that is not known and another one runs that was given lately.
+func (f *Fleet) findBooted(ctx context.Context, l *link, node string, c *configs) error {
+	if c.unsaved == nil || c.unsaved.Version().Value() == 1 {
+		return nil
+	}
+	switch running, err := l.version(ctx); {
+	case err != nil:
+		return worded{err}
+	case parseMinor(running) < persistentSince:
+		return nil // it never shows one
+	}
+	boot, err := l.bootID(ctx)
+	if err != nil {
+		return worded{err}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	age := time.Since(c.unsaved.Updated()).Abs()
+	switch w := f.watchers[node]; {
+	case w != nil && boot != "" && w.bootedWith.boot == boot:
+		if age < longTrial {
+			c.saved = w.bootedWith.digest
+		}
+	case age < shortTrial:
+		c.saved = ""
+	}
+	return nil
 }
 
 // persistentSince is the minor of Talos 1 that began to show the saved config.

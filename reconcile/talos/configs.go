@@ -25,8 +25,10 @@ type configs struct {
 	active []byte
 	// running and saved are the digests of the config that runs and of the one on
 	// disk. Talos 1.13: after a boot from a saved config there is none on disk to be
-	// read until the next apply; it is the one that runs then.
+	// read until the next apply; it is the one that runs then, unless findBooted finds another.
 	running, saved string
+	// unsaved is of the one that runs where none on disk can be read, nil where one can.
+	unsaved *resource.Metadata
 	// waiting are the bytes of the saved config where it waits for the next boot: it was
 	// saved after the one that runs was given. One on trial is given after the saved one.
 	waiting []byte
@@ -58,7 +60,7 @@ func (f *Fleet) readConfigs(ctx context.Context, l *link) (configs, error) {
 	saved, err := l.readConfig(ctx, config.PersistentID)
 	switch {
 	case isMissing(err):
-		c.saved = c.running
+		c.saved, c.unsaved = c.running, active.of
 		return c, nil
 	case err != nil:
 		return configs{}, fmt.Errorf("read its saved config: %w", worded{err})

@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -180,6 +182,59 @@ func TestTrialIsBroken(t *testing.T) {
 		}
 		b.wantNoViolations()
 	})
+}
+
+// TestTrialAfterABoot: a machine that has booted shows no saved config. One that somebody has on
+// trial there is seen to be that all the same, by an agent that saw what it booted with as by one
+// that did not, and ends by itself; what was taken back is no trial.
+func TestTrialAfterABoot(t *testing.T) {
+	for name, saw := range map[string]bool{"seen": true, "not seen": false} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
+				b.bringUp(cp(1))
+				if err := b.fleet.Reboot(within(time.Hour), b.desired, cp(1), b.see(cp(1)).BootID, nil); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Hour)
+				had, ours := b.see(cp(1)).ConfigDigest, b.desired.Configs["cp-1"]
+				theirs := render(t, b.secrets, cp(1), newest, "machine: {nodeLabels: {rack: b2}}")
+				if _, err := b.raw(cp(1)).machine.ApplyConfiguration(within(time.Minute), &machineapi.ApplyConfigurationRequest{
+					Data: theirs.Bytes.Reveal(), Mode: machineapi.ApplyConfigurationRequest_TRY,
+				}); err != nil {
+					t.Fatal(err)
+				}
+				if !saw {
+					b.fleet.Close()
+					b.fleet = b.newFleet()
+				}
+				b.until("it runs theirs", func(o cluster.Observed) bool { return o.Machines["cp-1"].ConfigDigest == theirs.Digest })
+				locks := render(t, b.secrets, cp(1), newest, blocksAll)
+				for _, cfg := range []cluster.Config{locks, b.config(cp(1), withDebug)} {
+					if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), cfg, false); !errors.Is(err, cluster.ErrOnTrial) {
+						t.Errorf("on trial: %v", err)
+					}
+				}
+				time.Sleep(10 * time.Minute)
+				if m := b.see(cp(1)); m.ConfigDigest != had {
+					t.Errorf("it did not end: %+v", m)
+				}
+				if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), locks, false); !errors.Is(err, cluster.ErrUnreachable) {
+					t.Errorf("after its end: %v", err)
+				}
+				if m := b.see(cp(1)); m.ConfigDigest != had {
+					t.Errorf("it did not go back: %+v", m)
+				}
+				if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), render(t, b.secrets, cp(1), newest, withDebug), false); err != nil && saw {
+					t.Errorf("what takes no trial: %v", err)
+				}
+				time.Sleep(10 * time.Minute)
+				if err := b.fleet.Change(within(time.Hour), b.desired, cp(1), ours, false); err != nil {
+					t.Errorf("back: %v", err)
+				}
+				b.wantNoViolations()
+			})
+		})
+	}
 }
 
 // TestTrialWithoutAnAnswer: whether the machine took a config on trial is what it shows.

@@ -24,9 +24,10 @@ type watcher struct {
 
 	// Guarded by the fleet's lock. What machine refers to is never changed.
 	machine     cluster.Machine
-	readyAt     time.Time     // when machine was last found to have been ready
-	boot        string        // the last one that was seen, by its id
-	bootedAt    time.Time     // when that was seen first
+	readyAt     time.Time // when machine was last found to have been ready
+	boot        string    // the last one that was seen, by its id
+	bootedAt    time.Time // when that was seen first
+	bootedWith  bootConfig
 	moved       chan struct{} // closed when machine changes
 	first       chan struct{} // closed when machine was first published
 	published   bool
@@ -199,4 +200,17 @@ func (w *watcher) hold(l *link) {
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
 	w.link = l
+}
+
+// bootConfig is the config that a machine booted with.
+type bootConfig struct{ boot, digest string }
+
+// noteBooted keeps it: what runs in its first version.
+func (w *watcher) noteBooted(boot string, active savedConfig) {
+	if boot == "" || active.digest == "" || active.of.Version().Value() != 1 {
+		return
+	}
+	w.f.mu.Lock()
+	defer w.f.mu.Unlock()
+	w.bootedWith = bootConfig{boot, active.digest}
 }
