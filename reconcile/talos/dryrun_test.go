@@ -116,6 +116,27 @@ func TestUnansweredChange(t *testing.T) {
 	}
 }
 
+// TestNetworkThatIsNotTakenByItself: what of a config is about the network is on trial only where the
+// machine takes it by itself, and without a reboot.
+func TestNetworkThatIsNotTakenByItself(t *testing.T) {
+	for name, part := range map[string]func(want []byte) []byte{
+		"reboots": func(want []byte) []byte { return want },
+		"refused": func([]byte) []byte { return []byte("version: v1alpha1\nmachine: {nosuch: 1}\n") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
+				b.bringUp(cp(1))
+				b.fleet.takeNetwork = func(_, want []byte) ([]byte, error) { return part(want), nil }
+				b.config(cp(1), withEnv, blocksAll)
+				c := b.see(cp(1)).Change
+				if c == nil || c.Network != "" || c.Reboots == (name == "refused") || strings.Contains(c.Refused, "which is on trial before that, is not taken by itself: ") != (name == "refused") {
+					t.Errorf("%+v", c)
+				}
+			})
+		})
+	}
+}
+
 // TestChangeIsAskedAsItBoots: a machine that boots for longer than boots take is asked, once;
 // one that has no config is not.
 func TestChangeIsAskedAsItBoots(t *testing.T) {
