@@ -17,6 +17,7 @@ type Hardware struct {
 	MAC          string
 	Bridge       string
 	VLAN         int
+	LinkDown     bool   `json:",omitempty"` // the network card is disconnected
 	Boot         string // what it boots from first: BootSystemDisk, or the name of another device
 	System       DiskSeen
 	Data         map[string]DiskSeen // by serial
@@ -51,6 +52,7 @@ const (
 	FieldMAC     VMField = "mac"
 	FieldBridge  VMField = "bridge"
 	FieldVLAN    VMField = "vlan"
+	FieldLink    VMField = "link down"
 	FieldBoot    VMField = "boot order"
 	FieldAddress VMField = "address"
 	FieldAgent   VMField = "guest agent"

@@ -103,6 +103,41 @@ func TestNextStart(t *testing.T) {
 	}
 }
 
+// TestLostCard: a network card that somebody removed is put back as the VM runs, whether its removal
+// is pending or not, and so is the MAC that it had; that of a card that is there is not exchanged.
+func TestLostCard(t *testing.T) {
+	s, n := newNode()
+	s.Network.VLAN, n.MAC, n.Bridge = 7, "BC:24:11:00:00:11", "vmbr1"
+	card := WantHardware(s, n)
+	lost, down, moved, other := card, card, card, card
+	lost.Model, lost.MAC, lost.Bridge, lost.VLAN = "", "", "", 0
+	down.LinkDown, moved.VLAN, other.MAC = true, 8, "BC:24:11:00:00:99"
+	const pending = "network card none (pending its next start), mac none (pending its next start), bridge none (pending its next start), vlan 0 (pending its next start)"
+	for _, c := range []struct {
+		what      string
+		next, now cluster.Hardware
+		power     cluster.Power
+		want      string
+		how       How
+		moves     bool
+	}{
+		{"its removal is pending", lost, card, cluster.PowerRunning, pending, InPlace, false},
+		{"removed as it ran", lost, lost, cluster.PowerRunning, "network card none, mac none, bridge none, vlan 0", InPlace, false},
+		{"removed as it was off", lost, lost, cluster.Stopped, "network card none, mac none, bridge none, vlan 0", InPlace, false},
+		{"disconnected", down, down, cluster.PowerRunning, "link down true", InPlace, false},
+		{"in another vlan", moved, moved, cluster.PowerRunning, "vlan 8", InPlace, true},
+		{"a vlan is pending", moved, card, cluster.PowerRunning, "vlan 8 (pending its next start)", InPlace, false},
+		{"another mac", other, other, cluster.PowerRunning, "mac BC:24:11:00:00:99", Reboot, false},
+	} {
+		vm := cluster.VM{Tags: n.VMTags(), Power: c.power, Hardware: cluster.Saw(c.next), Active: &c.now}
+		o := cluster.Observed{Facts: cluster.Facts{Cards: map[string]string{n.Name: CardOf(card)}}}
+		got := OfNodeVM(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, o, n, vm)
+		if DescribeHave(got) != c.want || slices.ContainsFunc(got, func(dr Drift) bool { return dr.How != c.how }) || MovesNetwork(got) != c.moves {
+			t.Errorf("%s: %+v, moves %v", c.what, got, MovesNetwork(got))
+		}
+	}
+}
+
 // TestUnreadIsNoDrift: of a config that cannot be read nothing is different, or missing.
 func TestUnreadIsNoDrift(t *testing.T) {
 	s, n := newNode()

@@ -184,6 +184,7 @@ var hardwareFields = []hardwareField{
 	compareField(cluster.FieldMAC, func(h *cluster.Hardware) *string { return &h.MAC }, Refuse),
 	compareField(cluster.FieldBridge, func(h *cluster.Hardware) *string { return &h.Bridge }, InPlace),
 	compareField(cluster.FieldVLAN, func(h *cluster.Hardware) *int { return &h.VLAN }, InPlace),
+	compareField(cluster.FieldLink, func(h *cluster.Hardware) *bool { return &h.LinkDown }, InPlace),
 	compareField(cluster.FieldBoot, func(h *cluster.Hardware) *string { return &h.Boot }, NextStart),
 	compareField(cluster.FieldAddress, func(h *cluster.Hardware) *string { return &h.Address }, Refuse),
 	compareField(cluster.FieldAgent, func(h *cluster.Hardware) *bool { return &h.Agent }, Reboot),
@@ -255,9 +256,11 @@ func compareHardware(want, next, active cluster.Hardware) []Drift {
 		case w == later && (w == now || f.how == NextStart):
 			continue
 		case w == now:
-			dr.Have, dr.How = fmt.Sprint(later)+pendingStart, InPlace
+			dr.Have, dr.How = cmp.Or(fmt.Sprint(later), "none")+pendingStart, InPlace
 		case w == later:
 			dr.How = Reboot
+		case f.name == cluster.FieldModel && active.Model == "": // a card can be added as it runs, not exchanged
+			dr.How = InPlace
 		}
 		out = append(out, dr)
 	}

@@ -20,7 +20,7 @@ func newNode() (cluster.Spec, cluster.Node) {
 func TestDriftsAreComparedOnce(t *testing.T) {
 	s, n := newNode()
 	want := WantHardware(s, n)
-	have := cluster.Hardware{CPUType: "host", Cores: 1, MemoryMiB: 1, Balloon: true, Machine: "pc", BIOS: "seabios", SCSIHardware: "lsi", Model: "e1000", MAC: "x", Bridge: "vmbr9", VLAN: 9, Boot: "net0",
+	have := cluster.Hardware{CPUType: "host", Cores: 1, MemoryMiB: 1, Balloon: true, Machine: "pc", BIOS: "seabios", SCSIHardware: "lsi", Model: "e1000", MAC: "x", Bridge: "vmbr9", VLAN: 9, LinkDown: true, Boot: "net0",
 		System: cluster.DiskSeen{Datastore: "other", Bytes: 1 << 30}, Data: map[string]cluster.DiskSeen{"talos-x": {Bytes: 1 << 30}}, Address: "x", Agent: true}
 	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Present, Owner: cluster.Ours, Tags: n.VMTags(), Hardware: cluster.Saw(WantHardware(s, n))}
 	vm.Hardware = cluster.Saw(have)

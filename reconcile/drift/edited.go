@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -87,6 +88,18 @@ func ofGivenConfig(d cluster.Desired, o cluster.Observed, n cluster.Node, mach c
 // Talos 1.13.9: a guest that runs does not release its network card.)
 var returned = map[string]How{string(cluster.FieldMAC): Reboot, string(cluster.FieldAddress): NextStart}
 
+// IsNetwork reports whether it is the network of a VM that differs.
+func (d Drift) IsNetwork() bool {
+	return d.Field == string(cluster.FieldBridge) || d.Field == string(cluster.FieldVLAN)
+}
+
+// MovesNetwork reports whether to correct some drifts of a VM that runs moves it to another network. One
+// without a card is on none, and what is pending for its next start is taken back.
+func MovesNetwork(drifts []Drift) bool {
+	lost := slices.ContainsFunc(drifts, func(dr Drift) bool { return dr.Field == string(cluster.FieldModel) && dr.Have == "" })
+	return !lost && slices.ContainsFunc(drifts, func(dr Drift) bool { return dr.IsNetwork() && !strings.HasSuffix(dr.Have, pendingStart) })
+}
+
 // CardOf is what a machine has for its life of its network: MAC and address.
 func CardOf(hw cluster.Hardware) string { return hw.MAC + " " + hw.Address }
 
@@ -102,7 +115,7 @@ func OfNodeVM(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.
 		how, ok := returned[dr.Field]
 		switch {
 		case !ok || dr.How != Refuse:
-		case vm.Power == cluster.Stopped:
+		case vm.Power == cluster.Stopped, dr.Field == string(cluster.FieldMAC) && dr.Have == "":
 			out[i].How = InPlace
 		default:
 			out[i].How = how

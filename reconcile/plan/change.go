@@ -110,13 +110,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 // movesNetwork reports whether a change takes a machine to another network, where it may run.
 // One in maintenance mode has no config, and serves nothing.
 func (m *planner) movesNetwork(n cluster.Node, vm cluster.VM, drifts []drift.Drift) bool {
-	return vm.Power != cluster.Stopped && m.o.Machines[n.Name].Reach != cluster.Maintenance && m.mayBeFounded() &&
-		slices.ContainsFunc(drifts, isNetwork)
-}
-
-// isNetwork reports whether it is the network of a VM that differs.
-func isNetwork(dr drift.Drift) bool {
-	return dr.Field == string(cluster.FieldBridge) || dr.Field == string(cluster.FieldVLAN)
+	return vm.Power != cluster.Stopped && m.o.Machines[n.Name].Reach != cluster.Maintenance && m.mayBeFounded() && drift.MovesNetwork(drifts)
 }
 
 // blockLocked reports a node that differs and may not be touched.

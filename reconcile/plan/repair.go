@@ -113,7 +113,7 @@ func (m *planner) isIsolated(n cluster.Node) bool {
 // isMovedByOthers reports whether somebody else has brought a VM to another network.
 func (m *planner) isMovedByOthers(n cluster.Node) bool {
 	return slices.ContainsFunc(drift.OfNodeVM(m.d, m.o, n, m.o.VMs[n.Name]), func(dr drift.Drift) bool {
-		return isNetwork(dr) && drift.OriginOf(m.d, m.o, n, dr.Field).Edited
+		return dr.IsNetwork() && drift.OriginOf(m.d, m.o, n, dr.Field).Edited
 	})
 }
 

@@ -83,7 +83,7 @@ func changeParams(have pveconf.Options, wanted params, fields []cluster.VMField)
 			set("machine", func(p pveconf.Properties) { p.Put("type", wanted["machine"]) })
 		case cluster.FieldSCSI:
 			out["scsihw"] = wanted["scsihw"]
-		case cluster.FieldModel, cluster.FieldMAC, cluster.FieldBridge, cluster.FieldVLAN:
+		case cluster.FieldModel, cluster.FieldMAC, cluster.FieldBridge, cluster.FieldVLAN, cluster.FieldLink:
 			set("net0", func(p pveconf.Properties) { takeCard(p, pveconf.ParseProperties(wanted["net0"]), f) })
 		case cluster.FieldAddress:
 			out["ipconfig0"] = wanted["ipconfig0"]
@@ -104,28 +104,26 @@ func changeParams(have pveconf.Options, wanted params, fields []cluster.VMField)
 	return out
 }
 
-// takeCard takes one field of a network card from another.
+// cardKeys are the fields of a network card that have a key of their own.
+var cardKeys = map[cluster.VMField]string{cluster.FieldBridge: "bridge", cluster.FieldVLAN: "tag", cluster.FieldLink: "link_down"}
+
+// takeCard takes one field of a network card from another: all of it where there is none.
 func takeCard(into, from pveconf.Properties, f cluster.VMField) {
-	take := func(key string) {
-		if v, ok := from[key]; ok {
-			into[key] = v
-		} else {
-			delete(into, key)
+	was, model, mac := into.Model(), from.Model(), into.MAC()
+	switch key, own := cardKeys[f]; {
+	case was == "":
+		maps.Copy(into, from)
+		return
+	case own:
+		if delete(into, key); from[key] != "" {
+			into[key] = from[key]
 		}
+		return
+	case f == cluster.FieldMAC: // the model is a key, whose value is the MAC
+		model, mac = was, from.MAC()
 	}
-	switch f {
-	case cluster.FieldBridge:
-		take("bridge")
-	case cluster.FieldVLAN:
-		take("tag")
-	default: // the model is a key, whose value is the MAC
-		was, model, mac := into.Model(), from.Model(), into.MAC()
-		if f == cluster.FieldMAC {
-			model, mac = was, from.MAC()
-		}
-		maps.DeleteFunc(into, func(key, _ string) bool { return key == was || key == "model" || key == "macaddr" })
-		into[model] = mac
-	}
+	maps.DeleteFunc(into, func(key, _ string) bool { return key == was || key == "model" || key == "macaddr" })
+	into[model] = mac
 }
 
 // markDescription puts the agent's mark on the first line of a description. What people

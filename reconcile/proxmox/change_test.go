@@ -27,7 +27,7 @@ func (s *stand) hardware(c *Client, d cluster.Desired, n cluster.Node) (differs 
 
 // allFields are those that are changed on a VM that is there.
 var allFields = []cluster.VMField{cluster.FieldCPUType, cluster.FieldCores, cluster.FieldMemory, cluster.FieldBalloon, cluster.FieldMachine, cluster.FieldSCSI, cluster.FieldModel, cluster.FieldMAC, cluster.FieldAddress,
-	cluster.FieldBridge, cluster.FieldVLAN, cluster.FieldBoot, cluster.FieldAgent, cluster.FieldOnBoot, cluster.FieldTags, cluster.FieldMark}
+	cluster.FieldBridge, cluster.FieldVLAN, cluster.FieldLink, cluster.FieldBoot, cluster.FieldAgent, cluster.FieldOnBoot, cluster.FieldTags, cluster.FieldMark}
 
 // TestChangeRunning: a VM that runs has at once what it can have at once, and the rest
 // from its next start on. What people set beside that stays.
@@ -118,6 +118,57 @@ func TestChangeStopped(t *testing.T) {
 				s.checkRules()
 			})
 		})
+	}
+}
+
+// TestChangeLostCard: a network card that somebody removed is put back whole, of a VM that runs
+// with its removal pending, of one that runs without it, and of one that is stopped; one that
+// somebody disconnected is connected again.
+func TestChangeLostCard(t *testing.T) {
+	card := []cluster.VMField{cluster.FieldModel, cluster.FieldMAC, cluster.FieldBridge}
+	for _, flavour := range flavours {
+		for _, c := range []struct {
+			what   string
+			fields []cluster.VMField
+			lose   func(*stand, *Client, cluster.Node)
+		}{
+			{"its removal is pending", card, func(s *stand, _ *Client, n cluster.Node) {
+				admin := s.wide()
+				defer admin.Close()
+				if err := admin.put(context.Background(), vmPath(testHost, n.VMID, "config"), params{"delete": "net0"}, nil); err == nil || !strings.Contains(err.Error(), "hot-unplugging") {
+					s.t.Errorf("a guest that runs released its card: %v", err)
+				}
+			}},
+			{"removed as it runs", card, func(s *stand, _ *Client, n cluster.Node) { s.must(s.host.Edit(n.VMID, "net0", "")) }},
+			{"removed, and only some of it is to be changed", card[2:], func(s *stand, _ *Client, n cluster.Node) { s.must(s.host.Edit(n.VMID, "net0", "")) }},
+			{"removed as it is off", card, func(s *stand, _ *Client, n cluster.Node) {
+				s.must(s.host.Stop(n.VMID))
+				s.must(s.host.Edit(n.VMID, "net0", ""))
+			}},
+			{"disconnected", []cluster.VMField{cluster.FieldLink}, func(s *stand, _ *Client, n cluster.Node) {
+				s.must(s.host.Edit(n.VMID, "net0", "virtio="+n.MAC+",bridge="+n.Bridge+",firewall=0,link_down=1"))
+			}},
+		} {
+			t.Run(flavour+" "+c.what, func(t *testing.T) {
+				onStand(t, flavour, func(t *testing.T, s *stand) {
+					d, ctx := desired(1), context.Background()
+					client := s.made(d)
+					defer client.Close()
+					n := d.Spec.Nodes[0]
+					before := s.config(n)["net0"]
+					c.lose(s, client, n)
+					client.forget(n.VMID) // it is audited in its turn
+					if differs, _ := s.hardware(client, d, n); differs == "" {
+						t.Fatal("it is not seen")
+					}
+					s.must(client.Change(ctx, d, n, testHost, c.fields, nil))
+					if differs, waits := s.hardware(client, d, n); differs != "" || waits || s.config(n)["net0"] != before {
+						t.Errorf("%s, waits %v, %s", differs, waits, s.config(n)["net0"])
+					}
+					s.checkRules()
+				})
+			})
+		}
 	}
 }
 

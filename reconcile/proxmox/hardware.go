@@ -37,6 +37,7 @@ func hardwareOf(o pveconf.Options) cluster.Hardware {
 		MAC:          net.MAC(),
 		Bridge:       net["bridge"],
 		VLAN:         int(pveconf.Scalar(net["tag"]).Number()),
+		LinkDown:     pveconf.Scalar(net["link_down"]).On(),
 		Boot:         readBoot(o),
 		Data:         map[string]cluster.DiskSeen{},
 		Address:      pveconf.ParseProperties(o.Get("ipconfig0", "")).Address(),

@@ -125,6 +125,66 @@ func TestStoppedIsNotReady(t *testing.T) {
 	})
 }
 
+// TestLostNetworkCard: the network card of a VM that somebody removed, while it ran or while it was off,
+// is put back as it was, and one that somebody disconnected is connected again; a VM that is off is
+// started with it.
+func TestLostNetworkCard(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		const name = "dev-wk-1"
+		id := s.vmidOf(name)
+		card := func() string {
+			vm, ok := s.Lab.PVE.VM(id)
+			if !ok || len(vm.Pending) > 0 {
+				return ""
+			}
+			return vm.Config["net0"]
+		}
+		before := card()
+		for _, c := range []struct{ what, does string }{
+			{"removed as it runs", "network card from none (pending its next start) to virtio"},
+			{"removed as it is off", "network card from none to virtio"},
+			{"disconnected", "link down from true to false"},
+		} {
+			must(s.Cluster().Suspend())
+			switch c.what {
+			case "removed as it runs":
+				if got := s.askAsRoot(http.MethodPut, fmt.Sprintf("/nodes/pve1/qemu/%d/config", id), "delete=net0"); !strings.Contains(got, "hot-unplugging") {
+					t.Errorf("%s: %s", c.what, got)
+				}
+			case "removed as it is off":
+				must(s.Lab.PVE.Stop(id))
+				must(s.Lab.PVE.Edit(id, "net0", ""))
+			case "disconnected":
+				must(s.Lab.PVE.Edit(id, "net0", before+",link_down=1"))
+				must(s.Lab.Talos.Partition(id, true))
+			}
+			must(s.Cluster().Resume())
+			does := ""
+			s.Until(10*time.Minute, c.what+": put back", func(st cluster.Status) bool {
+				for _, p := range st.Passes {
+					does += strings.Join(p.Started, "\n") + "\n"
+				}
+				return card() == before
+			})
+			if c.what == "disconnected" {
+				must(s.Lab.Talos.Partition(id, false))
+			}
+			s.UntilReady(20 * time.Minute)
+			if !strings.Contains(does, "change vm 541 (dev-wk-1): "+c.does) {
+				t.Errorf("%s: %s", c.what, does)
+			}
+		}
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
 // TestMemberThatSomebodyRemoved: a control plane whose member somebody has removed from etcd while it
 // runs never joins again with its data. That is reported as such, all the time, with the way out;
 // nothing is done about it unasked, and another token ends it.

@@ -4,6 +4,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"net/netip"
@@ -290,19 +291,27 @@ func TestEditsByHandAreUndone(t *testing.T) {
 // putAsRoot sends a PUT to Proxmox VE with a token of root's.
 func (s *sim) putAsRoot(path, form string) {
 	s.T.Helper()
+	if answer := s.askAsRoot(http.MethodPut, path, form); !strings.HasPrefix(answer, "200 ") {
+		s.T.Errorf("PUT %s: %s", path, answer)
+	}
+}
+
+// askAsRoot sends a form to Proxmox VE with a token of root's, and returns the status and the body
+// of the answer.
+func (s *sim) askAsRoot(method, path, form string) string {
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(s.Lab.CA())
 	client := &http.Client{Transport: &http.Transport{DialContext: s.Lab.World.Net.DialContext, TLSClientConfig: &tls.Config{RootCAs: pool}}}
 	defer client.CloseIdleConnections()
-	r, err := http.NewRequest(http.MethodPut, s.Lab.PVE.URL()+"/api2/json"+path, strings.NewReader(form))
+	r, err := http.NewRequest(method, s.Lab.PVE.URL()+"/api2/json"+path, strings.NewReader(form))
 	must(err)
 	r.Header.Set("Authorization", "PVEAPIToken="+s.Lab.PVE.AdminToken())
 	resp, err := client.Do(r)
 	must(err)
-	must(resp.Body.Close())
-	if resp.StatusCode != http.StatusOK {
-		s.T.Errorf("PUT %s: %s", path, resp.Status)
-	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	must(err)
+	return resp.Status + " " + string(body)
 }
 
 // timesOff is how often the VM of a node was switched off.

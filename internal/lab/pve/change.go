@@ -239,10 +239,8 @@ func (s *Server) commitChange(h *host, id int, ch change, drives map[string]stri
 	}
 	problems := map[string]string{}
 	for _, k := range ch.remove {
-		if v.isBootedFrom(k) {
-			v.keepUntilStop(k)
+		if v.isBootedFrom(k) || v.running && isNet(k) && v.conf.base[k] != "" { // Talos does not release it
 			problems[k] = s.unplugText(k)
-			continue
 		}
 		s.removeOption(v, k, ch.force)
 	}
@@ -299,13 +297,6 @@ func (v *vm) isBootedFrom(key string) bool {
 	return v.running && isDrive(key) && slices.Contains(order, key) && !parseDrive(v.conf.base[key]).isCDROM()
 }
 
-// keepUntilStop leaves the deletion of a drive to the next stop. The request fails, and
-// the drive is detached all the same then.
-func (v *vm) keepUntilStop(key string) {
-	v.conf.dropped[key] = true
-	v.conf.pending["boot"] = bootWithout(cmp.Or(v.conf.pending["boot"], v.conf.base["boot"]), key)
-}
-
 // applyPending applies what a running VM could not take.
 func (v *vm) applyPending() {
 	detached := map[string]string{}
@@ -326,6 +317,11 @@ func (s *Server) removeOption(v *vm, key string, force bool) {
 	delete(v.conf.pending, key)
 	text, there := v.conf.base[key]
 	if !there {
+		return
+	}
+	if v.isBootedFrom(key) { // the request fails, and it is detached at the next stop all the same
+		v.conf.dropped[key] = true
+		v.conf.pending["boot"] = bootWithout(cmp.Or(v.conf.pending["boot"], v.conf.base["boot"]), key)
 		return
 	}
 	if v.running && !hotOptions[key] && !isCloudInitOption(key) && !isDrive(key) && !isUnused(key) {
