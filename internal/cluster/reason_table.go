@@ -125,7 +125,7 @@ var nodeReasons = []ReasonInfo{
 	{WaitingToRegister, Everyone, "A node has not registered with Kubernetes.", "`talosctl -n IP service kubelet`."},
 	{NodeNotReady, Everyone, "Kubernetes reports the node as NotReady.", "`kubectl describe node NODE`; the message names the pods of kube-system that fail on it."},
 	{NodePressure, Everyone, "Kubernetes reports that a node is short of disk, memory or processes, or has no network.", "`kubectl describe node NODE`; give the VM more of what it lacks."},
-	{PoolDrift, Everyone, "The VM of a node is in another pool than in the inventory, so that the agent may not touch it.", "Undo the change, or move the VM into the pool; the hint shows how."},
+	{PoolDrift, Everyone, "The VM of a node is in another pool than in the inventory, so that the agent may not touch it; where it does not see that VM either, its own machine answers.", "Undo the change, or move the VM into the pool; the hint shows how."},
 	{HardwareDrift, Everyone, "A VM has other hardware than in the inventory, and the agent does not correct it.", "The hint shows how to bring the two together."},
 	{HealingOff, Everyone, "A node is not as the inventory has it because somebody has changed or stopped it, an addon was uninstalled, or an object of it deleted or edited, or its namespace differs, and `heal: observe` has that reported only.", "Correct it by hand, or set `heal: heal` in cluster.yaml, or in the host's policy where that has it."},
 	{ChangeUnapproved, Everyone, "The inventory has changed what a node has, and `apply: approve` has that wait for an administrator.", "`talos-agent plan CLUSTER` and `talos-agent approve CLUSTER DIGEST`, or undo the change."},

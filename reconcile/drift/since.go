@@ -85,6 +85,14 @@ func plausible(t, now time.Time) time.Time {
 	return t
 }
 
+// IsTakenOut reports whether the VM of a node is in another pool, or in none, where the agent does not see
+// it: what has its VMID is not shown, and the machine of the node, which was as the inventory had it, still
+// answers and proves to be its own.
+func IsTakenOut(o cluster.Observed, n cluster.Node) bool {
+	vm := o.VMs[n.Name]
+	return vm.Presence == cluster.Present && vm.Owner == cluster.Foreign && !vm.Moved && !vm.Disproven && o.Facts.Settled[n.Name] != "" && o.Machines[n.Name].Reach == cluster.Configured
+}
+
 // OfPlace compares what has the VMID of a node with the VM that should: none where that is not
 // known, and where it is the node's own.
 func OfPlace(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.FieldDifference {
@@ -95,8 +103,12 @@ func OfPlace(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.Fi
 		f.Has = "none"
 	case vm.Presence == cluster.PresenceUnknown, vm.Owner == cluster.OwnerUnknown:
 		return nil
-	case vm.Moved:
-		f = cluster.FieldDifference{Field: FieldPool, Has: cmp.Or(vm.Pool, "none"), Wants: cmp.Or(n.Pool, "none"), How: string(Refuse)}
+	case vm.Moved, IsTakenOut(o, n):
+		has := "another, or none"
+		if vm.Moved {
+			has = cmp.Or(vm.Pool, "none")
+		}
+		f = cluster.FieldDifference{Field: FieldPool, Has: has, Wants: cmp.Or(n.Pool, "none"), How: string(Refuse)}
 	case vm.Owner == cluster.Foreign:
 		f.Has = "one that is not the agent's: " + vm.Why
 	case vm.Deleting:
@@ -104,7 +116,7 @@ func OfPlace(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.Fi
 	default:
 		return nil
 	}
-	if vm.Moved && !OriginOf(d, o, n, FieldPool).Edited { // the inventory may have another pool
+	if f.Field == FieldPool && !OriginOf(d, o, n, FieldPool).Edited { // the inventory may have another pool
 		return []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartVM, f)}
 	}
 	return []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartVM, setBy(o, n.Name, f))}

@@ -233,7 +233,7 @@ func (m *planner) lostFounder(n cluster.Node) bool {
 }
 
 func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machine) {
-	if vm.Moved {
+	if vm.Moved || drift.IsTakenOut(m.o, n) {
 		m.blockMoved(n, vm)
 		return
 	}
@@ -254,10 +254,12 @@ func (m *planner) blockForeign(n cluster.Node, vm cluster.VM, mach cluster.Machi
 }
 
 // blockMoved reports the VM of a node that is in another pool: the pool of the inventory
-// or that of the VM was changed. What the agent may do ends at its pool.
+// or that of the VM was changed. What the agent may do ends at its pool, and so may what it sees.
 func (m *planner) blockMoved(n cluster.Node, vm cluster.VM) {
 	where, hint := "in no pool", fmt.Sprintf("put it into the pool: `pvesh set /pools/%s --vms %d` as root on %s", n.Pool, vm.VMID, vm.Carrier(n))
-	if vm.Pool != "" {
+	if !vm.Moved {
+		where, hint = "in another pool or in none, where the agent does not see it (its own machine answers)", fmt.Sprintf("put it back: `pvesh set /pools/%s --vms %d --allow-move 1` as root on %s", n.Pool, vm.VMID, vm.Carrier(n))
+	} else if vm.Pool != "" {
 		where = "in pool " + vm.Pool
 		hint = fmt.Sprintf("undo the change of the pool, or move it: `pvesh set /pools/%s --vms %d --allow-move 1` as root on %s", n.Pool, vm.VMID, vm.Carrier(n))
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -121,6 +122,58 @@ func TestStoppedIsNotReady(t *testing.T) {
 			}
 			return true
 		})
+		s.Halt()
+	})
+}
+
+// TestTakenOutOfThePool: the VM of a node that somebody took out of the pool, or moved to another one, where
+// the token of the agent does not see it, is reported as that, and nothing is done to it; the
+// command of the hint brings it back.
+func TestTakenOutOfThePool(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		id := s.vmidOf("dev-wk-1")
+		before, _ := s.Lab.PVE.VM(id)
+		if got := s.askAsRoot(http.MethodPost, "/pools", "poolid=other"); !strings.HasPrefix(got, "200 ") {
+			t.Fatal(got)
+		}
+		for what, move := range map[string]func(){
+			"taken out": func() { s.takeOut(id) },
+			"moved":     func() { s.putAsRoot("/pools/other", fmt.Sprintf("vms=%d&allow-move=1", id)) },
+		} {
+			time.Sleep(10 * time.Minute) // whatever came before is over
+			move()
+			var b cluster.Block
+			s.Until(5*time.Minute, what+": reported", func(st cluster.Status) bool {
+				i := slices.IndexFunc(st.Blocked, func(b cluster.Block) bool { return b.Subject == "dev-wk-1" })
+				if i >= 0 {
+					b = st.Blocked[i]
+				}
+				return i >= 0
+			})
+			if b.Reason != cluster.PoolDrift || !strings.Contains(b.Message, "(its own machine answers), and the inventory has talos") || !strings.Contains(b.Message, "changed after") {
+				t.Errorf("%s: %+v", what, b)
+			}
+			if len(b.Drift) != 1 || b.Drift[0].Field != "pool" || b.Drift[0].Wants != "talos" || b.Drift[0].By == "" || b.Drift[0].Since.IsZero() {
+				t.Errorf("%s: %+v", what, b.Drift)
+			}
+			time.Sleep(30 * time.Minute)
+			if after, _ := s.Lab.PVE.VM(id); after.Digest != before.Digest || !isRunning(s, id) {
+				t.Errorf("%s: the VM was changed: %v", what, after.Config)
+			}
+			m := regexp.MustCompile("`pvesh set (\\S+) --vms (\\d+) --allow-move 1` as root on pve1").FindStringSubmatch(b.Hint)
+			if m == nil {
+				t.Fatal(b.Hint)
+			}
+			s.putAsRoot(m[1], "vms="+m[2]+"&allow-move=1")
+			s.UntilReady(10 * time.Minute)
+		}
+		s.CheckRules(sz)
 		s.Halt()
 	})
 }
