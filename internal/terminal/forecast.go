@@ -44,6 +44,7 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 	}
 	for _, w := range ends {
 		p.Printf("  %swaits for %s: %s\n", then, w.Subject, w.Message)
+		p.printDrift(w.Message, w.Drift)
 		p.printHint("    ", w.Hint)
 	}
 	p.printBlocks(f.Blocked)

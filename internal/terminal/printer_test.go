@@ -58,6 +58,51 @@ func TestColumns(t *testing.T) {
 	}
 }
 
+// TestDriftIsPrinted: a wait and a block show what differs behind them: which field, from what to what,
+// since when, and who made it so, where their message does not have it.
+func TestDriftIsPrinted(t *testing.T) {
+	at := time.Date(2026, 11, 22, 10, 31, 0, 0, time.UTC)
+	cores := cluster.FieldDifference{Field: "cores", Has: "8", Wants: "4", How: "reboot", By: "PUT config by root@pam", Since: at}
+	digest := func(c string) string { return strings.Repeat(c, 64) }
+	config := cluster.FieldDifference{Field: "machine config", Has: digest("a"), Wants: digest("b"), How: "reboot", Since: at}
+	edited := config
+	edited.By = "edited on the node"
+	for _, c := range []struct {
+		message string
+		drift   cluster.FieldDifference
+		want    string
+	}{
+		{"vm 541 is locked by Proxmox VE (backup)", cores, "cores: 8 -> 4 (reboot), PUT config by root@pam, since 2026-11-22 10:31 UTC"},
+		{"waits for its turn to change cores from 8 to 4", cores, "cores: 8 -> 4 (reboot), PUT config by root@pam, since 2026-11-22 10:31 UTC"},
+		{"waits for its turn to change cores from 8 to 4 (PUT config by root@pam)", cores, ""},
+		{"its machine config is changed after that of wk-2", config, ""},
+		{"its machine config is changed after that of wk-2", edited, "machine config: another than the inventory's -> the inventory's (reboot), edited on the node, since 2026-11-22 10:31 UTC"},
+		{"etcd cannot spare it", config, "machine config: another than the inventory's -> the inventory's (reboot), since 2026-11-22 10:31 UTC"},
+	} {
+		w := cluster.Wait{Subject: "wk-1", Message: c.message, Drift: []cluster.FieldDifference{c.drift}}
+		b := cluster.Block{Subject: "wk-1", Message: c.message, Drift: w.Drift}
+		late := cluster.WaitStatus{Wait: w, Overdue: true}
+		soon := cluster.WaitStatus{Wait: w}
+		for what, print := range map[string]func(Printer){
+			"a wait of a forecast":  func(p Printer) { p.PrintForecast(cluster.Forecast{Waiting: []cluster.Wait{w}}) },
+			"a block of a forecast": func(p Printer) { p.PrintForecast(cluster.Forecast{Blocked: []cluster.Block{b}}) },
+			"a block of a status":   func(p Printer) { p.PrintStatus(cluster.Status{Blocked: []cluster.Block{b}}) },
+			"a wait that is overdue": func(p Printer) {
+				p.PrintStatus(cluster.Status{Waiting: []cluster.WaitStatus{late}, Nodes: []cluster.NodeStatus{{Name: "wk-1", Waiting: []cluster.WaitStatus{late}}}})
+			},
+			"a wait of a node": func(p Printer) {
+				p.PrintStatus(cluster.Status{Waiting: []cluster.WaitStatus{soon}, Nodes: []cluster.NodeStatus{{Name: "wk-1", WaitsFor: c.message, Waiting: []cluster.WaitStatus{soon}}}})
+			},
+		} {
+			var out bytes.Buffer
+			print(Printer{w: &out})
+			if got := strings.Count(out.String(), " -> "); c.want == "" && got != 0 || c.want != "" && (got != 1 || !strings.Contains(out.String(), "    "+c.want+"\n")) {
+				t.Errorf("%s: %s:\n%s", what, c.message, &out)
+			}
+		}
+	}
+}
+
 // TestProgress: how far an action is, in words; the name of a task is for programs.
 func TestProgress(t *testing.T) {
 	for want, r := range map[string]cluster.RunningStatus{

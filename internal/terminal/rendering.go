@@ -3,6 +3,7 @@ package terminal
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -125,11 +126,47 @@ func (p Printer) PrintDifference(d cluster.Difference) {
 // printFields prints what is not what it should be.
 func (p Printer) printFields(fields []cluster.FieldDifference) {
 	for _, f := range fields {
-		how := ""
-		if f.How != "" {
-			how = " (" + f.How + ")"
+		p.Printf("  %s\n", formatField(f))
+	}
+}
+
+// formatField is one thing that is not what it should be: from what to what, what it takes, who made
+// it so, and since when.
+func formatField(f cluster.FieldDifference) string {
+	how := ""
+	if f.How != "" {
+		how = " (" + f.How + ")"
+	}
+	return fmt.Sprintf("%s: %s -> %s%s%s", f.Field, f.Has, f.Wants, how, formatOrigin(f.By, f.Since))
+}
+
+// isDigest matches what a machine config is compared by.
+var isDigest = regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString
+
+// formatDrift is what differs, and the message of its wait or block does not have: which field, from what
+// to what, or who made it so. Digests of machine configs, which nobody can read, count as there.
+func formatDrift(message string, drift []cluster.FieldDifference) (lines []string) {
+	for _, f := range drift {
+		if isDigest(f.Has) && isDigest(f.Wants) {
+			f.Has, f.Wants = "another than the inventory's", "the inventory's"
+			if strings.Contains(message, f.Field) && strings.Contains(message, f.By) {
+				continue
+			}
 		}
-		p.Printf("  %s: %s -> %s%s%s\n", f.Field, f.Has, f.Wants, how, formatOrigin(f.By, f.Since))
+		for _, part := range []string{f.Field, f.Has, f.Wants, f.By} {
+			if !strings.Contains(message, part) {
+				lines = append(lines, formatField(f))
+				break
+			}
+		}
+	}
+	return lines
+}
+
+// printDrift prints what formatDrift has below its wait or block.
+func (p Printer) printDrift(message string, drift []cluster.FieldDifference) {
+	for _, line := range formatDrift(message, drift) {
+		p.Printf("    %s\n", text.OneLine(line))
 	}
 }
 

@@ -53,19 +53,25 @@ func (p Printer) PrintStatus(s cluster.Status) {
 		p.Printf("  revision %s seen, %s applied%s\n", s.Revision.Short(), orDash(s.Applied.Short()), p.formatFetched(s))
 	}
 	if len(s.Nodes) > 0 {
-		rows, notes := [][]string{{"NODE", "ROLE", "VMID", "ADDRESS", "PHASE", "SINCE", "TALOS", "KUBERNETES"}}, []string{""}
+		rows, notes := [][]string{{"NODE", "ROLE", "VMID", "ADDRESS", "PHASE", "SINCE", "TALOS", "KUBERNETES"}}, [][]string{nil}
 		for _, n := range s.Nodes {
 			rows = append(rows, []string{n.Name, string(n.Role), fmt.Sprint(n.VMID), n.Address, string(n.Phase), p.formatAge(n.Since), orDash(n.Talos), orDash(n.Kubernetes)})
-			notes = append(notes, text.Cut(n.WaitsFor, longestNote))
+			note := []string{text.Cut(n.WaitsFor, longestNote)}
+			for _, w := range n.Waiting {
+				if !w.Overdue { // which stands below, with what differs
+					note = append(note, formatDrift(w.Message, w.Drift)...)
+				}
+			}
+			notes = append(notes, note)
 		}
 		p.printNoted(rows, notes)
 	}
 	p.printParagraph(func(p Printer) { p.printConsoles(s.Nodes) })
 	if len(s.Addons) > 0 {
-		rows, notes := [][]string{{"ADDON", "NAMESPACE", "VERSION", "STATE", "SINCE"}}, []string{""}
+		rows, notes := [][]string{{"ADDON", "NAMESPACE", "VERSION", "STATE", "SINCE"}}, [][]string{nil}
 		for _, a := range s.Addons {
 			rows = append(rows, []string{a.Name, a.Namespace, orDash(a.Version), a.State, p.formatAge(a.Since)})
-			notes = append(notes, text.Cut(a.Message, longestNote))
+			notes = append(notes, []string{text.Cut(a.Message, longestNote)})
 		}
 		p.printNoted(rows, notes)
 	}
@@ -120,6 +126,7 @@ func (p Printer) printBlocks(all []cluster.Block) {
 			since = " (for " + p.formatAge(b.Since) + ")"
 		}
 		p.Printf("  %s %s: %s%s\n", p.Paint("blocked", Red), b.Subject, b.Message, since)
+		p.printDrift(b.Message, b.Drift)
 		if b.Hint != "" {
 			p.Printf("    -> %s\n", b.Hint)
 		}
@@ -158,6 +165,7 @@ func (p Printer) printWaits(s cluster.Status) {
 			continue
 		}
 		p.Printf("  waits   %s: %s (for %s)\n", w.Subject, w.Message, p.formatAge(w.Since))
+		p.printDrift(w.Message, w.Drift)
 		if w.Overdue && w.Hint != "" {
 			p.Printf("    -> %s\n", w.Hint)
 		}

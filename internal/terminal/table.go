@@ -21,17 +21,19 @@ func (p Printer) PrintTable(rows [][]string) {
 	p.PrintRows(rows)
 }
 
-// printNoted prints rows as PrintTable does, and below each row its note, which
-// may be long: in a column it would be cut, or break the lines of the table.
-func (p Printer) printNoted(rows [][]string, notes []string) {
+// printNoted prints rows as PrintTable does, and below each row its notes, which
+// may be long: in a column they would be cut, or break the lines of the table.
+func (p Printer) printNoted(rows, notes [][]string) {
 	p.Printf("\n")
 	for _, r := range rows {
 		r[0] = "  " + r[0]
 	}
 	for i, line := range p.formatRows(rows) {
 		p.Printf("%s\n", line)
-		if i < len(notes) && notes[i] != "" {
-			p.printWrapped("      " + text.OneLine(notes[i]))
+		for _, note := range notes[i] {
+			if note != "" {
+				p.printWrapped("      " + text.OneLine(note))
+			}
 		}
 	}
 }

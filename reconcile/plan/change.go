@@ -89,7 +89,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		m.blockLocked(n, now)
 	case vm.Lock != "":
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), Within: lockWithin, Drift: m.describe(n, now...)})
-	case m.hostUsable(n.Name, m.o.Hosts[host], host):
+	case m.hostUsable(n.Name, m.o.Hosts[host], host, m.describe(n, now...)...):
 		if tokens := m.o.Facts.Replaced[n.Name]; vm.Unmarked && len(tokens) > 0 {
 			n.Replace = m.o.Facts.LastToken(n.Name) // for its mark; a later one is for another machine
 		}
@@ -135,6 +135,15 @@ func (m *planner) vmDrift(n cluster.Node, fields ...string) []cluster.FieldDiffe
 	return slices.DeleteFunc(drift.OfNode(m.d, m.o, n, cluster.PartVM), func(f cluster.FieldDifference) bool {
 		return len(fields) > 0 && !slices.Contains(fields, f.Field)
 	})
+}
+
+// driftOfAction is what an action would correct of its node, if it is one of the inventory.
+func (m *planner) driftOfAction(i action.Info) []cluster.FieldDifference {
+	n, stays := m.d.Spec.Node(i.Node)
+	if !stays {
+		return nil
+	}
+	return m.driftOf(n, i)
 }
 
 // driftOf is what an action on a node would correct.
@@ -186,7 +195,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ConfigRefused, Message: "it does not take the machine config of the repository: " + c.Refused,
 				Hint: "correct the setting in the inventory or in a patch; `talos-agent validate` in a clone of the repository checks what is not about this node"}, m.describe(n, dr))
 		case drift.EndpointToCome(m.d, m.o, n) != "":
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForEndpoint, Within: joinWithin, Hint: "it goes on by itself then; or write another endpoint, or another vip, under network in cluster.yaml",
+			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForEndpoint, Within: joinWithin, Drift: m.describe(n, dr), Hint: "it goes on by itself then; or write another endpoint, or another vip, under network in cluster.yaml",
 				Message: "its machine config is changed when " + drift.EndpointToCome(m.d, m.o, n)})
 		case m.lacksImages(n):
 			m.do(action.PullImages{Node: n, Images: c.Lacks})

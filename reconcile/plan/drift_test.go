@@ -100,7 +100,56 @@ func checkDrift(t *testing.T, where string, w *world, seen map[cluster.Reason]bo
 }
 
 // delayed are the reasons of waits before something of a node is corrected.
-var delayed = []cluster.Reason{cluster.ConfigDrift, cluster.NodeCordoned, cluster.VMLocked, cluster.VMManaged, cluster.WaitingForCanary, cluster.WaitingForWindow}
+var delayed = []cluster.Reason{cluster.ConfigDrift, cluster.NodeCordoned, cluster.VMLocked, cluster.VMManaged, cluster.WaitingForCanary, cluster.WaitingForWindow,
+	cluster.HostNoQuorum, cluster.WaitingForEndpoint, cluster.SecretsChanged, cluster.FixedConfigChanged}
+
+// TestWaitsNameWhatDiffers: whatever delays the correction of an edit, the wait or block has what that is,
+// from what to what, since when, and who made it so.
+func TestWaitsNameWhatDiffers(t *testing.T) {
+	for _, c := range []struct {
+		what, field string
+		reason      cluster.Reason
+		lines       []string
+	}{
+		{"the host has no quorum", "bridge", cluster.HostNoQuorum, []string{"edit wk-1 bridge=vmbr9 by=alice@pam", "host noquorum"}},
+		{"the host has no quorum, and it takes a turn", "cores", cluster.HostNoQuorum, []string{"edit wk-1 cores=2 by=alice@pam", "host noquorum"}},
+		{"a backup", "cores", cluster.VMLocked, []string{"edit wk-1 cores=2 lock=backup by=alice@pam"}},
+		{"a failure", "bridge", cluster.ActionFailed, []string{"edit wk-1 bridge=vmbr9 by=alice@pam", "failed change-vm wk-1"}},
+		{"high availability", "cores", cluster.VMManaged, []string{"edit wk-1 cores=2 managed=1 by=alice@pam"}},
+		{"another authority", "cores", cluster.SecretsChanged, []string{"edit wk-1 cores=2 by=alice@pam", "authorities cp-1 new,ours"}},
+		{"another role", "cores", cluster.FixedConfigChanged, []string{"edit wk-1 cores=2 by=alice@pam", "reassigned wk-2"}},
+		{"a disk that is too many", "disk talos-more", cluster.HardwareDrift, []string{"edit wk-1 more-disk=10 by=alice@pam"}},
+	} {
+		w := newWorld(1, 2)
+		for _, line := range append([]string{"made cps=1 workers=2", "facts bootstrap=cp-1 done was-ready", "settled"}, c.lines...) {
+			switch name := strings.Fields(line)[0]; name {
+			case "failed":
+				w.o.Backoffs = append(w.o.Backoffs, cluster.Backoff{ActionID: cluster.ActionID{Kind: cluster.ChangeVM, Subject: "wk-1"}, Until: w.o.Now.Add(time.Minute), Failed: 1, Error: "596 broken pipe"})
+			case "reassigned":
+				mach := w.o.Machines["wk-2"]
+				mach.Summary.Role = cluster.ControlPlane
+				w.o.Machines["wk-2"] = mach
+			default:
+				w.run(t, line)
+			}
+		}
+		plan, has := Make(w.d, w.o, w.p), false
+		check := func(subject string, reason cluster.Reason, fields []cluster.FieldDifference) {
+			has = has || subject == "wk-1" && reason == c.reason && slices.ContainsFunc(fields, func(f cluster.FieldDifference) bool {
+				return f.Field == c.field && strings.Contains(f.By, "alice@pam") && !f.Since.IsZero() && f.Has != "" && f.Wants != ""
+			})
+		}
+		for _, wait := range plan.Waiting {
+			check(wait.Subject, wait.Reason, wait.Drift)
+		}
+		for _, b := range plan.Blocked {
+			check(b.Subject, b.Reason, b.Drift)
+		}
+		if !has {
+			t.Errorf("%s: %v %v", c.what, plan.Waiting, plan.Blocked)
+		}
+	}
+}
 
 // checkFields checks that what differs is whole.
 func checkFields(t *testing.T, where string, of cluster.Key, fields []cluster.FieldDifference, now time.Time) {

@@ -259,7 +259,7 @@ func (m *planner) holdSuccessor(n cluster.Node, vm cluster.VM, verb string) bool
 	next := m.d.Spec.Nodes[i]
 	host := m.placeNode(next)
 	h := m.o.Hosts[host]
-	if m.holdNode(next) || !m.hostUsable(n.Name, h, host) || !m.storesUsable(next, host, h, []need{{next.Datastore, "images", "proxmox.datastore"}}, nil) {
+	if m.holdNode(next) || !m.hostUsable(n.Name, h, host, m.removalDrift(n, vm)...) || !m.storesUsable(next, host, h, []need{{next.Datastore, "images", "proxmox.datastore"}}, nil) {
 		return true
 	}
 	lacks := m.ledger.LackSuccessor(next, host, vm)

@@ -110,7 +110,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 	host := m.placeNode(n)
 	h := m.o.Hosts[host]
 	create := action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n), Changed: drift.ChangedOf(m.o, n.Name, drift.FieldVM)}
-	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) || m.holdNode(n) || !m.hostUsable(n.Name, h, host) || m.holdObject(n, create) {
+	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) || m.holdNode(n) || !m.hostUsable(n.Name, h, host, m.vmDrift(n)...) || m.holdObject(n, create) {
 		return
 	}
 	if len(m.crowded) > 0 {
@@ -294,14 +294,14 @@ func (m *planner) planPaused(n cluster.Node, vm cluster.VM) {
 	case vm.Halted != "" || vm.Managed:
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.VMPaused, Message: fmt.Sprintf("vm %d is paused%s", n.VMID, text.Colon(cmp.Or(vm.Halted, "managed by Proxmox VE's HA"))),
 			Hint: fmt.Sprintf("`qm resume %d` on %s, after looking why: a full storage pauses VMs too", n.VMID, host)}, m.vmDrift(n, drift.FieldPower))
-	case m.hostUsable(n.Name, m.o.Hosts[host], host):
+	case m.hostUsable(n.Name, m.o.Hosts[host], host, m.vmDrift(n)...):
 		m.do(action.ResumeVM{Node: n, Changed: drift.ChangedOf(m.o, n.Name, drift.FieldPower)})
 	}
 }
 
 // planStopped finishes a VM whose creation was interrupted, then starts it.
 func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
-	if host := vm.Carrier(n); !m.hostUsable(n.Name, m.o.Hosts[host], host) {
+	if host := vm.Carrier(n); !m.hostUsable(n.Name, m.o.Hosts[host], host, m.vmDrift(n)...) {
 		return
 	}
 	if !vm.Hardware.Known {

@@ -17,14 +17,15 @@ func (m *planner) bootNode(cluster.Node) cluster.Boot {
 	return cluster.Boot{Medium: cluster.BootImage, Image: m.d.Image}
 }
 
-// hostUsable reports whether a host can be acted on, and waits with the reason if not.
-func (m *planner) hostUsable(subject string, h cluster.Host, name string) bool {
+// hostUsable reports whether a host can be acted on, and waits with the reason if not, and with what would
+// be corrected on it.
+func (m *planner) hostUsable(subject string, h cluster.Host, name string, corrects ...cluster.FieldDifference) bool {
 	switch {
 	case !h.Known:
-		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostUnknown, About: name, Message: fmt.Sprintf("cannot see host %s: %s", name, cmp.Or(h.Why, "it has not answered yet")), Within: seeWithin})
+		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostUnknown, About: name, Message: fmt.Sprintf("cannot see host %s: %s", name, cmp.Or(h.Why, "it has not answered yet")), Within: seeWithin, Drift: corrects})
 		return false
 	case h.Quorate.Known && !h.Quorate.Value:
-		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostNoQuorum, About: name, Message: fmt.Sprintf("the Proxmox VE cluster of %s has no quorum, so nothing can be changed", name), Within: seeWithin,
+		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostNoQuorum, About: name, Message: fmt.Sprintf("the Proxmox VE cluster of %s has no quorum, so nothing can be changed", name), Within: seeWithin, Drift: corrects,
 			Hint: "bring the other hosts back; `pvecm status` shows who is missing"})
 		return false
 	}

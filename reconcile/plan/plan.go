@@ -195,12 +195,14 @@ func (m *planner) do(a action.Action) {
 		return
 	}
 	if b := m.backoffs[i.ID()]; m.o.Now.Before(b.Until) {
-		m.wait(retried(b))
+		w := retried(b)
+		w.Drift = m.driftOfAction(i)
+		m.wait(w)
 		return
 	}
 	for _, c := range i.Claims {
 		if by, taken := m.held[c]; taken {
-			m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForTurn, About: string(c), Message: fmt.Sprintf("waits for its turn on %s, which %s %s holds", c, by.Kind, by.Subject)})
+			m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForTurn, About: string(c), Message: fmt.Sprintf("waits for its turn on %s, which %s %s holds", c, by.Kind, by.Subject), Drift: m.driftOfAction(i)})
 			return
 		}
 	}

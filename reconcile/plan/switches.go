@@ -252,10 +252,10 @@ func (m *planner) holdByMachines(i action.Info) bool {
 		return false
 	}
 	if len(m.rotated) > 0 {
-		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.SecretsChanged, About: string(i.Kind), Message: fmt.Sprintf("waits until %s has the certificate authorities of secrets.sops.yaml: %s", strings.Join(m.rotated, ", "), i.Text)})
+		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.SecretsChanged, About: string(i.Kind), Message: fmt.Sprintf("waits until %s has the certificate authorities of secrets.sops.yaml: %s", strings.Join(m.rotated, ", "), i.Text), Drift: m.driftOfAction(i)})
 		return true
 	}
-	m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.FixedConfigChanged, About: string(i.Kind), Message: fmt.Sprintf("waits until the inventory has %s in its role again: %s", strings.Join(m.reassigned, ", "), i.Text)})
+	m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.FixedConfigChanged, About: string(i.Kind), Message: fmt.Sprintf("waits until the inventory has %s in its role again: %s", strings.Join(m.reassigned, ", "), i.Text), Drift: m.driftOfAction(i)})
 	return true
 }
 

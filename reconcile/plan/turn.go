@@ -211,11 +211,11 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 	case vm.Lock != "":
 		w.Reason, w.Message, w.Within = cluster.VMLocked, fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), lockWithin
 	case vm.Managed:
-		m.block(cluster.Block{Subject: n.Name, Reason: cluster.VMManaged, Message: fmt.Sprintf("vm %d is managed by Proxmox VE's HA, which would start it again while it is changed (%s)", n.VMID, change),
-			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", n.VMID)})
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.VMManaged, Message: fmt.Sprintf("vm %d is managed by Proxmox VE's HA, which would start it again while it is changed (%s)", n.VMID, change),
+			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", n.VMID)}, w.Drift)
 		return true
 	default:
-		if host := vm.Carrier(n); !m.hostUsable(n.Name, m.o.Hosts[host], host) {
+		if host := vm.Carrier(n); !m.hostUsable(n.Name, m.o.Hosts[host], host, w.Drift...) {
 			return true
 		}
 		before := m.turnBefore(n)

@@ -618,6 +618,15 @@ func (w *world) run(t *testing.T, line string) string {
 				vm.Tags = strings.Split(v, ",")
 			case "bridge":
 				hw.Bridge = v
+			case "more-disk": // GiB, with a serial of ours
+				hw.Data = map[string]cluster.DiskSeen{"talos-more": {Datastore: "local-lvm", Bytes: int64(w.number(t, v)) << 30}}
+			case "link-down":
+				hw.LinkDown = v == "1"
+			case "no-card": // was it removed as the vm ran, or is its removal pending
+				if active := *hw; v == "pending" {
+					vm.Active = &active
+				}
+				hw.Model, hw.MAC, hw.Bridge = "", "", ""
 			case "vlan":
 				hw.VLAN = w.number(t, v)
 			case "onboot":
