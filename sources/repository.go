@@ -415,7 +415,7 @@ func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*
 	problems = append(problems, found...)
 	if !problems.HasErrors() && snap.Spec.Name != name {
 		problems = append(problems, snap.At(cluster.Error, "cluster_name", fmt.Sprintf("the cluster %s lies in a folder named %s", snap.Spec.Name, name),
-			fmt.Sprintf("rename the folder to %s; another cluster_name would be another cluster", snap.Spec.Name)))
+			fmt.Sprintf("write `cluster_name: %s` again, where the cluster is there already; or rename the folder to %s: another cluster_name is another cluster", name, snap.Spec.Name)))
 	}
 	if !problems.HasErrors() {
 		problems = append(problems, s.checkInspected(dir)...)

@@ -61,7 +61,7 @@ func TestMistakes(t *testing.T) {
 		{"no name", c, "cluster_name: dev\n", "", `cluster.yaml:1:1: cluster_name: is missing (write cluster_name: dev)`},
 		{"a name that is none", c, "cluster_name: dev", `cluster_name: "my cluster"`,
 			`cluster.yaml:1:15: cluster_name: "my cluster" is not a DNS label (lower-case letters, digits and -, at most 63) (write one like dev)`},
-		{"the folder of another name", c, "cluster_name: dev", "cluster_name: prod", `cluster.yaml:1:15: cluster_name: the cluster prod lies in a folder named dev (rename the folder to prod; another cluster_name would be another cluster)`},
+		{"the folder of another name", c, "cluster_name: dev", "cluster_name: prod", `cluster.yaml:1:15: cluster_name: the cluster prod lies in a folder named dev (write ` + "`cluster_name: dev`" + ` again, where the cluster is there already; or rename the folder to prod: another cluster_name is another cluster)`},
 		{"an address twice", n, "10.10.0.21", "10.10.0.11",
 			`nodes.yaml:4:22: nodes.workers[0].ip: 10.10.0.11 is the address of cp-1 (inventory/dev/nodes.yaml:2) (give every node an address of its own)`},
 		{"the gateway's address", n, "10.10.0.21", "10.10.0.1", `nodes.yaml:4:22: nodes.workers[0].ip: 10.10.0.1 is the gateway (choose another one)`},
