@@ -20,10 +20,11 @@ func newRender(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "render [CLUSTER [NODE]]",
 		Short: "Show what the nodes and addons of a cluster would be given",
-		Long: `Show what would be applied: of each node its VM, as the planner compares it, and
-its machine config, and of the cluster its addons in the order in which they are
-installed, with their charts and merged values. It is a stream of YAML documents,
-each after a comment that names it.
+		Long: `Show what would be applied: of each node its VM, as the planner compares it, the
+labels, taints and annotations of its Node object and its machine config, and of
+the cluster its addons in the order in which they are installed, with their
+charts, merged values and what they ask of their namespaces. It is a stream of
+YAML documents, each after a comment that names it.
 
 The daemon is asked, for the revision in force; or, with --dir, a directory is
 rendered without one. Without the age key the secrets are throw-away ones then,

@@ -27,6 +27,9 @@ type RenderedNode struct {
 	Node string     `json:"node"`
 	Role Role       `json:"role"`
 	VM   RenderedVM `json:"vm"`
+	// Object is what the inventory has of its Node object. Labels and taints are in its machine
+	// config, too.
+	Object NodeMeta `json:"object,omitzero"`
 	// MachineConfig are its documents as they are sent to the machine, or, where
 	// secrets are hidden, in the same spelling.
 	MachineConfig string `json:"machineConfig,omitempty"`
@@ -45,6 +48,7 @@ type RenderedVM struct {
 	Host        string          `json:"host"`
 	Pool        string          `json:"pool,omitempty"`
 	Tags        []string        `json:"tags"`
+	Mark        string          `json:"mark"` // the first line of its description
 	CPUType     string          `json:"cpuType"`
 	Cores       int             `json:"cores"`
 	MemoryMiB   int64           `json:"memoryMiB"`
@@ -88,6 +92,9 @@ type RenderedAddon struct {
 	Version   string    `json:"version,omitempty"`
 	Digest    string    `json:"digest,omitempty"` // that the inventory pins
 	Ownership Ownership `json:"ownership"`
+	// NamespaceLabels and NamespaceAnnotations are what it asks of its namespace.
+	NamespaceLabels      map[string]string `json:"namespaceLabels,omitempty"`
+	NamespaceAnnotations map[string]string `json:"namespaceAnnotations,omitempty"`
 	// Values are those of the inventory, merged; the chart's own lie below them.
 	Values json.RawMessage `json:"values"`
 }

@@ -29,6 +29,11 @@ func (p Printer) PrintRendering(r cluster.Rendering) error {
 		if err := p.printDocument("node "+n.Node+": vm", n.VM); err != nil {
 			return err
 		}
+		if !n.Object.IsZero() {
+			if err := p.printDocument("node "+n.Node+": Node object", n.Object); err != nil {
+				return err
+			}
+		}
 		title := "node " + n.Node + ": machine config"
 		if n.Base != "" {
 			title += " of " + n.Base.Short()

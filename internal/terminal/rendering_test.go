@@ -13,7 +13,7 @@ func TestPrintRendering(t *testing.T) {
 	var b bytes.Buffer
 	err := NewPlain(&b).PrintRendering(cluster.Rendering{Cluster: "dev", Revision: "main@sha1:0123", Notes: []string{"a note"},
 		Nodes: []cluster.RenderedNode{
-			{Node: "cp-1", VM: cluster.RenderedVM{VMID: 411, Tags: []string{}}, MachineConfig: "a: 1\n---\nb: |\n    ---\n    x\n", Base: "main@sha1:4567"},
+			{Node: "cp-1", VM: cluster.RenderedVM{VMID: 411, Tags: []string{}}, Object: cluster.NodeMeta{Annotations: map[string]string{"of": "us"}}, MachineConfig: "a: 1\n---\nb: |\n    ---\n    x\n", Base: "main@sha1:4567"},
 			{Node: "wk-1", VM: cluster.RenderedVM{VMID: 521}, Unrendered: "there are no secrets"},
 		},
 		Addons: []cluster.RenderedAddon{{Addon: "app", Order: 1, Values: json.RawMessage(`{"number":3,"text":"3","empty":{},"off":"no","lines":"a\nb","hidden":"<secret hmac:0123>","nothing":null}`)}}})
@@ -29,6 +29,7 @@ name: ""
 uuid: ""
 host: ""
 tags: []
+mark: ""
 cpuType: ""
 cores: 0
 memoryMiB: 0
@@ -45,6 +46,10 @@ boot: ""
 guestAgent: false
 startAtBoot: false
 ---
+# node cp-1: Node object
+annotations:
+    of: us
+---
 # node cp-1: machine config of main@sha1:4567
 a: 1
 ---
@@ -59,6 +64,7 @@ name: ""
 uuid: ""
 host: ""
 tags: null
+mark: ""
 cpuType: ""
 cores: 0
 memoryMiB: 0

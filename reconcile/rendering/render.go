@@ -53,7 +53,8 @@ func Render(d cluster.Desired, runs func(node string) bool, o Options) (cluster.
 }
 
 func renderNode(d cluster.Desired, n cluster.Node, mask *Mask) (cluster.RenderedNode, error) {
-	out := cluster.RenderedNode{Node: n.Name, Role: n.Role, VM: renderVM(d, n)}
+	meta := n.Meta()
+	out := cluster.RenderedNode{Node: n.Name, Role: n.Role, VM: renderVM(d, n), Object: cluster.NodeMeta{Labels: cleanPairs(meta.Labels, mask), Taints: cleanPairs(meta.Taints, mask), Annotations: cleanPairs(meta.Annotations, mask)}}
 	config, ok := d.Configs[n.Name]
 	switch {
 	case ok && mask == nil:
@@ -74,6 +75,21 @@ func renderNode(d cluster.Desired, n cluster.Node, mask *Mask) (cluster.Rendered
 	return out, nil
 }
 
+// cleanPairs are labels, taints or annotations with the secrets in their values hidden; nil where there
+// are none.
+func cleanPairs(pairs map[string]string, mask *Mask) map[string]string {
+	if len(pairs) == 0 {
+		return nil
+	}
+	out := maps.Clone(pairs)
+	for key, value := range out {
+		if mask != nil {
+			out[key] = mask.Clean(value)
+		}
+	}
+	return out
+}
+
 // joinDocuments is the text of documents in one file.
 func joinDocuments(docs []machineconfig.Document) string {
 	var texts []string
@@ -88,6 +104,7 @@ func renderVM(d cluster.Desired, n cluster.Node) cluster.RenderedVM {
 	hw := drift.WantHardware(d.Spec, n)
 	out := cluster.RenderedVM{
 		VMID: n.VMID, Name: n.Name, UUID: n.UUID, Host: n.Placement.Pin, Pool: n.Pool, Tags: n.VMTags(),
+		Mark:    cluster.Mark{Version: 1, Cluster: d.Spec.ID, Node: n.Name, Replace: n.Replace}.String(),
 		CPUType: hw.CPUType, Cores: hw.Cores, MemoryMiB: hw.MemoryMiB, Ballooning: hw.Balloon, Machine: hw.Machine, BIOS: hw.BIOS, SCSI: hw.SCSIHardware,
 		Image:   d.Image.Name,
 		Disks:   []cluster.RenderedDisk{{Serial: cluster.SystemDiskSerial, Datastore: hw.System.Datastore, Bytes: hw.System.Bytes}},
@@ -113,7 +130,8 @@ func renderAddons(s cluster.Spec, mask *Mask) ([]cluster.RenderedAddon, error) {
 			}
 		}
 		out = append(out, cluster.RenderedAddon{Addon: a.Name, Namespace: a.Namespace, Order: len(out) + 1, After: s.Dependencies(a),
-			Chart: a.Chart.Ref(), Version: a.Chart.Version, Digest: a.Chart.Digest, Ownership: a.Ownership, Values: values})
+			Chart: a.Chart.Ref(), Version: a.Chart.Version, Digest: a.Chart.Digest, Ownership: a.Ownership, Values: values,
+			NamespaceLabels: cleanPairs(a.Asks.Labels, mask), NamespaceAnnotations: cleanPairs(a.Asks.Annotations, mask)})
 	}
 	return out, nil
 }

@@ -192,6 +192,31 @@ func TestOneNode(t *testing.T) {
 	}
 }
 
+// TestAllThatIsAppliedIsRendered: the Node object, the mark of the VM and what an addon asks of its namespace
+// are applied, too; what is secret of them is hidden.
+func TestAllThatIsAppliedIsRendered(t *testing.T) {
+	d := desire(t, "v1.13", "v1.13.9", "v1.36.1")
+	n, a := &d.Spec.Nodes[1], &d.Spec.Addons[0]
+	n.Labels, n.Taints, n.Annotations = map[string]string{"zone": "a"}, map[string]string{"gpu": "yes:NoSchedule"}, map[string]string{"note": "by us", "key": authKey}
+	n.Replace = "again"
+	a.Asks = cluster.NamespaceMeta{Labels: map[string]string{"team": "web"}, Annotations: map[string]string{"key": "x " + authKey}}
+	for _, shown := range []bool{false, true} {
+		out := render(t, d, Options{ShowSecrets: shown})
+		node, app := out.Nodes[1], out.Addons[2]
+		if node.Object.Labels["zone"] != "a" || node.Object.Taints["gpu"] != "yes:NoSchedule" || node.Object.Annotations["note"] != "by us" || app.NamespaceLabels["team"] != "web" || !out.Nodes[0].Object.IsZero() {
+			t.Errorf("rendered %+v, %+v", node.Object, app)
+		}
+		for _, value := range []string{node.Object.Annotations["key"], app.NamespaceAnnotations["key"]} {
+			if strings.Contains(value, authKey) != shown || value == "" {
+				t.Errorf("secrets are shown %v: %q", shown, value)
+			}
+		}
+		if mark, ok := cluster.ParseMark(node.VM.Mark); !ok || mark.Node != "dev-wk-1" || mark.Cluster != d.Spec.ID || mark.Replace != "again" {
+			t.Errorf("its mark is %s", node.VM.Mark)
+		}
+	}
+}
+
 func TestAddonsComeBehindWhatTheyNeed(t *testing.T) {
 	var names []string
 	for _, a := range render(t, desire(t, "v1.13", "v1.13.9", "v1.36.1"), Options{}).Addons {
