@@ -25,12 +25,13 @@ func (m *planner) planDrifts(n cluster.Node, mach cluster.Machine) {
 	m.planTurn(n, mach)
 }
 
-// planMeta gives the Node object of a node that is Ready the labels, taints and annotations
+// planMeta gives the Node object of a node, once that is Ready, the labels, taints and annotations
 // of the inventory. Talos brings labels and taints, too, when its config changes; who comes
 // second finds nothing to do. Those of a node that keeps another role are of that.
 func (m *planner) planMeta(n cluster.Node) {
 	kn, there := m.o.Nodes.Value[n.Name]
-	if m.plan.Phases[n.Name] != cluster.PhaseReady || !there || slices.Contains(m.reassigned, n.Name) {
+	ready := m.plan.Phases[n.Name] == cluster.PhaseReady
+	if !ready && !m.waitsForReady(n) || !there || slices.Contains(m.reassigned, n.Name) {
 		return
 	}
 	a := action.LabelNode{Node: drift.RepositoryNode(m.d, n)}
@@ -50,15 +51,24 @@ func (m *planner) planMeta(n cluster.Node) {
 		return a
 	}
 	if n.Locked {
-		if len(all) > 0 {
+		if ready && len(all) > 0 { // else it is reported as locked as a whole
 			m.blockLocked(n, drift.OfMeta(all))
 		}
 		return
 	}
 	m.report(edits, changes, func(drifts []drift.Drift) action.Info { return some(drifts).Info() })
-	if len(now) > 0 || len(all) == 0 && !want.IsNoted(kn.Owned, n.Role) {
+	if !ready && len(now) > 0 {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForReady, About: "node object", Message: "waits until it is Ready to change " + drift.DescribeEdits(some(now).Edits), Drift: m.describe(n, now...)})
+	} else if ready && (len(now) > 0 || len(all) == 0 && !want.IsNoted(kn.Owned, n.Role)) {
 		m.do(some(now))
 	}
+}
+
+// waitsForReady reports whether a node that was as the inventory had it is not Ready, and is to be again: what
+// differs of its Node object waits for that.
+func (m *planner) waitsForReady(n cluster.Node) bool {
+	again := []cluster.Phase{cluster.PhaseJoining, cluster.PhaseBooting, cluster.PhaseUnreachable, cluster.PhaseUnknown, cluster.PhaseStopped, cluster.PhasePaused, cluster.PhaseLocked}
+	return slices.Contains(again, m.plan.Phases[n.Name]) && m.o.Facts.Settled[n.Name] != "" && m.o.Nodes.Known && !m.isDead(n.Name) && !drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts)
 }
 
 // planVM corrects the VM of a node as it is, unless the node keeps another role, and reports what

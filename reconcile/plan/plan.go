@@ -112,6 +112,9 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planImage()
 	for _, n := range d.Spec.Nodes {
 		m.planNode(n)
+		if ph := m.plan.Phases[n.Name]; ph != cluster.PhaseReady && ph != cluster.PhaseJoining {
+			m.planMeta(n) // of those it is planned before their turns
+		}
 	}
 	m.planBootstrap()
 	m.planAddons()
