@@ -76,7 +76,16 @@ func TestDestroyedMachinesLeaveNothing(t *testing.T) {
 			must(s.Lab.PVE.Stop(s.vmidOf(name)))
 			must(s.Lab.PVE.Remove(s.vmidOf(name)))
 			s.Until(10*time.Minute, "seen", func(st cluster.Status) bool { return st.Condition != cluster.Ready })
-			s.UntilReady(time.Hour)
+			does := ""
+			s.Until(time.Hour, "Ready", func(st cluster.Status) bool {
+				for _, p := range st.Passes {
+					does += strings.Join(p.Started, "\n") + "\n"
+				}
+				return st.Condition == cluster.Ready
+			})
+			if who := fmt.Sprintf(`create vm %d \(%s\) on pve1: .+ \(qmdestroy by root@pam at [0-9: -]+ UTC, UPID:pve1:[^)]*:qmdestroy:%[1]d:root@pam:\)`, s.vmidOf(name), name); !regexp.MustCompile(who).MatchString(does) {
+				t.Errorf("%s: who destroyed it is not shown: %s", name, does)
+			}
 			s.Until(5*time.Minute, "the database runs", func(cluster.Status) bool { return s.placeOf("db-0") != "" })
 			now := s.object("", "nodes", "", name)
 			taints, _, err := unstructured.NestedSlice(now.Object, "spec", "taints")
