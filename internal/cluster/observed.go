@@ -233,6 +233,9 @@ type VM struct {
 	ChangedAfter time.Time
 	// Untaggable: Proxmox VE refuses to let the agent tag it.
 	Untaggable bool
+	// Seedless: it has no cloud-init drive, from which its machine takes its address before it has
+	// a config.
+	Seedless bool
 	// Unmarked: the first line of its description is not the mark that the agent
 	// made it with.
 	Unmarked bool

@@ -27,6 +27,7 @@ type facts struct {
 	mark    cluster.Mark
 	marked  bool
 	guarded bool // Proxmox VE's protection
+	seeded  bool // it has a cloud-init drive
 	managed bool // by Proxmox VE's HA
 	others  cluster.Drives
 	tags    []string
@@ -55,7 +56,7 @@ func (f *facts) configured(o, active pveconf.Options, vmid int, now time.Time) {
 	f.name = o.Get("name", "")
 	f.uuid = uuidOf(o)
 	f.mark, f.marked = cluster.ParseMark(string(o["description"]))
-	f.guarded = o["protection"].On()
+	f.guarded, f.seeded = o["protection"].On(), o.HasSeed()
 	f.tags = pveconf.SplitTags(string(o["tags"]))
 	f.lock = string(o["lock"])
 	f.hw = hardwareOf(o)

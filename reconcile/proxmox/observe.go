@@ -473,7 +473,7 @@ func (l *look) describe(f facts, r row, id identity) cluster.VM {
 		if f.marked {
 			vm.Replace = f.mark.Replace
 		}
-		vm.Unmarked, vm.Untaggable = !f.marked || f.mark.Cluster != l.d.Spec.ID || f.mark.Node != id.node, l.c.isUntagged(id.vmid)
+		vm.Unmarked, vm.Untaggable, vm.Seedless = !f.marked || f.mark.Cluster != l.d.Spec.ID || f.mark.Node != id.node, l.c.isUntagged(id.vmid), !f.seeded
 		// A tag that Proxmox VE refuses is not missing: the VM is as complete
 		// as it can get.
 		if l.c.isUntagged(id.vmid) && !slices.Contains(vm.Tags, cluster.OwnTag) {

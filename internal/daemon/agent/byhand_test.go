@@ -242,6 +242,14 @@ func TestLostNetworkCard(t *testing.T) {
 				t.Errorf("%s: %s", c.what, does)
 			}
 		}
+		must(s.Lab.PVE.Edit(id, "ide2", ""))
+		warns := func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Problems, func(p cluster.Problem) bool { return strings.Contains(p.Message, "cloud-init drive of vm 541") })
+		}
+		if warns(s.Status()) {
+			t.Error("its cloud-init drive is missed before it was removed")
+		}
+		s.Until(5*time.Minute, "its cloud-init drive is missed", func(st cluster.Status) bool { return st.Condition == cluster.Ready && warns(st) })
 		s.CheckRules(sz)
 		s.Halt()
 	})

@@ -82,6 +82,16 @@ func (o Options) Get(key, otherwise string) string {
 	return otherwise
 }
 
+// HasSeed reports whether a VM has a cloud-init drive.
+func (o Options) HasSeed() bool {
+	for _, value := range o {
+		if d := ParseProperties(string(value)); d["media"] == "cdrom" && strings.Contains(d.First("file", ""), "cloudinit") {
+			return true
+		}
+	}
+	return false
+}
+
 // Pending is a VM's configuration with the changes that wait for its next start,
 // option by option.
 //

@@ -75,6 +75,21 @@ func TestProperties(t *testing.T) {
 	}
 }
 
+// TestHasSeed: a cloud-init drive is known by its volume, wherever it is attached.
+func TestHasSeed(t *testing.T) {
+	for value, want := range map[string]bool{
+		"local-lvm:vm-410-cloudinit,media=cdrom":           true,
+		"media=cdrom,file=vmdata:410/vm-410-cloudinit.raw": true,
+		"local:iso/x.iso,media=cdrom":                      false,
+		"none,media=cdrom":                                 false,
+		"local-lvm:vm-410-disk-1,size=4G":                  false,
+	} {
+		if got := (Options{"name": "x", "ide2": Scalar(value)}).HasSeed(); got != want {
+			t.Errorf("%s: %v", value, got)
+		}
+	}
+}
+
 func TestCards(t *testing.T) {
 	for s, want := range map[string][2]string{
 		"bridge=vmbr2,virtio=bc:24:11:00:00:11":               {"virtio", "BC:24:11:00:00:11"},
