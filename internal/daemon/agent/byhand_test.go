@@ -259,6 +259,7 @@ func TestLostNetworkCard(t *testing.T) {
 // runs never joins again with its data. That is reported as such, all the time, with the way out;
 // nothing is done about it unasked, and another token ends it.
 func TestMemberThatSomebodyRemoved(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -392,6 +393,7 @@ func TestResetWhileAnotherIsDead(t *testing.T) {
 // TestLearnerThatStaysOne: a control plane whose machine restarts while it joins etcd stays a learner for
 // ever, and no other one can join. That is reported, and another token gives it a new machine.
 func TestLearnerThatStaysOne(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -40,6 +41,7 @@ func TestCacheDeletedInUse(t *testing.T) {
 // has while the image is neither in the cache nor seen on the host, and the factory does not
 // give it. That it is on the host is enough.
 func TestReplacementWithoutTheImage(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})

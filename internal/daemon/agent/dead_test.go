@@ -229,6 +229,7 @@ func (s *sim) endReplaced(sz size, first map[string]string, nodes ...string) (de
 // TestCrashDuringADeadReplacement kills the agent at one instant in thirty, with -all-crashes at
 // every one, while a worker and a control plane that are dead get new machines: another one ends it.
 func TestCrashDuringADeadReplacement(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 30, func(t *testing.T, sz size, c lab.Config, p *crashPoint) ([]crashPoint, int) {
 		return hungWith(t, sz, c, p, "replace_dead: {worker: 10m, controlplane: 10m}\n", func(*sim, *guard, string) {})
 	})

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -16,6 +17,7 @@ import (
 // the end and in that order; and so is what `plan --dir` shows, where no node has to be asked what
 // its new machine config takes.
 func TestForecastIsWhatHappens(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	patched := func(patch string) func(*testing.T, map[string][]byte) {
 		return func(t *testing.T, files map[string][]byte) {
 			changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\npatches: {all: [patches/all.yaml]}\n")

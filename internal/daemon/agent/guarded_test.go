@@ -168,6 +168,7 @@ func TestGuardOfEtcd(t *testing.T) {
 
 // TestGuardForgets: what is let pass for a reason is not when the reason has ended.
 func TestGuardForgets(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 1})
 		defer g.Close()
@@ -321,6 +322,7 @@ func (g *guarded) isolate(node string, d time.Duration) {
 // in its window, where the budget has room, and once; but for the window when it has not worked for
 // long, and for a drain that cannot be.
 func TestGuardOfIdleNodes(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 3})
 		defer g.Close()
@@ -374,6 +376,7 @@ func TestGuardOfIdleNodes(t *testing.T) {
 // one within an hour, and none while more than a third of the nodes does not work, or no other
 // one on its host does.
 func TestGuardOfTheDead(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 5})
 		defer g.Close()
@@ -430,6 +433,7 @@ func TestGuardOfTheDead(t *testing.T) {
 // TestGuardOfLocked: what is done to a node that is locked is objected to, and what is done to
 // the others is not.
 func TestGuardOfLocked(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 2})
 		defer g.Close()

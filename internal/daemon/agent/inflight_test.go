@@ -65,6 +65,7 @@ func isDrained(st cluster.Status, node string) bool {
 // edited is as the inventory has it, and the node goes down once. One that somebody uncordons
 // while it is drained stays up, and has its turn later, which takes it down once.
 func TestPeopleInADrain(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		files := sz.Files()
@@ -122,6 +123,7 @@ func TestPeopleInADrain(t *testing.T) {
 // cordon it again. Nothing on the Node shows that: the next agent finds the pod, and evicts it
 // before the machine goes down.
 func TestPeopleBetweenDrainAndRestart(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -214,6 +216,7 @@ func TestUnhealthyControlPlanesHoldTurns(t *testing.T) {
 // changed the second hangs, and etcd has no quorum. The first comes back with its change, and
 // no other goes down before the second is back, which has its change when it is started.
 func TestControlPlaneDiesInAnothersTurn(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -256,6 +259,7 @@ func TestControlPlaneDiesInAnothersTurn(t *testing.T) {
 // down the first node, and the agent is killed. The next one ends the change with what was
 // fetched before, and changes nothing when the repository is back.
 func TestOutageInARoll(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -296,6 +300,7 @@ func TestOutageInARoll(t *testing.T) {
 // TestFewerAtOnceInARoll: while two workers are drained to be changed, a push allows one at
 // a time. What was begun ends, and no more than one at a time goes down from then on.
 func TestFewerAtOnceInARoll(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 4}
 		files := sz.Files()
@@ -373,6 +378,7 @@ func rolledWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 // TestCrashDuringARoll kills the agent at one instant in twenty, with -all-crashes at every one, while changes roll over control planes and workers:
 // another one ends them, and no node goes down more often than it has to.
 func TestCrashDuringARoll(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 3}, 20, rolledWith)
 }
 

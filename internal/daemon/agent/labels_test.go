@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -50,6 +51,7 @@ func (s *sim) metaOf(name string) string {
 // edits them by hand and also where Talos does not bring it; nothing goes down for it, and
 // what others have set stays.
 func TestLabelsAndTaints(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
 		files := sz.Files()

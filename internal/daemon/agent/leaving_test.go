@@ -126,6 +126,7 @@ func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
 // TestRemovalsOfTwoPushes: a second push takes another worker out while the first one is drained,
 // where one may be removed without approval. The first removal ends, and then the second begins.
 func TestRemovalsOfTwoPushes(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
 		files := sz.Files()
@@ -194,6 +195,7 @@ func TestPeopleInARemoval(t *testing.T) {
 // being drained for its removal, and the agent is killed. The next one ends the removal with
 // what was fetched before, and removes nothing else.
 func TestOutageInARemoval(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		files := sz.Files()
@@ -231,6 +233,7 @@ func TestOutageInARemoval(t *testing.T) {
 // TestNewMachineThatDoesNotCome: two workers are to have new machines, and that of the first
 // never comes up. The second keeps the one that it has until somebody has helped.
 func TestNewMachineThatDoesNotCome(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
 		files := sz.Files()
@@ -320,6 +323,7 @@ func TestUnhealthyControlPlanesHoldRemovals(t *testing.T) {
 // be removed the second hangs. No member is removed while etcd would lose its quorum by that,
 // and the removal ends when the second is back.
 func TestControlPlaneDiesInAnothersRemoval(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		files := sz.Files()

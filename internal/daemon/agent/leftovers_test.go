@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -106,6 +107,7 @@ func destroyed(t *testing.T) *sim {
 // TestControlPlaneDestroyedByHand: what is left of a control plane whose VM and row were
 // deleted is removed: its member of etcd, and its Node object.
 func TestControlPlaneDestroyedByHand(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		s := destroyed(t)
 		defer s.Close()

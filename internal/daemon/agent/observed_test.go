@@ -11,6 +11,7 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -65,6 +66,7 @@ func (g *guard) judgeStart(vm vmView) {
 // overwritten, or a machine started that somebody has switched off, also when something was pushed
 // meanwhile; and to neither where edits are corrected.
 func TestGuardOfEdits(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 1})
 		defer g.Close()

@@ -250,11 +250,13 @@ func removedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []c
 // TestCrashDuringARemoval kills the agent at every third instant of the removal of a control
 // plane and of a worker, with -all-crashes at every one: another one ends it.
 func TestCrashDuringARemoval(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	crashEverywhere(t, size{ControlPlanes: 2, Workers: 2}, 3, removedWith)
 }
 
 // TestCrashDuringAReplacement does the same to a replacement of both.
 func TestCrashDuringAReplacement(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 3, replacedWith)
 }
 
@@ -282,6 +284,7 @@ func crashEverywhere(t *testing.T, sz size, part int, lived func(*testing.T, siz
 // TestApproval: a push that removes more nodes than the host lets go waits for an
 // approval, which is for the plan that was shown and for no other.
 func TestApproval(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 4}
 		s := newSim(t, sz, lab.Config{})

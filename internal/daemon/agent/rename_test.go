@@ -64,6 +64,7 @@ func TestRenamedNodes(t *testing.T) {
 // TestRestoredMachineIsKept: a machine that somebody restores from a backup of before its
 // replacement is not replaced once more, until another token asks for that.
 func TestRestoredMachineIsKept(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

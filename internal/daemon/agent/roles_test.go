@@ -9,12 +9,14 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // TestRoleOfANodeStays: a control plane that somebody moves to the workers of nodes.yaml goes on
 // as what it is, with its vote; nothing of it is drained or restarted, until it is put back.
 func TestRoleOfANodeStays(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3}
 		s := newSim(t, sz, lab.Config{})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -15,6 +16,7 @@ import (
 // is added and one whose VM was deleted by hand get what the others have: over a
 // restart too, with the config read from the history of the repository.
 func TestNodesBesideARefusedChange(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	for name, change := range map[string][2]string{
 		"versions":  {"talos_version: v1.13.9\nkubernetes_version: v1.36.1", "talos_version: v1.14.1\nkubernetes_version: v1.36.3"},
 		"schematic": {"siderolabs/iscsi-tools, siderolabs/util-linux-tools", "siderolabs/iscsi-tools"},

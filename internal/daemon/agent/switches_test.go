@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // TestSwitchesOfTheNewestPush: a switch, or a window, is in force as soon as it is read, also when
 // the same push has another machine config, which the nodes do not run yet.
 func TestSwitchesOfTheNewestPush(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
