@@ -50,9 +50,9 @@ var (
 // Why a machine does not do what Talos answered OK to, which its events show.
 var (
 	// ErrSequenceRefused: it carries out one thing at a time, and nothing was done.
-	ErrSequenceRefused = errors.New("Talos refused that, because another sequence runs")
+	ErrSequenceRefused = errors.New("refused by Talos, because another sequence runs")
 	// ErrSequenceFailed: it was begun.
-	ErrSequenceFailed = errors.New("Talos began that, and did not get to its end")
+	ErrSequenceFailed = errors.New("begun by Talos, and not brought to its end")
 )
 
 // ConfigSummary is what of a machine config is known without its text: what can never change

@@ -387,7 +387,7 @@ func (m *planner) holdEndpoint(n cluster.Node, kn cluster.KubeNode, verb string)
 	if kn.Turn == cluster.TurnRemoval || !slices.Contains(m.etcd.Healthy, n.Name) {
 		old = slices.DeleteFunc(old, func(name string) bool { other, _ := m.d.Spec.Node(name); return other.Role == cluster.ControlPlane })
 	}
-	if len(old) == 0 {
+	if len(old) == 0 || m.isLostPlane(n) { // nothing answers there either way
 		return false
 	}
 	if m.anyWaits(old, cluster.WaitingForWindow) {

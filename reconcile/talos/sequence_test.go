@@ -89,29 +89,29 @@ func TestCourse(t *testing.T) {
 		{name: "refused before the request", events: [][3]string{bad("past/", "reboot", "LOCKED", "sequence not started: locked")}},
 		{name: "another's upgrade is refused", events: [][3]string{bad("", "upgrade", "LOCKED", "sequence not started: locked")}},
 		{name: "nothing is known of what runs", events: [][3]string{locked},
-			is: cluster.ErrSequenceRefused, want: "Talos refused that, because another sequence runs"},
+			is: cluster.ErrSequenceRefused, want: "refused by Talos, because another sequence runs"},
 		{name: "a reset runs", events: [][3]string{seq("past/theirs", "reset", "START"), phase("past/theirs", "drain", "START"), phase("past/theirs", "leave", "START"), phase("", "mine", "START"), locked},
-			is: cluster.ErrSequenceRefused, want: "Talos refused that, because another sequence runs: reset, in phase leave", elsewhere: true, phase: "leave"},
+			is: cluster.ErrSequenceRefused, want: "refused by Talos, because another sequence runs: reset, in phase leave", elsewhere: true, phase: "leave"},
 		{name: "a reset begins right before", events: [][3]string{seq("theirs", "reset", "START"), locked},
-			is: cluster.ErrSequenceRefused, want: "Talos refused that, because another sequence runs: reset", elsewhere: true},
+			is: cluster.ErrSequenceRefused, want: "refused by Talos, because another sequence runs: reset", elsewhere: true},
 		{name: "a reboot runs", events: [][3]string{seq("past/theirs", "reboot", "START"), locked},
-			is: cluster.ErrSequenceRefused, want: "Talos refused that, because another sequence runs: reboot"},
+			is: cluster.ErrSequenceRefused, want: "refused by Talos, because another sequence runs: reboot"},
 		{name: "a boot is what was last", events: [][3]string{seq("past/", "boot", "START"), seq("past/", "boot", "STOP"), locked},
-			is: cluster.ErrSequenceRefused, want: "Talos refused that, because another sequence runs"},
+			is: cluster.ErrSequenceRefused, want: "refused by Talos, because another sequence runs"},
 		{name: "a reset fails", events: [][3]string{seq("past/theirs", "reset", "START"), phase("past/theirs", "leave", "START"), locked, phase("theirs", "leave", "STOP"),
 			seq("theirs", "reset", "STOP"), bad("theirs", "reset", "FATAL", "sequence failed: error running phase 4 in reset sequence: task 1/1: failed, \n\ttimeout")},
-			is: cluster.ErrSequenceRefused, want: "Talos refused that, because another sequence runs: reset failed in phase leave: error running phase 4 in reset sequence: task 1/1: failed, timeout", phase: "leave"},
+			is: cluster.ErrSequenceRefused, want: "refused by Talos, because another sequence runs: reset failed in phase leave: error running phase 4 in reset sequence: task 1/1: failed, timeout", phase: "leave"},
 		{name: "it fails", events: [][3]string{seq("ours", "reboot", "START"), phase("ours", "unmount", "START"), seq("ours", "reboot", "STOP"), bad("ours", "reboot", "FATAL", "sequence failed: busy")},
-			is: cluster.ErrSequenceFailed, want: "Talos began that, and did not get to its end: reboot failed in phase unmount: busy", phase: "unmount"},
+			is: cluster.ErrSequenceFailed, want: "begun by Talos, and not brought to its end: reboot failed in phase unmount: busy", phase: "unmount"},
 		{name: "another's fails", events: [][3]string{seq("theirs", "reboot", "START"), bad("theirs", "reboot", "FATAL", "busy")}},
 		{name: "it fails at once", events: [][3]string{seq("ours", "reboot", "START"), bad("ours", "reboot", "FATAL", "busy")},
-			is: cluster.ErrSequenceFailed, want: "Talos began that, and did not get to its end: reboot failed: busy"},
+			is: cluster.ErrSequenceFailed, want: "begun by Talos, and not brought to its end: reboot failed: busy"},
 		{name: "a shutdown takes over", events: [][3]string{seq("ours", "reboot", "START"), phase("ours", "cleanup", "START"), seq("ours", "reboot", "STOP"),
 			bad("ours", "reboot", "CANCELED", "sequence failed: context canceled"), seq("theirs", "shutdown", "START"), phase("theirs", "drain", "START")},
-			is: cluster.ErrSequenceFailed, want: "Talos began that, and did not get to its end: another sequence took its place: shutdown, in phase drain", elsewhere: true, phase: "drain"},
+			is: cluster.ErrSequenceFailed, want: "begun by Talos, and not brought to its end: another sequence took its place: shutdown, in phase drain", elsewhere: true, phase: "drain"},
 		{name: "the answer was lost, and it goes down", lost: true, events: [][3]string{seq("ours", "reboot", "START"), locked}},
 		{name: "the answer was lost, and it was refused", lost: true, events: [][3]string{locked, seq("theirs", "reboot", "START")},
-			is: cluster.ErrSequenceRefused, want: "Talos refused that, because another sequence runs: reboot"},
+			is: cluster.ErrSequenceRefused, want: "refused by Talos, because another sequence runs: reboot"},
 		{name: "other events", events: [][3]string{{"TaskEvent", "", ""}, {"", "", ""}}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -180,7 +180,7 @@ func TestCourseRecorded(t *testing.T) {
 			seen[own.runs.name]++
 		}
 	}
-	for _, want := range []string{"Talos refused that, because another sequence runs: upgrade, in phase stopEverything", "it reboots, in phase stopEverything", "reset", "shutdown",
+	for _, want := range []string{"refused by Talos, because another sequence runs: upgrade, in phase stopEverything", "it reboots, in phase stopEverything", "reset", "shutdown",
 		"reset failed in phase leave: error running phase 4 in reset sequence: task 1/1: failed, failed to leave cluster: 2 error(s) occurred: failed to remove member 10861541213741939876: etcdserver: unhealthy cluster timeout"} {
 		if seen[want] == 0 {
 			t.Errorf("not seen: %s", want)
@@ -211,11 +211,11 @@ func TestRebootRefused(t *testing.T) {
 		{"reboot", wk(1), func(_ *bench, l *link) error {
 			_, err := l.machine.Reboot(within(time.Minute), &machineapi.RebootRequest{})
 			return err
-		}, "stops: it is rebooting: Talos refused that, because another sequence runs: reboot, in phase ", "", 2 * time.Minute, "because another sequence runs: reboot"},
+		}, "stops: it is rebooting: refused by Talos, because another sequence runs: reboot, in phase ", "", 2 * time.Minute, "because another sequence runs: reboot"},
 		{"reset", wk(1), reset(false, true), "because another sequence runs: reset, in phase ",
-			"it went down, and not to boot again: Talos refused that, because another sequence runs: reset, in phase ", 2 * time.Minute, ""},
+			"it went down, and not to boot again: refused by Talos, because another sequence runs: reset, in phase ", 2 * time.Minute, ""},
 		{"reset, to be switched off", wk(1), reset(false, false), "because another sequence runs: reset, in phase ",
-			"it went down, and not to boot again: Talos refused that, because another sequence runs: reset, in phase ", 2 * time.Minute, ""},
+			"it went down, and not to boot again: refused by Talos, because another sequence runs: reset, in phase ", 2 * time.Minute, ""},
 		{"reset that cannot leave etcd", cp(2), func(b *bench, l *link) error {
 			if err := b.lab.Kill(cp(3).VMID); err != nil {
 				return err
@@ -225,7 +225,7 @@ func TestRebootRefused(t *testing.T) {
 			}
 			time.Sleep(time.Minute) // it is in phase leave since, and no event comes
 			return nil
-		}, "stops: it is resetting: Talos refused that, because another sequence runs: reset, in phase leave", "", 8 * time.Minute,
+		}, "stops: it is resetting: refused by Talos, because another sequence runs: reset, in phase leave", "", 8 * time.Minute,
 			"because another sequence runs: reset failed in phase leave: error running phase 4 in reset sequence"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -276,7 +276,7 @@ func TestRebootTakenOver(t *testing.T) {
 		})
 		start := time.Now()
 		err := b.fleet.Reboot(within(time.Hour), b.desired, wk(1), before, nil)
-		if !errors.Is(err, cluster.ErrSequenceFailed) || !strings.Contains(err.Error(), "it went down, and not to boot again: Talos began that, and did not get to its end: another sequence took its place: shutdown, in phase ") {
+		if !errors.Is(err, cluster.ErrSequenceFailed) || !strings.Contains(err.Error(), "it went down, and not to boot again: begun by Talos, and not brought to its end: another sequence took its place: shutdown, in phase ") {
 			t.Error(err)
 		}
 		if took := time.Since(start); took > 2*time.Minute {

@@ -42,12 +42,12 @@ func TestRebootBesideAnotherSequence(t *testing.T) {
 		story  map[string]int
 	}{
 		{"reboot", size{ControlPlanes: 1, Workers: 2}, "dev-wk-1", func(ctx context.Context, c *client.Client) error { return c.Reboot(ctx) },
-			"Talos refused that, because another sequence runs: reboot, in phase ", "", map[string]int{"reboots": 1, "is reset": 0}},
+			"refused by Talos, because another sequence runs: reboot, in phase ", "", map[string]int{"reboots": 1, "is reset": 0}},
 		{"reset", size{ControlPlanes: 1, Workers: 2}, "dev-wk-1", reset(false),
-			"Talos refused that, because another sequence runs: reset, in phase ", "it went down, and not to boot again: Talos refused that, because another sequence runs: reset, in phase ",
+			"refused by Talos, because another sequence runs: reset, in phase ", "it went down, and not to boot again: refused by Talos, because another sequence runs: reset, in phase ",
 			map[string]int{"is reset": 1, "reboots": 1}}, // from the reset it has the config of the others; then it is its turn
 		{"reset that fails", size{ControlPlanes: 3, Workers: 1}, "dev-cp-1", reset(true),
-			"stops: it is resetting: Talos refused that, because another sequence runs: reset, in phase leave", "", map[string]int{"reboots": 0, "is reset": 1}},
+			"stops: it is resetting: refused by Talos, because another sequence runs: reset, in phase leave", "", map[string]int{"reboots": 0, "is reset": 1}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
