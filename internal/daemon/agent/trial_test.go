@@ -191,3 +191,55 @@ func TestKubeletImageThatIsNowhere(t *testing.T) {
 		s.Halt()
 	})
 }
+
+// TestStaticPodImageThatIsNowhere pushes images of the static pods of control planes that no
+// registry has, or that only one has that does not answer: the control plane is not given them, its
+// kube-apiserver serves on, and a corrected config reaches it.
+func TestStaticPodImageThatIsNowhere(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for name, c := range map[string]struct{ part, image, want string }{
+		"of no registry":                     {"scheduler", "registry.k8s.io/kube-schedulr", "there is no image registry.k8s.io/kube-schedulr:v1.36.1"},
+		"of a registry that does not answer": {"apiServer", "dead.invalid/kube-apiserver", "dead.invalid/kube-apiserver:v1.36.1 could not be pulled"},
+	} {
+		t.Run(name, func(t *testing.T) { checkStaticPodImageThatIsNowhere(t, c.part, c.image, c.want) })
+	}
+}
+
+func checkStaticPodImageThatIsNowhere(t *testing.T, part, image, want string) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 1}
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Boot()
+		s.UntilReady(20 * time.Minute)
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\npatches: {controlplane: [patches/planes.yaml]}\n")
+		push := func(image string) {
+			files["inventory/dev/patches/planes.yaml"] = []byte("cluster: {" + part + ": {image: \"" + image + ":v1.36.1\"}}\n")
+			s.Push(files, image)
+		}
+		ready := func() {
+			t.Helper()
+			for _, m := range s.Lab.Talos.Machines() {
+				if !m.NodeReady || !m.Ready {
+					t.Errorf("%s is not ready", m.Node)
+				}
+			}
+		}
+		push(image)
+		s.Until(time.Hour, "the mistake is named", func(st cluster.Status) bool { return st.Condition == cluster.Stalled })
+		if st := s.Status(); !strings.Contains(st.Message, want) {
+			t.Errorf("%s", st.Message)
+		}
+		for range 20 {
+			time.Sleep(time.Minute)
+			ready()
+		}
+		push("registry.example.org/kube-part")
+		s.UntilReady(30 * time.Minute)
+		s.Quiet(10 * time.Minute)
+		ready()
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}

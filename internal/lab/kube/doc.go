@@ -45,7 +45,8 @@
 //     v1.37 report of their Node without its uid: "kubectl describe node" does not show that.
 //   - An image whose registry lies in the domain ".invalid" can never be pulled:
 //     that is how to make a workload that never becomes ready. Other registries
-//     are closed and opened with CloseRegistry and OpenRegistry.
+//     are closed and opened with CloseRegistry and OpenRegistry. What static pods
+//     can pull is decided by their machines.
 //   - A pod that is deleted ends as its containers do: half a second after SIGTERM,
 //     after the sleep of a preStop hook, or, where the image's registry lies in the
 //     domain ".stubborn.test", by SIGKILL at the end of the grace. Half a second

@@ -177,3 +177,38 @@ func TestStaticPodsAreShownLate(t *testing.T) {
 		}
 	})
 }
+
+// TestStaticPodsWithoutAnImage: the pod that stands for a static pod whose image its kubelet cannot
+// pull waits, with the reason, and runs once it can.
+func TestStaticPodsWithoutAnImage(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		const addr = "10.0.0.11"
+		pods := func(version, pullError string) []world.StaticPod {
+			return []world.StaticPod{{Name: "kube-scheduler", Image: "registry.k8s.io/kube-scheduler:" + version, Versions: map[string]string{"talos.dev/config-version": version}, PullError: pullError}}
+		}
+		l.kube.RunStaticPods(l.id, "etcd-1", "cp-1", pods("v1.36.1", ""))
+		l.running(addr)
+		l.kube.RunKubelet(l.id, controlKubelet("cp-1", addr, 401), ignore)
+		shown := func(want string) {
+			t.Helper()
+			time.Sleep(l.world.Latency.Manifest + 2*time.Second)
+			p, err := l.typed(addr).CoreV1().Pods("kube-system").Get(ctx, "kube-scheduler-cp-1", metav1.GetOptions{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := string(p.Status.Phase)
+			if w := p.Status.ContainerStatuses[0].State.Waiting; w != nil {
+				got += " " + w.Reason + ": " + w.Message
+			}
+			if got != want || podReady(p) != (want == "Running") {
+				t.Errorf("%s, %v, want %s", got, p.Status.Conditions, want)
+			}
+		}
+		time.Sleep(time.Minute)
+		shown("Running")
+		l.kube.RunStaticPods(l.id, "etcd-1", "cp-1", pods("v1.36.99", "it is not there: not found"))
+		shown(`Pending ImagePullBackOff: Back-off pulling image "registry.k8s.io/kube-scheduler:v1.36.99": ErrImagePull: it is not there: not found`)
+		l.kube.RunStaticPods(l.id, "etcd-1", "cp-1", pods("v1.36.2", ""))
+		shown("Running")
+	})
+}

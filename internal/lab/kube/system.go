@@ -60,14 +60,18 @@ func (cl *cluster) mirrorPods(node string) {
 		if had := cl.store.getObject(resPods, key); had != nil && !system.IsOf(had.body, p) {
 			cl.forceAway(cl.pods[key])
 		}
-		if i >= 0 && cl.store.getObject(resPods, key) == nil {
+		if (i >= 0 || p.PullError != "") && cl.store.getObject(resPods, key) == nil {
 			pod := system.StaticPod(o.body, node, p, cl.store.nextUnique()[:32])
 			cl.store.createObject(resPods, pod)
 			absent := func(string) bool { return false }
-			cl.record(events.Start(pod, containers.All(pod), absent, cl.c.world.Latency.ImagePull)...)
+			if p.PullError != "" {
+				cl.record(events.FailPull(pod, containers.All(pod)[0], p.PullError)...)
+			} else {
+				cl.record(events.Start(pod, containers.All(pod), absent, cl.c.world.Latency.ImagePull)...)
+			}
 		}
 		cl.store.updateStatus(resPods, key, func(o map[string]any) bool {
-			containers.Mirror(o, k.k.Address.String(), i >= 0)
+			containers.Mirror(o, k.k.Address.String(), i >= 0, p.PullError)
 			return true
 		})
 	}

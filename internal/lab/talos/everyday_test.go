@@ -41,7 +41,18 @@ func (k *books) PodsOn(_, node string) []world.Pod {
 }
 
 // CanPull implements world.Containers.
-func (k *books) CanPull(image string) bool { return !strings.HasPrefix(image, "dead.example/") }
+func (k *books) CanPull(image string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return !strings.HasPrefix(image, "dead.example/") && (k.closed == "" || !strings.HasPrefix(image, k.closed))
+}
+
+// closeRegistry has the registry give out nothing; "": all do, but the one that is never there.
+func (k *books) closeRegistry(prefix string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.closed = prefix
+}
 
 // receiveAll reads a stream to its end.
 func receiveAll[T any](stream grpc.ServerStreamingClient[T], err error) (all []*T, _ error) {

@@ -313,6 +313,7 @@ type books struct {
 	drains   []func() // what ends those that wait
 	awaited  []*awaited
 	static   map[string][]world.StaticPod // by node
+	closed   string                       // what images begin with that are not given out
 }
 
 // awaited is an endpoint that a machine waits for.

@@ -222,7 +222,7 @@ type boot struct {
 	lastNode          string // what was last written of the node
 	schedulers        bool   // the scheduler's static pod is having its moment
 	manifests         manifests.StaticPods
-	pods              []world.StaticPod // that the config has
+	pods, seen        []world.StaticPod // that the config has, and that the kubelet has seen
 	noticed, noticing *plane            // what the kubelet has seen of them, and will have soon
 }
 

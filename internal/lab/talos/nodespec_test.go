@@ -127,11 +127,11 @@ func TestSchedulerRestartsTheAPI(t *testing.T) {
 		}
 		// versions are those of the pods that the machine has, and that its kubelet was given.
 		versions := func() (out []string) {
-			l.kube.mu.Lock()
-			defer l.kube.mu.Unlock()
 			out = append(out, specs(within(time.Second), l, cp(1), func(r *k8s.StaticPod) string {
 				return fmt.Sprint(r.Metadata().ID(), r.TypedSpec().Pod["metadata"].(map[string]any)["annotations"])
 			})...)
+			l.kube.mu.Lock()
+			defer l.kube.mu.Unlock()
 			for _, p := range l.kube.static["cp1"] {
 				out = append(out, fmt.Sprint(p.Name, p.Versions))
 			}

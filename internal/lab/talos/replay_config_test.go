@@ -108,6 +108,8 @@ var changes = []struct{ words, patch string }{
 	{"machine.kubelet.image v1.36.3", "machine: {kubelet: {image: ghcr.io/siderolabs/kubelet:v1.36.3}}"},
 	{"machine.kubelet.image v1.36.1 (does not exist)", "machine: {kubelet: {image: ghcr.io/siderolabs/kubelet:" + missing + "}}"},
 	{"machine.kubelet.image (does not exist)", "machine: {kubelet: {image: ghcr.io/siderolabs/kubelet:v1.36.99}}"},
+	{"cluster.scheduler.image v1.36.1 (does not exist)", "cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:" + missing + "}}"},
+	{"cluster.scheduler.image v1.36.3", "cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.3}}"},
 	{"cluster.controlPlane.endpoint", "cluster: {controlPlane: {endpoint: https://10.5.0.99:6443}}"},
 	{"machine.features.kubePrism off", "machine: {features: {kubePrism: {enabled: false}}}"},
 	{"HostnameConfig other name", "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: other\n"},

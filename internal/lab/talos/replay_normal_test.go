@@ -164,6 +164,34 @@ func forget(v any, fields ...string) {
 	}
 }
 
+var (
+	specPhase   = regexp.MustCompile(`phase: (\w+)`)
+	specReady   = regexp.MustCompile(`status: "True"; type: Ready;|status: "True"\n\s*type: Ready\n`)
+	specUnready = regexp.MustCompile(`reason: .*`)
+)
+
+// keepPod keeps of the status of a machine what it has of one static pod, and of the status of a
+// pod, which the recordings sum up, its phase and whether it is ready.
+func keepPod(response any, pod string) {
+	m, _ := response.(map[string]any)
+	resource, _ := m["resource"].(map[string]any)
+	metadata, _ := resource["metadata"].(map[string]any)
+	spec, _ := resource["spec"].(map[string]any)
+	s, _ := spec["yamlSpec"].(string)
+	switch metadata["type"] {
+	case "StaticPodStatuses.kubernetes.talos.dev":
+		phase := "none"
+		if m := specPhase.FindStringSubmatch(s); m != nil {
+			phase = m[1]
+		}
+		spec["yamlSpec"] = map[string]any{"phase": phase, "ready": specReady.MatchString(s)}
+	case "MachineStatuses.runtime.talos.dev":
+		spec["yamlSpec"] = specUnready.ReplaceAllStringFunc(s, func(reasons string) string {
+			return "reason: " + regexp.MustCompile(`kube-system/`+pod+`-\S+ [a-z ]+`).FindString(reasons)
+		})
+	}
+}
+
 // forgetService removes a service from the answer to ServiceList.
 func forgetService(v any, id string) {
 	resp, _ := v.(map[string]any)

@@ -352,6 +352,12 @@ var scenarios = []scenario{
 		prepare: func(r *replay) { r.secondCluster("v1.36.2") },
 	},
 	{
+		name: "L2", file: "exchanges-L2-static-pods.jsonl",
+		keep:    func(x exchange) bool { return x.Seq > 50 },
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, Manifest: seconds(3.5)}, step: seconds(0.55),
+		prepare: func(r *replay) { r.secondCluster("v1.36.3") },
+	},
+	{
 		name: "N3", file: "exchanges-N3-lab-shutdown-with-budget.jsonl",
 		latency: world.Latencies{Call: 1, Boot: seconds(7.04), Apply: 1, Etcd: 1, Stop: seconds(1)}, step: seconds(0.44), stop: seconds(1.52),
 		prepare: func(r *replay) { r.secondCluster("v1.36.3") },
@@ -518,7 +524,8 @@ var excuses = []struct {
 	{"the digests of the lab's images are made up", []string{"J3c/48", "K2/4", "K2/6", "K2/9", "K2b/11"}},
 	{"the recorded machine was a container without a bootloader: it came back with the version it had", []string{"K2c/40"}},
 	{"Talos shows the Node as Kubernetes has it, the lab what the config wants of it", []string{"N1/48"}},
-	{"the pods of the recorded control plane had not come back from what was done before", []string{"L1c/40"}},
+	{"the pods of the recorded control plane had not come back from what was done before", []string{"L1c/40", "L2/54", "L2/55"}},
+	{"the recorded kubelet took longer to start the pod that was repaired, while its kube-apiserver restarted", []string{"L2/61", "L2/62", "L2/64", "L2/65"}},
 	{"the recorded services report of the volumes and cgroups of a container, too", []string{"L1/20", "L1b/27", "L1b/38"}},
 	{"the lab does not show what the kubelet is started with", []string{"L1/9", "L1/18"}},
 	{"another program on another port, which this face does not play", []string{"G/66", "G/67", "G/68"}},

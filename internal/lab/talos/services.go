@@ -237,7 +237,7 @@ func (b *boot) runKubelet() {
 	before := s.image
 	s.image, s.args = b.kubeletImage(), b.kubeletArgs()
 	start, wait := s.starts, b.f.step*7/10
-	if before != "" && before != s.image && !b.hasImage(s.image) {
+	if before != "" && before != s.image && !system.HasImage(b.m.disk().images, s.image) {
 		wait += b.f.world.Latency.ImagePull
 	}
 	if b.lacksKubelet() {
@@ -267,11 +267,6 @@ func (b *boot) runKubelet() {
 // Source: talos v1.13.9, image.Pull; go-retry, ExponentialTicker.
 const pullPatience = 130 * time.Second
 
-// hasImage reports whether an image was pulled to the machine.
-func (b *boot) hasImage(ref string) bool {
-	return slices.ContainsFunc(b.m.disk().images, func(i system.Image) bool { return i.Ref == ref })
-}
-
 // kubeletImage is the image of the active config.
 func (b *boot) kubeletImage() string {
 	if k := b.set.provider.K8sKubeletConfig(); k != nil {
@@ -283,7 +278,7 @@ func (b *boot) kubeletImage() string {
 // lacksKubelet reports whether no registry has the image of the kubelet, nor the machine.
 func (b *boot) lacksKubelet() bool {
 	image := b.kubeletImage()
-	return image != "" && !system.IsPublished(image) && !b.hasImage(image)
+	return image != "" && !system.IsPublished(image) && !system.HasImage(b.m.disk().images, image)
 }
 
 // kubeletArgs is what else of the active config a running kubelet does not take.
@@ -313,7 +308,7 @@ func (b *boot) judgeKubelet() {
 	switch s.state {
 	case "Running":
 		s.moveTo("Stopping", s.goodbye())
-		if d := b.m.disk(); !b.hasImage(s.image) { // it stays on the machine
+		if d := b.m.disk(); !system.HasImage(d.images, s.image) { // it stays on the machine
 			d.images = append(d.images, system.Image{Ref: s.image, Namespace: common.ContainerdNamespace_NS_SYSTEM, Pulled: b.started})
 		}
 		b.runAfter(b.f.stop, func() {

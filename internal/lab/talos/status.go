@@ -75,7 +75,7 @@ func (b *boot) judgeEtcd() {
 // writeNode writes what the machine knows of its time and of its Kubernetes
 // node, when that changed.
 func (b *boot) writeNode() {
-	now := fmt.Sprint(b.m.timeless, b.nodeSeen, b.nodeReady, b.apiSeen, b.apiReady, b.schedulers, b.set.kubelet)
+	now := fmt.Sprint(b.m.timeless, b.nodeSeen, b.nodeReady, b.apiSeen, b.apiReady, b.schedulers, b.seen, b.set.kubelet)
 	if now == b.lastNode {
 		return
 	}
@@ -93,15 +93,7 @@ func (b *boot) writeNode() {
 	}
 	for _, pod := range staticPods {
 		putResource(b, "k8s.KubeletStaticPodController", k8s.NewStaticPodStatus(k8s.NamespaceName, podID(pod, node)), func(r *k8s.StaticPodStatus) {
-			ready := "False"
-			if b.podReady(pod) {
-				ready = "True"
-			}
-			r.TypedSpec().PodStatus = map[string]any{
-				"phase":      "Running",
-				"conditions": []any{map[string]any{"type": "Ready", "status": ready}},
-				"podIP":      b.address.Addr().String(),
-			}
+			r.TypedSpec().PodStatus = manifests.Status(b.seen, pod, b.podReady(pod), b.address.Addr())
 		})
 	}
 }
@@ -111,7 +103,7 @@ var staticPods = []string{"kube-apiserver", "kube-controller-manager", "kube-sch
 func podID(pod, node string) string { return "kube-system/" + pod + "-" + node }
 
 func (b *boot) podReady(pod string) bool {
-	return b.apiReady && !(pod == "kube-scheduler" && b.schedulers)
+	return b.apiReady && !(pod == "kube-scheduler" && b.schedulers) && manifests.FindPullError(b.seen, pod) == ""
 }
 
 // listUnmet lists what keeps a machine from being ready, in the order and with the text of
@@ -141,7 +133,7 @@ func (b *boot) listUnmet() []runtime.UnmetCondition {
 		var pods []string
 		for _, pod := range staticPods {
 			if !b.podReady(pod) {
-				pods = append(pods, podID(pod, b.set.kubelet.Node)+" not ready")
+				pods = append(pods, podID(pod, b.set.kubelet.Node)+" "+manifests.Unmet(b.seen, pod))
 			}
 		}
 		add("staticPods", pods...)
@@ -223,7 +215,7 @@ func (b *boot) reportToKubernetes() {
 	}, b.takeReadiness)
 
 	var p *plane
-	if m := b.m.disk().member; m != nil && m.on == b && m.isHealthy() && b.set.crash == "" {
+	if m := b.m.disk().member; m != nil && m.on == b && m.isHealthy() && b.set.crash == "" && manifests.FindPullError(b.seen, "kube-apiserver") == "" {
 		p = &plane{b.set.kubeCA, m.of.id, b.set.files, b.set.plane}
 		p.Address = b.address.Addr()
 	}
@@ -273,9 +265,28 @@ func (b *boot) reportPods() {
 		putResource(b, podOwner, k8s.NewStaticPod(k8s.NamespaceName, pod.Name), func(r *k8s.StaticPod) { r.TypedSpec().Pod = manifests.Manifest(pod) })
 	}
 	if k := b.f.kubernetes; k != nil {
-		ca, etcd, node := b.set.kubeCA, m.of.id, b.set.plane.Node
-		b.f.queueEffect(func() { k.RunStaticPods(ca, etcd, node, pods) })
+		ca, etcd, node, had := b.set.kubeCA, m.of.id, b.set.plane.Node, slices.Clone(b.m.disk().images)
+		b.f.queueEffect(func() {
+			pods := manifests.PullImages(pods, had, k)
+			k.RunStaticPods(ca, etcd, node, pods)
+			b.f.changeState(func() { b.takePods(pods) })
+		})
 	}
+}
+
+// takePods has the kubelet see static pods, at once in a new boot. It asks again for the images that it lacks.
+func (b *boot) takePods(pods []world.StaticPod) {
+	wait := b.f.world.Latency.Manifest
+	if b.seen == nil {
+		wait = 0
+	}
+	b.runAfter(wait, func() {
+		b.seen = pods
+		if d := b.m.disk(); !manifests.KeepImages(&d.images, pods, b.started) {
+			b.apiSeen = true // its kubelet has static pods to report of
+			b.runAfter(manifests.PullBackoff, func() { b.pods = nil })
+		}
+	})
 }
 
 // nodeGrace is for how long the Node of a kubelet that does not run is still Ready (recorded).

@@ -165,6 +165,8 @@ type StaticPod struct {
 	// Versions are the annotations by which Talos has its kubelet see that what the
 	// pod is made of has changed.
 	Versions map[string]string
+	// PullError is why its image cannot be pulled; "": it can, or the machine has it.
+	PullError string
 }
 
 // RoleControl is the label and the taint of control planes.

@@ -87,13 +87,18 @@ func Start(pod map[string]any, host, own string) {
 // FailPull writes into a pod's status that an image of a list of its containers cannot
 // be pulled: they wait, and those behind them do not begin.
 func FailPull(pod, status map[string]any, list, image string) {
-	waits := map[string]any{"waiting": map[string]any{"reason": "ImagePullBackOff",
-		"message": fmt.Sprintf("Back-off pulling image %q: ErrImagePull: %s", image, PullError(image))}}
+	waits := waitForImage(image, PullError(image))
 	if list == "initContainers" {
 		status["initContainerStatuses"] = States(pod, list, false, waits)
 		waits = map[string]any{"waiting": map[string]any{"reason": "PodInitializing"}}
 	}
 	status["containerStatuses"] = States(pod, "containers", false, waits)
+}
+
+// waitForImage is the state of a container whose image cannot be pulled.
+func waitForImage(image, why string) map[string]any {
+	return map[string]any{"waiting": map[string]any{"reason": "ImagePullBackOff",
+		"message": fmt.Sprintf("Back-off pulling image %q: ErrImagePull: %s", image, why)}}
 }
 
 // PullError is what containerd answers a kubelet that wants an image from a registry that
@@ -137,14 +142,18 @@ func Restart(pod map[string]any) {
 	status["containerStatuses"] = states
 }
 
-// Mirror writes the status of a pod that stands for a static pod of its node.
-func Mirror(pod map[string]any, ip string, runs bool) {
+// Mirror writes the status of a pod that stands for a static pod of its node; pullError is why
+// its image cannot be pulled, "" where it is there.
+func Mirror(pod map[string]any, ip string, runs bool, pullError string) {
 	status := rules.EnsureMap(pod, "status")
-	state, ready := Waiting(), "False"
-	if runs {
+	state, ready, phase := Waiting(), "False", "Running"
+	switch {
+	case pullError != "":
+		state, phase, runs = waitForImage(rules.TextAt(All(pod)[0], "image"), pullError), "Pending", false
+	case runs:
 		state, ready = map[string]any{"running": map[string]any{"startedAt": rules.FormatNow()}}, "True"
 	}
-	status["phase"], status["qosClass"] = "Running", "Burstable"
+	status["phase"], status["qosClass"] = phase, "Burstable"
 	status["hostIP"], status["podIP"] = ip, ip
 	status["podIPs"] = []any{map[string]any{"ip": ip}}
 	rules.FillMissing(status, "startTime", rules.FormatNow())

@@ -1,5 +1,5 @@
-// Package manifests makes the static pods of a control plane out of its machine config. It knows
-// no machine.
+// Package manifests makes the static pods of a control plane out of its machine config, and finds
+// which of their images its kubelet can have. It knows no machine.
 package manifests
 
 import (

@@ -213,6 +213,11 @@ func normalizeRef(ref string) string {
 	return ref
 }
 
+// HasImage reports whether an image is among some, by its reference.
+func HasImage(images []Image, ref string) bool {
+	return slices.ContainsFunc(images, func(i Image) bool { return i.Ref == ref })
+}
+
 // releases are the tags of what is released with Kubernetes; Talos' kubelet comes in two more sizes.
 var releases = regexp.MustCompile(`^v\d+\.\d+\.\d+(-fat|-slim)?$`)
 
@@ -232,7 +237,7 @@ func IsPublished(ref string) bool {
 	image := Image{Ref: normalizeRef(ref)}
 	repository := image.repository()
 	name, ours := strings.CutPrefix(repository, "registry.k8s.io/")
-	parts := ours && strings.HasPrefix(name, "kube-") || repository == constants.KubeletImage
+	parts := ours && slices.Contains([]string{"kube-apiserver", "kube-controller-manager", "kube-proxy", "kube-scheduler"}, name) || repository == constants.KubeletImage
 	if tag, tagged := strings.CutPrefix(image.Ref, repository+":"); parts && tagged && !strings.Contains(tag, "@") && !releases.MatchString(tag) {
 		return false
 	}
