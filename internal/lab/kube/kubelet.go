@@ -21,8 +21,9 @@ const (
 	// they call its node lost.
 	nodeGrace = 40 * time.Second
 
-	// labelsLeave is when the labels of a node are off that its config has no more.
-	labelsLeave = 6 * time.Second
+	// labelsLeave is when the labels of a node are off that its config has no more
+	// (recorded: after 5 to 6 s).
+	labelsLeave = 5500 * time.Millisecond
 )
 
 // kubelet is the kubelet of one node while it runs.

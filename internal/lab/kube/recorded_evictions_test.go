@@ -27,17 +27,34 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// evictions are the recordings of evictions on a cluster of Talos v1.13.9 with Kubernetes v1.36.3,
-// and what is replayed of them.
+// evictions are the recordings of evictions, and of what becomes of a Node, on a cluster of Talos
+// v1.13.9 with Kubernetes v1.36, and what is replayed of them.
 var evictions = []struct {
 	name, file string
 	keep       func(seq int) bool
+	given      []givenConfig
 }{
-	{"N2", "exchanges-N2-evictions.jsonl", func(int) bool { return true }},
+	// The other lines are of Talos.
+	{"H2", "exchanges-H2-drift-node-object.jsonl", func(seq int) bool {
+		return slices.Contains([]int{1, 3, 7, 12, 19, 25, 26, 27, 28, 29, 30, 31, 32, 35, 37}, seq)
+	}, []givenConfig{
+		{1.055, map[string]string{"zone": "k", "tier": "gold"}, nil},
+		{17.128, map[string]string{"zone": "k", "tier": "gold"}, []string{"dedicated=db:NoSchedule"}},
+		{33.182, map[string]string{"zone": "k", "tier": "gold"}, []string{"dedicated=db:NoSchedule"}}, // the kubelet starts again
+		{82.331, nil, nil},
+	}},
+	{"N2", "exchanges-N2-evictions.jsonl", func(int) bool { return true }, nil},
 	// What follows is a shutdown of the machine, which Talos answers.
-	{"N3", "exchanges-N3-lab-shutdown-with-budget.jsonl", func(seq int) bool { return seq <= 8 }},
+	{"N3", "exchanges-N3-lab-shutdown-with-budget.jsonl", func(seq int) bool { return seq <= 8 }, nil},
 	// The other lines are of Talos, or of Nodes, of which the recording keeps a few fields.
-	{"N1", "exchanges-N1-node-side.jsonl", func(seq int) bool { return slices.Contains([]int{1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 14}, seq) }},
+	{"N1", "exchanges-N1-node-side.jsonl", func(seq int) bool { return slices.Contains([]int{1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 14}, seq) }, nil},
+}
+
+// givenConfig is when the worker is given which labels and taints by its machine config.
+type givenConfig struct {
+	at     float64
+	labels map[string]string
+	taints []string
 }
 
 // otherEvictions are the recorded exchanges the lab answers otherwise.
@@ -50,7 +67,7 @@ var otherEvictions = map[string]string{
 	"N1/6":  "the cluster's own pods ran on no recorded worker",
 }
 
-// TestRecordedEvictions makes the recorded calls at their times.
+// TestRecordedEvictions makes the recorded calls of pods, budgets and Nodes at their times.
 func TestRecordedEvictions(t *testing.T) {
 	dir := golden.Recordings(t, "talos", "recorded")
 	all, agree := 0, 0
@@ -62,7 +79,7 @@ func TestRecordedEvictions(t *testing.T) {
 		t.Run(r.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l := newLab(t, world.Config{Latency: world.Latencies{Call: 1, ImagePull: time.Second, Pods: time.Second}}) // their image was there
-				differs := l.replayCalls(calls)
+				differs := l.replayCalls(calls, r.given)
 				for _, c := range calls {
 					key := fmt.Sprintf("%s/%d", r.name, c.Seq)
 					diff, why := differs[c.Seq], otherEvictions[key]
@@ -82,8 +99,8 @@ func TestRecordedEvictions(t *testing.T) {
 		})
 	}
 	t.Logf("%d of %d recorded exchanges agree", agree, all)
-	if agree < 44 {
-		t.Errorf("%d agree, 44 did before", agree)
+	if agree < 59 {
+		t.Errorf("%d agree, 59 did before", agree)
 	}
 }
 
@@ -124,13 +141,15 @@ func readCalls(t *testing.T, file string, keep func(seq int) bool) []recordedCal
 
 // replayCalls brings up the recorded cluster, makes the calls at their times, and returns how
 // the answers differ.
-func (l *lab) replayCalls(calls []recordedCall) map[int]string {
+func (l *lab) replayCalls(calls []recordedCall, given []givenConfig) map[int]string {
 	l.t.Helper()
 	up, ready := newReadiness(), newReadiness()
 	l.kube.ServeAPI(l.id, "etcd-1", l.control("cp1", apiAddr), up.call)
 	<-up.ch
 	l.kube.RunKubelet(l.id, controlKubelet("cp1", apiAddr, 401), ready.call)
-	l.kube.RunKubelet(l.id, kubelet("w1", "10.0.0.21", 501), ready.call)
+	worker := kubelet("w1", "10.0.0.21", 501)
+	worker.BootID, worker.Talos, worker.Kubernetes = "1", "v1.13.9", "v1.36.2"
+	stop := l.kube.RunKubelet(l.id, worker, ready.call)
 	set := l.typed(apiAddr)
 	for _, name := range []string{"cp1", "w1"} {
 		eventually(l.t, name, 5*time.Minute, func() error { return nodeReady(set, name) })
@@ -146,8 +165,19 @@ func (l *lab) replayCalls(calls []recordedCall) map[int]string {
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	differs, origin := map[int]string{}, time.Now()
+	wg.Go(func() {
+		for _, g := range given {
+			time.Sleep(time.Until(origin.Add(time.Duration(g.at * float64(time.Second)))))
+			stop()
+			worker.Labels, worker.Taints = g.labels, g.taints
+			stop = l.kube.RunKubelet(l.id, worker, ignore)
+		}
+	})
 	for _, c := range calls {
 		times := []float64{c.At}
+		if strings.HasPrefix(c.Method, "HTTPS PATCH ") {
+			times[0] += 0.002 // behind the polls of the same millisecond
+		}
 		if c.Poll != nil {
 			times = []float64{c.Poll.FirstAt, c.Poll.LastAt}
 		}
@@ -188,6 +218,10 @@ func (c recordedCall) ask(t testing.TB, client *http.Client) string {
 	if _, summedUp := c.Response.Body.(string); summedUp && resp.StatusCode < 300 {
 		return cmp.Diff(c.Response.Status, resp.StatusCode)
 	}
+	if node, ok := c.Response.Body.(map[string]any); ok && node["kubeletVersion"] != nil {
+		delete(node, "containerRuntimeVersion")
+		got = shortenNode(t, data)
+	}
 	if _, pods := c.Response.Body.([]any); pods || c.Response.Body == nil {
 		got = shortenPods(t, data)
 	}
@@ -210,6 +244,47 @@ func scrubUnordered(v any) any {
 		}
 	}
 	return v
+}
+
+// shortenNode is a Node with the fields that the recordings have, but the version of containerd.
+func shortenNode(t testing.TB, data []byte) any {
+	var n corev1.Node
+	must(t, json.Unmarshal(data, &n))
+	annotations, labels := map[string]any{}, map[string]any{}
+	for key, value := range n.Annotations {
+		if strings.HasPrefix(key, "talos.dev/") {
+			annotations[key] = value
+		}
+	}
+	for key, value := range n.Labels {
+		if !strings.HasPrefix(key, "beta.kubernetes.io/") {
+			labels[key] = value
+		}
+	}
+	short := map[string]any{
+		"name": n.Name, "uid": "<uid>", "annotations": annotations, "labels": labels, "taints": nil, "unschedulable": nil,
+		"kubeletVersion": n.Status.NodeInfo.KubeletVersion, "osImage": n.Status.NodeInfo.OSImage,
+	}
+	for _, c := range n.Status.Conditions {
+		if c.Type == corev1.NodeReady {
+			short["ready"] = string(c.Status) + " " + c.Reason
+		}
+	}
+	if n.Spec.Unschedulable {
+		short["unschedulable"] = true
+	}
+	var taints []any
+	for _, x := range n.Spec.Taints {
+		taint := map[string]any{"key": x.Key, "effect": string(x.Effect)}
+		if x.TimeAdded != nil {
+			taint["timeAdded"] = x.TimeAdded.Format(time.RFC3339)
+		}
+		taints = append(taints, taint)
+	}
+	if taints != nil {
+		short["taints"] = taints
+	}
+	return short
 }
 
 // shortenPods is a pod, or a list of them, with the fields that the recordings have.

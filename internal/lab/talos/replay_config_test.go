@@ -92,6 +92,7 @@ func (r *replay) data(x exchange, words string) []byte {
 // changes are those of the day-two recordings, as patches. What only a name is said of is made
 // up.
 var changes = []struct{ words, patch string }{
+	{"machine.nodeLabels zone: k,", "machine: {nodeLabels: {zone: k, tier: gold}}"},
 	{"machine.nodeLabels zone: ", "machine: {nodeLabels: {zone: %s}}"},
 	{"machine.nodeLabels team: red", "machine: {nodeLabels: {team: red}}"},
 	{"machine.nodeLabels", "machine: {nodeLabels: {team: blue, zone: a}}"},
@@ -108,6 +109,9 @@ var changes = []struct{ words, patch string }{
 	{"machine.kubelet.image v1.36.3", "machine: {kubelet: {image: ghcr.io/siderolabs/kubelet:v1.36.3}}"},
 	{"machine.kubelet.image v1.36.1 (does not exist)", "machine: {kubelet: {image: ghcr.io/siderolabs/kubelet:" + missing + "}}"},
 	{"machine.kubelet.image (does not exist)", "machine: {kubelet: {image: ghcr.io/siderolabs/kubelet:v1.36.99}}"},
+	{"kubelet extraArgs v=4", "machine: {kubelet: {extraArgs: {v: \"4\"}}}"},
+	{"sysctl", "machine: {sysctls: {net.ipv4.ip_local_port_range: \"20000 60000\"}}"},
+	{"nodeLabels and nodeTaints removed", "machine: {nodeLabels: {$patch: delete}, nodeTaints: {$patch: delete}}"},
 	{"cluster.scheduler.image v1.36.1 (does not exist)", "cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:" + missing + "}}"},
 	{"cluster.scheduler.image v1.36.3", "cluster: {scheduler: {image: registry.k8s.io/kube-scheduler:v1.36.3}}"},
 	{"cluster.controlPlane.endpoint", "cluster: {controlPlane: {endpoint: https://10.5.0.99:6443}}"},

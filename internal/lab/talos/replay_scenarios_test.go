@@ -149,6 +149,11 @@ var scenarios = []scenario{
 		},
 	},
 	{
+		name: "H2", file: "exchanges-H2-drift-node-object.jsonl",
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1}, step: seconds(0.6), stop: seconds(1.3),
+		prepare: func(r *replay) { r.secondCluster("v1.36.2") },
+	},
+	{
 		name: "I1", file: "exchanges-I1-etcd-leave-rejoin.jsonl",
 		keep:    func(x exchange) bool { return !summedUp(x) && x.Seq <= 66 },
 		latency: world.Latencies{Call: 1, Boot: seconds(2.9), Apply: 1, Etcd: 1, Learn: seconds(46)}, step: seconds(0.8896), stop: seconds(8),

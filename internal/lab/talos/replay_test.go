@@ -328,7 +328,7 @@ func (r *replay) ask(x exchange) string {
 	if x.Poll != nil && strings.HasSuffix(x.Method, "/ServiceList") {
 		forget(got.Response, "events") // so were the recorded ones
 	}
-	if r.name >= "H" && r.name < "J" {
+	if r.name >= "H" && r.name < "J" && r.name != "H2" {
 		// On those nodes the image of the kubelet could not be pulled.
 		forgetService(want.Response, "kubelet")
 		forgetService(got.Response, "kubelet")
