@@ -91,6 +91,7 @@ type pod struct {
 	key, uid    string
 	owner       string // uid of its controller
 	node        string
+	target      string // the node that it is on, or was made for
 	hash        string // of the template it was made from
 	labels      map[string]string
 	hostNetwork bool
@@ -106,6 +107,7 @@ type pod struct {
 	since       uint64              // version it was made at
 	tolerations []corev1.Toleration // once they were asked for
 	unwelcome   time.Time           // since when it does not tolerate its node's taints for ever
+	admitted    bool                // by the kubelet of its node
 	starting    bool                // it will be ready soon
 	refused     time.Time           // when the scheduler last reported that it found no node
 	pulling     bool                // its image will be asked for again
@@ -395,6 +397,7 @@ func (p *pod) readPod(body map[string]any) {
 	p.deleting = meta["deletionTimestamp"] != nil
 	p.mirror = rules.TextAt(meta, "annotations", corev1.MirrorPodAnnotationKey) != ""
 	p.node = rules.TextAt(body, "spec", "nodeName")
+	p.target = cmp.Or(p.node, rules.PinnedTo(rules.MapAt(body, "spec")))
 	p.hostNetwork = rules.BoolAt(body, "spec", "hostNetwork")
 	phase := rules.TextAt(body, "status", "phase")
 	p.finished = phase == "Succeeded" || phase == "Failed"

@@ -32,8 +32,8 @@
 //     /livez, /healthz and /version are open to all.
 //   - Deployments replace all pods at once and never exceed their deadline.
 //   - The scheduler fits what pods ask of processor, memory and number of pods. No
-//     pod makes room for another; those of DaemonSets, and those that name their
-//     node, are there without being asked for room. What containers use beyond
+//     pod makes room for another, but those of DaemonSets that are critical are there
+//     as if it did. A kubelet fails a pod that names its node and does not fit. What containers use beyond
 //     what they ask for is nothing. What is on no node is tried again every five minutes.
 //   - No program runs in a container: its log has its start and its end, and a command is
 //     not found. Commands come over a WebSocket, as kubectl sends them; over SPDY, for
@@ -44,9 +44,8 @@
 //     than the next. None is of memory and disks, probes, budgets or claims. Kubelets before
 //     v1.37 report of their Node without its uid: "kubectl describe node" does not show that.
 //   - An image whose registry lies in the domain ".invalid" can never be pulled:
-//     that is how to make a workload that never becomes ready. Other registries
-//     are closed and opened with CloseRegistry and OpenRegistry. What static pods
-//     can pull is decided by their machines.
+//     that makes a workload that never becomes ready. CloseRegistry and OpenRegistry
+//     are for others. What static pods can pull is decided by their machines.
 //   - A pod that is deleted ends as its containers do: half a second after SIGTERM,
 //     after the sleep of a preStop hook, or, where the image's registry lies in the
 //     domain ".stubborn.test", by SIGKILL at the end of the grace. Half a second

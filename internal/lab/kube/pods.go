@@ -51,6 +51,7 @@ func (cl *cluster) tendPod(key string) {
 		cl.collectTerminating(p)
 	case p.deleting || p.finished || p.mirror || p.running:
 	case !k.isAlive() || !p.hostNetwork && !n.ready || p.starting:
+	case !cl.admitPod(p, n):
 	case !cl.attachVolumes(p) || cl.pullFails(p):
 	case cl.isNetwork(p) && !k.network:
 		k.connectNetwork()
@@ -72,6 +73,21 @@ func (cl *cluster) tendPod(key string) {
 			cl.dirty[ref{resPods, key}] = true // its node went away meanwhile
 		})
 	}
+}
+
+// admitPod is the kubelet's look at a pod that it is given: one that does not fit fails.
+func (cl *cluster) admitPod(p *pod, n *node) bool {
+	reason, message := n.Reject(p.needs, n.sumNeeds(p))
+	o := cl.store.getObject(resPods, p.key)
+	if p.admitted = p.admitted || p.daemon || reason == "" || o == nil; p.admitted {
+		return true
+	}
+	cl.record(events.RejectPod(o.body, reason, message))
+	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
+		containers.Reject(o, reason, message)
+		return true
+	})
+	return false
 }
 
 // findNetwork is the name of the DaemonSet that brings the pod network, which
@@ -242,11 +258,11 @@ func (cl *cluster) placePod(p *pod) {
 			refused.Refuse(true, why)
 			continue
 		}
-		if lacks, never := n.LackFor(p.needs, n.sumNeeds()); len(lacks) > 0 {
+		if lacks, never := n.LackFor(p.needs, n.sumNeeds(nil)); len(lacks) > 0 {
 			refused.Refuse(never, lacks...)
 			continue
 		}
-		if taken.hasNode(n) {
+		if taken.HasNode(&n.Node) {
 			refused.Refuse(false, "node(s) didn't match pod anti-affinity rules")
 			continue
 		}
@@ -275,11 +291,11 @@ func (cl *cluster) placePod(p *pod) {
 	})
 }
 
-// sumNeeds is what the pods on the node ask for.
-func (n *node) sumNeeds() rules.Amounts {
+// sumNeeds is what the pods on the node ask for, beside one that was not admitted: those that were.
+func (n *node) sumNeeds(beside *pod) rules.Amounts {
 	var used rules.Amounts
 	for _, p := range n.pods {
-		if !p.finished {
+		if !p.finished && (beside == nil || p != beside && (p.admitted || p.mirror)) {
 			used = used.Plus(p.needs)
 		}
 	}
@@ -297,24 +313,12 @@ func (n *node) countPods(owner string) int {
 	return c
 }
 
-// places are values of node labels: where a pod must not be.
-type places map[string]map[string]bool
-
-func (t places) hasNode(n *node) bool {
-	for key, values := range t {
-		if v, ok := n.Labels[key]; ok && values[v] {
-			return true
-		}
-	}
-	return false
-}
-
 // takenPlaces returns where pods are that a pod must keep away from.
-func (cl *cluster) takenPlaces(spec *corev1.PodSpec, ns string, self *pod) places {
+func (cl *cluster) takenPlaces(spec *corev1.PodSpec, ns string, self *pod) rules.Places {
 	if spec.Affinity == nil || spec.Affinity.PodAntiAffinity == nil {
 		return nil
 	}
-	out := places{}
+	out := rules.Places{}
 	for _, term := range spec.Affinity.PodAntiAffinity.RequiredDuringSchedulingIgnoredDuringExecution {
 		sel, err := metav1.LabelSelectorAsSelector(term.LabelSelector)
 		if err != nil {

@@ -101,9 +101,9 @@ func (cl *cluster) tendDaemonSet(key string) {
 		"currentNumberScheduled": current, "desiredNumberScheduled": desired, "numberMisscheduled": int64(0),
 		"numberReady": ready, "observedGeneration": w.generation(),
 	}
-	setNonZero(status, "numberAvailable", ready)
-	setNonZero(status, "numberUnavailable", desired-ready)
-	setNonZero(status, "updatedNumberScheduled", updated)
+	rules.SetNonZero(status, "numberAvailable", ready)
+	rules.SetNonZero(status, "numberUnavailable", desired-ready)
+	rules.SetNonZero(status, "updatedNumberScheduled", updated)
 	cl.setStatus(w.ref, status)
 	cl.recordRollout(w, desired > 0 && ready == desired && updated == desired)
 }
@@ -114,26 +114,20 @@ func (cl *cluster) keepDaemons(w workload, spec *corev1.PodSpec) (byNode map[str
 	byNode, ending = map[string]*pod{}, map[string]bool{}
 	if len(cl.owned[w.uid]) > len(w.pods) {
 		for _, p := range cl.owned[w.uid] {
-			ending[p.node] = ending[p.node] || p.deleting
+			ending[p.target] = ending[p.target] || p.deleting
 		}
 	}
 	for _, p := range w.pods {
-		n := cl.nodes[p.node]
+		n := cl.nodes[p.target]
 		stale := p.hash != w.hash && rules.TextAt(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
-		if n == nil || stale || byNode[p.node] != nil || n.RefusePod(spec, spec.Tolerations, true) != "" {
+		if n == nil || stale || byNode[p.target] != nil || n.RefusePod(spec, spec.Tolerations, true) != "" {
 			cl.dropPod(w, p)
-			ending[p.node] = true
+			ending[p.target] = true
 			continue
 		}
-		byNode[p.node] = p
+		byNode[p.target] = p
 	}
 	return byNode, ending
-}
-
-func setNonZero(m map[string]any, key string, n int64) {
-	if n != 0 {
-		m[key] = n
-	}
 }
 
 // recordRollout records the span of a workload when it becomes complete.
@@ -205,7 +199,7 @@ func (cl *cluster) tendDeployment(key string) {
 	for k, n := range map[string]int64{
 		"replicas": replicas, "updatedReplicas": updated, "readyReplicas": ready, "availableReplicas": ready, "unavailableReplicas": max(0, want-ready),
 	} {
-		setNonZero(status, k, n)
+		rules.SetNonZero(status, k, n)
 	}
 	complete := ready >= want && updated == want && replicas == updated
 	// One in four may be missing, as the default strategy allows.
@@ -301,9 +295,9 @@ func (cl *cluster) tendReplicaSet(key string) {
 	if why := cl.refusals.Message(w.ref, w.hash); why != "" {
 		status["conditions"] = rules.SetCondition(rules.ListAt(w.o.body, "status", "conditions"), "ReplicaFailure", "True", "FailedCreate", why)
 	}
-	setNonZero(status, "fullyLabeledReplicas", min(have, want))
-	setNonZero(status, "readyReplicas", min(ready, want))
-	setNonZero(status, "availableReplicas", min(ready, want))
+	rules.SetNonZero(status, "fullyLabeledReplicas", min(have, want))
+	rules.SetNonZero(status, "readyReplicas", min(ready, want))
+	rules.SetNonZero(status, "availableReplicas", min(ready, want))
 	cl.setStatus(w.ref, status)
 }
 
@@ -353,9 +347,9 @@ func (cl *cluster) tendStatefulSet(key string) {
 		"replicas": current, "observedGeneration": w.generation(), "availableReplicas": ready,
 		"currentRevision": name + "-" + w.hash, "updateRevision": name + "-" + w.hash, "collisionCount": int64(0),
 	}
-	setNonZero(status, "readyReplicas", ready)
-	setNonZero(status, "currentReplicas", current)
-	setNonZero(status, "updatedReplicas", updated)
+	rules.SetNonZero(status, "readyReplicas", ready)
+	rules.SetNonZero(status, "currentReplicas", current)
+	rules.SetNonZero(status, "updatedReplicas", updated)
 	cl.setStatus(w.ref, status)
 	cl.recordRollout(w, want > 0 && ready == want && updated == want)
 }
@@ -374,6 +368,10 @@ func (cl *cluster) makePod(w workload, name, node, hashLabel, hash string) bool 
 	body := map[string]any{"metadata": meta, "spec": rules.EnsureMap(template, "spec")}
 	if w.res == resDaemonSets {
 		rules.TolerateAsDaemon(rules.MapAt(body, "spec"))
+		rules.PinToNode(rules.MapAt(body, "spec"), node)
+		if n := cl.nodes[node]; !n.HasRoom(rules.RequestsOf(body), n.sumNeeds(nil), rules.IsCritical(rules.MapAt(body, "spec"))) {
+			node = "" // until the scheduler has room for it there
+		}
 	}
 	meta["namespace"] = ns
 	if name != "" {
@@ -461,8 +459,8 @@ func (cl *cluster) tendJob(key string) {
 		"startTime": cmp.Or(rules.TextAt(w.o.body, "status", "startTime"), rules.FormatNow()),
 		"ready":     w.countPods(isReady), "terminating": int64(0), "uncountedTerminatedPods": map[string]any{},
 	}
-	setNonZero(status, "active", active)
-	setNonZero(status, "succeeded", done)
+	rules.SetNonZero(status, "active", active)
+	rules.SetNonZero(status, "succeeded", done)
 	if done >= want {
 		cl.record(events.ChangeJob(w.o.body, false))
 		status["completionTime"] = rules.FormatNow()

@@ -110,6 +110,14 @@ func PullError(image string) string {
 		image, image, host, name, tag, host)
 }
 
+// Reject writes that a kubelet has not taken a pod.
+func Reject(pod map[string]any, reason, message string) {
+	status := rules.EnsureMap(pod, "status")
+	status["phase"], status["reason"], status["message"] = "Failed", reason, message
+	delete(status, "containerStatuses")
+	rules.FillMissing(status, "startTime", rules.FormatNow())
+}
+
 // End writes that the containers of a pod that is being deleted have ended.
 func End(pod map[string]any, killed bool) {
 	phase, reason, code := "Succeeded", "Completed", int64(0)

@@ -95,6 +95,11 @@ func FailPull(pod, container map[string]any, why string) []Report {
 	}
 }
 
+// RejectPod is what a kubelet reports of a pod that it does not take.
+func RejectPod(pod map[string]any, reason, message string) Report {
+	return warning(refTo(pod), kubelet, rules.TextAt(pod, "spec", "nodeName"), reason, "%s", strings.TrimPrefix(message, "Pod was rejected: "))
+}
+
 // Kill is what a kubelet reports when it ends the containers of a pod.
 func Kill(pod map[string]any) []Report {
 	var out []Report

@@ -79,6 +79,31 @@ func (n *Node) LackFor(need, used Amounts) (lacks []string, never bool) {
 	return lacks, never
 }
 
+// HasRoom reports whether a node with so much in use has room for a pod. For a critical one others
+// would make room.
+func (n *Node) HasRoom(need, used Amounts, critical bool) bool {
+	lacks, never := n.LackFor(need, used)
+	return len(lacks) == 0 || critical && !never
+}
+
+// Reject is why the kubelet of a node with so much in use does not take a pod, "" if it does.
+// Source: kubernetes v1.36, pkg/kubelet/lifecycle/predicate.go, and kubelet.go, rejectPod.
+func (n *Node) Reject(need, used Amounts) (reason, message string) {
+	for _, r := range []struct {
+		name            string
+		need, used, has int64
+	}{
+		{"pods", need.Pods, used.Pods, n.Allocatable.Pods},
+		{"cpu", need.MilliCPU, used.MilliCPU, n.Allocatable.MilliCPU},
+		{"memory", need.Memory, used.Memory, n.Allocatable.Memory},
+	} {
+		if r.need > 0 && r.used+r.need > r.has {
+			return "OutOf" + r.name, fmt.Sprintf("Pod was rejected: Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", r.name, r.need, r.used, r.has)
+		}
+	}
+	return "", ""
+}
+
 // Verdict collects why a pod is on no node.
 type Verdict struct {
 	nodes    int

@@ -136,3 +136,10 @@ func SetCondition(list []any, kind, status, reason, message string) []any {
 	list[i] = next
 	return list
 }
+
+// SetNonZero sets a number, unless it is 0, which the API leaves out.
+func SetNonZero(m map[string]any, key string, n int64) {
+	if n != 0 {
+		m[key] = n
+	}
+}

@@ -2,6 +2,7 @@ package rules
 
 import (
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
@@ -87,4 +88,50 @@ func (n *Node) inTerm(term corev1.NodeSelectorTerm) bool {
 		}
 	}
 	return len(term.MatchExpressions)+len(term.MatchFields) > 0
+}
+
+// Places are values of node labels: where a pod must not be.
+type Places map[string]map[string]bool
+
+// HasNode reports whether a node is at one of them.
+func (t Places) HasNode(n *Node) bool {
+	for key, values := range t {
+		if v, ok := n.Labels[key]; ok && values[v] {
+			return true
+		}
+	}
+	return false
+}
+
+// PinToNode gives the spec of a pod of a DaemonSet the affinity for the one node it is made for.
+// Source: kubernetes v1.36, pkg/controller/daemon/util, ReplaceDaemonSetPodNodeNameNodeAffinity.
+func PinToNode(spec map[string]any, node string) {
+	required := EnsureMap(spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution")
+	fields := []any{map[string]any{"key": "metadata.name", "operator": "In", "values": []any{node}}}
+	terms := MapsAt(required, "nodeSelectorTerms")
+	if len(terms) == 0 {
+		required["nodeSelectorTerms"] = []any{map[string]any{"matchFields": fields}}
+		return
+	}
+	for _, term := range terms {
+		term["matchFields"] = fields
+	}
+}
+
+// PinnedTo is the node that a pod of a DaemonSet was made for, "" for other pods.
+func PinnedTo(spec map[string]any) string {
+	for _, term := range MapsAt(spec, "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms") {
+		for _, field := range MapsAt(term, "matchFields") {
+			if values := ListAt(field, "values"); TextAt(field, "key") == "metadata.name" && len(values) == 1 {
+				node, _ := values[0].(string)
+				return node
+			}
+		}
+	}
+	return ""
+}
+
+// IsCritical reports whether a pod is one for which others make room.
+func IsCritical(spec map[string]any) bool {
+	return strings.HasPrefix(TextAt(spec, "priorityClassName"), "system-")
 }
