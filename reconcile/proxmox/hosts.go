@@ -201,7 +201,7 @@ func (l *look) version() string {
 
 // quorum reports whether the cluster of Proxmox VE can be written to. It takes a
 // privilege the agent can do without, and matters only while something is to
-// be changed; else it is what it was.
+// be changed; else it is what it was, unless it was lost: then nothing is changed before it is back.
 func (l *look) quorum() cluster.Seen[bool] {
 	c := l.c
 	c.mu.Lock()
@@ -210,7 +210,7 @@ func (l *look) quorum() cluster.Seen[bool] {
 	if l.now.Before(not) {
 		return last
 	}
-	if l.quiet {
+	if l.quiet && (last.Value || !last.Known) {
 		if !last.Known && last.Why == "" {
 			last.Why = "not looked at, because nothing has to be changed"
 		}

@@ -139,7 +139,7 @@ func (s *Server) resourceNetwork(h *host) row {
 func readClusterStatus(c *call) (any, error) {
 	out := []row{}
 	if n := len(c.s.hosts); n > 1 {
-		out = append(out, row{"type": "cluster", "id": "cluster", "name": "lab", "version": n, "nodes": n, "quorate": 1})
+		out = append(out, row{"type": "cluster", "id": "cluster", "name": "lab", "version": n, "nodes": n, "quorate": encodeBit(!c.s.noQuorum.Load())})
 	}
 	for _, h := range c.s.hosts {
 		id := h.id

@@ -257,7 +257,7 @@ func FuzzBodies(f *testing.F) {
 	f.Add(`{"cores": 2, "numa": true, "x": [1,2], "y": null}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, parse := range []func() (map[string]any, error){
-			func() (map[string]any, error) { return parseForm(text) },
+			func() (map[string]any, error) { return schema.ParseForm(text) },
 			func() (map[string]any, error) { return parseJSON([]byte(text)) },
 		} {
 			in, err := parse()

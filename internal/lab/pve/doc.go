@@ -24,6 +24,6 @@
 //
 // Snapshots hold configurations and disks, not the memory of a running VM; a
 // backup is a file that cannot be restored. Left out: containers, the firewall, SDN and HA beyond their empty lists, consoles, QEMU's capabilities,
-// decompressing downloads, quorum loss, lock timeouts of storages, and storage
+// decompressing downloads, what a loss of quorum does to tasks that run, lock timeouts of storages, and storage
 // types other than directories and LVM-thin.
 package pve

@@ -89,6 +89,10 @@ func (s *Server) SetVersion(version string) {
 // SetClock has the host's clock run ahead by d, as far as the API shows it.
 func (s *Server) SetClock(d time.Duration) { s.ahead.Store(int64(d)) }
 
+// LoseQuorum has a cluster of several hosts lose its quorum, or get it back: without it
+// /etc/pve takes no writes, and guests run on.
+func (s *Server) LoseQuorum(lost bool) { s.noQuorum.Store(lost) }
+
 // listHA answers GET /cluster/ha/resources.
 func listHA(c *call) (any, error) {
 	c.s.mu.Lock()

@@ -356,6 +356,14 @@ func TestHosts(t *testing.T) {
 		if len(rows) != 3 || rows[0].(map[string]any)["quorate"] != 1.0 || rows[1].(map[string]any)["local"] != 1.0 {
 			t.Errorf("status: %v", rows)
 		}
+		l.pve.LoseQuorum(true)
+		root.refused("PUT", "/nodes/pve2/qemu/100/config", "onboot=1", 500, "cluster not ready - no quorum?")
+		root.refused("POST", "/nodes/pve2/qemu/100/status/start", "", 500, "cluster not ready - no quorum?")
+		if rows, _ := root.ok("GET", "/cluster/status", "").([]any); len(rows) != 3 || rows[0].(map[string]any)["quorate"] != 0.0 {
+			t.Errorf("status without a quorum: %v", rows)
+		}
+		l.pve.LoseQuorum(false)
+		root.ok("PUT", "/nodes/pve2/qemu/100/config", "onboot=1")
 		req, err := http.NewRequest(http.MethodGet, l.pve.URL()+"/api2/json/cluster/status", nil)
 		if err != nil {
 			t.Fatal(err)

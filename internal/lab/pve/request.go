@@ -9,11 +9,11 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -197,30 +197,12 @@ func readBody(r *http.Request) (map[string]any, error) {
 	}
 	switch {
 	case err == nil && kind == "application/x-www-form-urlencoded":
-		return parseForm(string(text))
+		return schema.ParseForm(string(text))
 	case err == nil && kind == "application/json":
 		return parseJSON(text)
 	}
 	return nil, &failure{status: http.StatusVariantAlsoNegotiates, body: textBody,
 		text: fmt.Sprintf("upload 'Content-Type '%s' not implemented", r.Header.Get("Content-Type"))}
-}
-
-// parseForm reads form parameters. A semicolon separates like an ampersand, and
-// a key that comes twice becomes an array, which no scalar parameter accepts.
-func parseForm(text string) (map[string]any, error) {
-	values, err := url.ParseQuery(strings.ReplaceAll(text, ";", "&"))
-	if err != nil {
-		return nil, fmt.Errorf("unable to decode parameters: %w", err)
-	}
-	in := map[string]any{}
-	for k, v := range values {
-		if len(v) == 1 {
-			in[k] = v[0]
-		} else {
-			in[k] = v
-		}
-	}
-	return in, nil
 }
 
 // parseJSON reads parameters from a JSON object.
@@ -321,6 +303,9 @@ func (s *Server) handleCall(c *call) (any, error) {
 	if errs := m.CheckParams(c.in); len(errs) > 0 {
 		return nil, refuseParams(errs)
 	}
+	if s.noQuorum.Load() && rt.method != http.MethodGet && !rt.harmless {
+		return nil, perlError("cluster not ready - no quorum?")
+	}
 	data, err := rt.do(c)
 	if err == nil {
 		s.noteRead(c, rt)
@@ -333,7 +318,7 @@ func (c *call) collectParams(a *arrival) error {
 	if a.err != nil {
 		return a.err
 	}
-	query, err := parseForm(c.r.URL.RawQuery)
+	query, err := schema.ParseForm(c.r.URL.RawQuery)
 	if err != nil {
 		return err
 	}

@@ -90,6 +90,8 @@ type Server struct {
 	cert    atomic.Pointer[tls.Certificate]
 	ahead   atomic.Int64 // of its clock, in nanoseconds
 
+	noQuorum atomic.Bool // see LoseQuorum
+
 	http   *http.Server
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
