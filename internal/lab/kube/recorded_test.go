@@ -18,6 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/talos-agent/talos-agent/internal/golden"
 )
 
 // recorded holds requests and what a real kube-apiserver v1.35.4 answered, one
@@ -219,6 +221,7 @@ func TestRecorded(t *testing.T) {
 			}
 		}
 		t.Logf("%d of %d recorded exchanges agree", agree, len(all))
+		golden.CheckShown(t, "Kubernetes 1.35", agree, len(all))
 	})
 }
 

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/golden"
 )
 
 // exchange is one recorded request and its answer.
@@ -81,6 +83,12 @@ func load(t *testing.T, dir string) []*exchange {
 // folders are the recordings of one host's life each.
 var folders = []string{"golden-9.2", "golden-8.4", "recorded-9.2", "recorded-8.4"}
 
+// shown are their rows in the table for users.
+var shown = map[string]string{
+	"golden-9.2": "Proxmox VE 9.2, the agent's own path with a pool-scoped token", "golden-8.4": "Proxmox VE 8.4, the same",
+	"recorded-9.2": "Proxmox VE 9.2, other API calls", "recorded-8.4": "Proxmox VE 8.4, other API calls",
+}
+
 // TestReplay sends every recorded request to a lab that was prepared like the
 // recorded host and compares the answers. What differs must have a reason.
 func TestReplay(t *testing.T) {
@@ -117,6 +125,7 @@ func replay(t *testing.T, folder string, exchanges []*exchange) {
 		}
 	}
 	t.Logf("%s: %d of %d agree", folder, agreed, len(exchanges))
+	golden.CheckShown(t, shown[folder], agreed, len(exchanges))
 }
 
 // fits reports whether a row of a table is about an exchange.

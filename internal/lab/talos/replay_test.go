@@ -46,7 +46,9 @@ import (
 func TestReplay(t *testing.T) {
 	dir := golden.Recordings(t, "talos", "recorded")
 	var all, agree int
+	files := map[string]bool{}
 	for _, sc := range scenarios {
+		files[sc.file] = true
 		lines := readExchanges(t, filepath.Join(dir, sc.file), sc.keep)
 		if len(lines) == 0 {
 			t.Errorf("%s: nothing to replay", sc.file)
