@@ -54,7 +54,7 @@ type chapter struct {
 // dayTwo is the story of a cluster that runs: it is changed, healed, made smaller, and a
 // control plane gets a new machine.
 func (d *demo) dayTwo(ctx context.Context) error {
-	for _, c := range []chapter{
+	if err := d.play(ctx, []chapter{
 		{"git push: an inventory of three control planes, three workers and an addon", d.bringUp},
 		{"git push: a label on a worker", d.label},
 		{"A VM is edited by hand", d.editByHand},
@@ -63,7 +63,19 @@ func (d *demo) dayTwo(ctx context.Context) error {
 		{"A VM is destroyed by hand", d.destroyByHand},
 		{"git push: one worker less", d.removeWorker},
 		{"git push: a new machine for a control plane", d.replace},
-	} {
+	}); err != nil {
+		return err
+	}
+	if err := d.show(ctx); err != nil {
+		return err
+	}
+	d.print("done in %s", time.Since(d.began).Round(100*time.Millisecond))
+	return nil
+}
+
+// play plays parts of a story up to the first that fails, which it names.
+func (d *demo) play(ctx context.Context, chapters []chapter) error {
+	for _, c := range chapters {
 		d.title("%s", c.title)
 		if err := c.do(ctx); err != nil {
 			return fmt.Errorf("%s: %w", c.title, err)
@@ -72,10 +84,6 @@ func (d *demo) dayTwo(ctx context.Context) error {
 			return fmt.Errorf("%s: the agent broke a rule: %w", c.title, err)
 		}
 	}
-	if err := d.show(ctx); err != nil {
-		return err
-	}
-	d.print("done in %s", time.Since(d.began).Round(100*time.Millisecond))
 	return nil
 }
 
@@ -192,7 +200,7 @@ func (d *demo) wantRelease(ctx context.Context, revision int) error {
 
 // resize takes each worker down once, one at a time.
 func (d *demo) resize(ctx context.Context) error {
-	boots := d.boots()
+	boots, began := d.boots(), d.eventsSoFar()
 	if err := errors.Join(
 		d.edit("cluster.yaml", "worker: {cpu: 2, ram: 4096", "worker: {cpu: 2, ram: 6144"),
 		d.edit("addons/web.yaml", "cpu: \"64\"", "cpu: 200m"),
@@ -207,7 +215,8 @@ func (d *demo) resize(ctx context.Context) error {
 			return errors.Join(err, fmt.Errorf("%s has %s MiB", name, memory))
 		}
 	}
-	return errors.Join(d.wantRelease(ctx, 4), d.wantBoots(boots, []string{"lab-wk-1", "lab-wk-2", "lab-wk-3"}))
+	return errors.Join(d.wantRelease(ctx, 4), d.wantBoots(boots, []string{"lab-wk-1", "lab-wk-2", "lab-wk-3"}),
+		d.wantTurns(began, "lab-wk-1", "lab-wk-2", "lab-wk-3"))
 }
 
 // destroyByHand loses the machine of a worker.
