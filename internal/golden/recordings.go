@@ -1,6 +1,7 @@
 package golden
 
 import (
+	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -25,9 +26,12 @@ func Recordings(t testing.TB, folder ...string) string {
 }
 
 // CheckShown compares how many recorded exchanges the lab answers alike with what a row of the
-// table for users has.
+// table for users has. A run of some subtests has counted a part only, and is not compared.
 func CheckShown(t testing.TB, row string, agree, all int) {
 	t.Helper()
+	if run := flag.Lookup("test.run"); run != nil && strings.Contains(run.Value.String(), "/") {
+		return
+	}
 	const page = "docs/explanation/what-was-shown-where.md"
 	text, err := os.ReadFile(filepath.Join(findTop(t), page))
 	if err != nil {
