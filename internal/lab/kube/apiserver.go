@@ -246,12 +246,8 @@ func (cl *cluster) apiDown(a *apiserver) {
 		cl.c.notifyAwaiting()
 	}
 	cl.mirrorPods(a.cp.Node)
-	cl.scheduleAfter(serverLease, cl.listServers)
+	cl.scheduleAfter(rules.ServerLease, cl.listServers)
 }
-
-// serverLease is for how long a kube-apiserver that stopped is still listed as one that answers.
-// Source: kubernetes v1.36, pkg/controlplane/instance.go, DefaultEndpointReconcilerTTL.
-const serverLease = 15 * time.Second
 
 // listServers keeps the addresses that the service kubernetes leads to: those of the APIs that answer.
 func (cl *cluster) listServers() {

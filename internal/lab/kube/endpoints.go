@@ -5,7 +5,6 @@ import (
 
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
@@ -84,9 +83,5 @@ func (cl *cluster) fillObject(res *resource, ns string, meta map[string]any, fil
 		cl.store.createObject(res, body)
 		return
 	}
-	cl.store.updateObject(res, key, func(have map[string]any) bool {
-		was := runtime.DeepCopyJSON(have)
-		fill(have)
-		return !reflect.DeepEqual(was, have)
-	})
+	cl.store.updateObject(res, key, func(have map[string]any) bool { return rules.IsChangedBy(have, fill) })
 }

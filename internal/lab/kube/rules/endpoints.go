@@ -4,9 +4,11 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/version"
 )
@@ -71,6 +73,17 @@ func referPod(pod map[string]any) map[string]any {
 	return map[string]any{
 		"kind": "Pod", "name": TextAt(pod, "metadata", "name"), "namespace": TextAt(pod, "metadata", "namespace"), "uid": TextAt(pod, "metadata", "uid"),
 	}
+}
+
+// ServerLease is for how long a kube-apiserver that stopped is still listed as one that answers.
+// Source: kubernetes v1.36, pkg/controlplane/instance.go, DefaultEndpointReconcilerTTL.
+const ServerLease = 15 * time.Second
+
+// IsChangedBy has an object filled in, and reports whether it is another one then.
+func IsChangedBy(o map[string]any, fill func(map[string]any)) bool {
+	was := runtime.DeepCopyJSON(o)
+	fill(o)
+	return !reflect.DeepEqual(was, o)
 }
 
 // FillServers writes into the Endpoints of the service kubernetes at which addresses an API
