@@ -3,17 +3,12 @@ package helm
 import (
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
-
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
-	"sigs.k8s.io/yaml"
 
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/edits"
@@ -63,45 +58,9 @@ func isOurs(manager string) bool {
 	return slices.Contains([]string{"helm", fieldManager, namespaceManager, filepath.Base(os.Args[0])}, manager)
 }
 
-// touched is what is kept of a workload of which somebody else has set a field.
-type touched struct {
-	By     []metav1.ManagedFieldsEntry `json:"by"`
-	Object map[string]any              `json:"object"`
-}
-
-// touchedBy is that, as JSON: it is compared, and changes when it matters. It is "" while
-// no one else has set a field.
-func touchedBy(o metav1.Object) string {
-	foreign := edits.Foreign(o.GetManagedFields(), isOurs)
-	if len(foreign) == 0 {
-		return ""
-	}
-	body, err := runtime.DefaultUnstructuredConverter.ToUnstructured(o)
-	if err != nil {
-		panic(err) // the types of the API always convert
-	}
-	delete(body, "status")
-	if meta, ok := body["metadata"].(map[string]any); ok {
-		for _, k := range []string{"managedFields", "resourceVersion", "generation"} {
-			delete(meta, k)
-		}
-	}
-	out, err := json.Marshal(touched{foreign, body})
-	if err != nil {
-		panic(err) // it was JSON
-	}
-	return string(out)
-}
-
 // alterationOf compares a workload with the document of the manifest that describes it.
-func alterationOf(o object, document, kept string) (alteration, bool) {
-	var has touched
-	var wants map[string]any
-	// Both were read before; what cannot be read was not changed.
-	if json.Unmarshal([]byte(kept), &has) != nil || yaml.Unmarshal([]byte(document), &wants) != nil {
-		return alteration{}, false
-	}
-	found := edits.Find(wants, has.Object, has.By)
+func alterationOf(o object, document, touched string) (alteration, bool) {
+	found := edits.FindTouched(document, touched)
 	return alteration{o.String(), found}, len(found) > 0
 }
 

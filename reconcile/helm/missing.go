@@ -12,9 +12,11 @@ import (
 	"helm.sh/helm/v3/pkg/kube"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/cli-runtime/pkg/resource"
+	"k8s.io/client-go/kubernetes/scheme"
 
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/reconcile/edits"
@@ -118,11 +120,40 @@ func damageIn(client kube.Interface, manifest string) (damage, error) {
 		if !described || !ok || notCompared[kind.GroupKind()] {
 			continue
 		}
-		if found := edits.Find(wants.Object, has.Object, edits.Foreign(has.GetManagedFields(), isOurs)); len(found) > 0 {
+		found := append(edits.Find(wants.Object, has.Object, edits.Foreign(has.GetManagedFields(), isOurs)), removedFrom(info, wants, has)...)
+		if len(found) > 0 {
 			out.altered = append(out.altered, alteration{name, found})
 		}
 	}
 	return out, nil
+}
+
+// removedFrom lists what somebody has removed from an object. Whether the API keeps what is not there
+// is asked of it: a field that it does not know, or that a webhook takes out, is no loss. Where it
+// does not answer nothing is known to be removed.
+func removedFrom(info *resource.Info, wants, has *unstructured.Unstructured) []edits.Edit {
+	if len(edits.Removed(wants.Object, has.Object, wants.Object)) == 0 {
+		return nil
+	}
+	way := types.MergePatchType
+	if scheme.Scheme.Recognizes(info.Mapping.GroupVersionKind) { // lists are merged by their keys, as Helm does it
+		way = types.StrategicMergePatchType
+	}
+	after, err := dryRun(info, wants, way)
+	restored, ok := after.(*unstructured.Unstructured)
+	if err != nil || !ok {
+		return nil
+	}
+	return edits.Removed(wants.Object, has.Object, restored.Object)
+}
+
+// dryRun asks the API what would become of an object with its manifest written over it.
+func dryRun(info *resource.Info, manifest runtime.Object, way types.PatchType) (runtime.Object, error) {
+	body, err := json.Marshal(manifest)
+	if err != nil {
+		return nil, err
+	}
+	return resource.NewHelper(info.Client, info.Mapping).DryRun(true).Patch(info.Namespace, info.Name, way, body, nil)
 }
 
 // nameObject is what an object of a manifest is called.
@@ -143,11 +174,7 @@ func checkPutBack(client kube.Interface, manifest string, altered []alteration) 
 		if !slices.ContainsFunc(altered, func(a alteration) bool { return a.object == name }) {
 			continue
 		}
-		body, err := json.Marshal(info.Object)
-		if err != nil {
-			return err
-		}
-		if _, err := resource.NewHelper(info.Client, info.Mapping).DryRun(true).Patch(info.Namespace, info.Name, types.MergePatchType, body, nil); err != nil {
+		if _, err := dryRun(info, info.Object, types.MergePatchType); err != nil {
 			return newError("undo the change by hand, have the values of the addon ask for the same, or delete the object, which is then made again", "what somebody changed of %s cannot be put back: %s", name, kubeapi.Reason(err))
 		}
 	}

@@ -1,11 +1,13 @@
 package helm
 
 import (
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -146,5 +148,60 @@ func TestWhatIsNotMissed(t *testing.T) {
 		}
 		b.world.Inject(world.Fault{Op: "GET /apis/rbac.authorization.k8s.io/v1/clusterroles/{name}", Kind: world.Answer, Status: 403, Times: 1000})
 		expectNone("not everything is seen")
+	})
+}
+
+// TestRemovedFields: what somebody removes from the objects of a release is found by the next search,
+// a workload's too, and put back by the same installation. What the API does not keep is not missed.
+func TestRemovedFields(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.serve("flannel")
+		b.join(1)
+		a := b.local("parts", "apps", nil, map[string]string{
+			"templates/deploy.yaml":  "apiVersion: apps/v1\nkind: Deployment\nmetadata: {name: web}\nspec:\n  selector: {matchLabels: {app: web}}\n  template:\n    metadata: {labels: {app: web}}\n    spec: {nodeSelector: {}, containers: [{name: c, image: \"i:1\", env: [{name: A, value: one}, {name: B, value: two}], ports: [{containerPort: 80}]}]}\n",
+			"templates/service.yaml": "apiVersion: v1\nkind: Service\nmetadata: {name: web, labels: {team: red}}\nspec: {selector: {app: web}, ports: [{name: http, port: 80}]}\n",
+		})
+		b.want(a)
+		b.settle(a, 5*time.Minute)
+		altered := func() string { return b.look().Releases.Value["parts"].Altered }
+		for range 25 {
+			if got := altered(); got != "" {
+				t.Fatalf("nothing was removed, and found is %q", got)
+			}
+			time.Sleep(time.Minute)
+		}
+		byHand := metav1.PatchOptions{FieldManager: "kubectl-patch"}
+		if _, err := b.client().AppsV1().Deployments("apps").Patch(ctx, "web", types.JSONPatchType, []byte(`[{"op":"remove","path":"/spec/template/spec/containers/0/env/0"},{"op":"remove","path":"/spec/template/spec/containers/0/ports"}]`), byHand); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.client().CoreV1().Services("apps").Patch(ctx, "web", types.JSONPatchType, []byte(`[{"op":"remove","path":"/metadata/labels/team"}]`), byHand); err != nil {
+			t.Fatal(err)
+		}
+		for end := time.Now().Add(2 * searchEvery); altered() == "" && time.Now().Before(end); {
+			time.Sleep(time.Minute)
+		}
+		if got := altered(); !strings.Contains(got, "(removed)") || !strings.Contains(got, "(and 1 more)") {
+			t.Errorf("altered: %q", got)
+		}
+		if err := b.install(a); err != nil {
+			t.Fatal(err)
+		}
+		b.settle(a, 5*time.Minute)
+		web, err := b.client().AppsV1().Deployments("apps").Get(ctx, "web", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := web.Spec.Template.Spec.Containers[0]; len(c.Env) != 2 || len(c.Ports) != 1 {
+			t.Errorf("%+v", c)
+		}
+		if s, err := b.client().CoreV1().Services("apps").Get(ctx, "web", metav1.GetOptions{}); err != nil || s.Labels["team"] != "red" {
+			t.Errorf("%+v, %v", s, err)
+		}
+		for range 25 {
+			if got := altered(); got != "" {
+				t.Fatalf("it was put back, and found is %q", got)
+			}
+			time.Sleep(time.Minute)
+		}
 	})
 }

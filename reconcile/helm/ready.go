@@ -152,7 +152,10 @@ func (r *Releaser) waits(ctx context.Context, conn *connection, v *view, rev rev
 		}
 	}
 	for _, a := range found.altered {
-		if !has.hasWorkload(a.object) {
+		if has.hasWorkload(a.object) { // the watch has what was set, and not what was removed
+			a.edits = slices.DeleteFunc(slices.Clone(a.edits), func(e edits.Edit) bool { return e.Manager != "" })
+		}
+		if len(a.edits) > 0 {
 			d.altered = append(d.altered, a)
 		}
 	}

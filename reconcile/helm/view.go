@@ -111,13 +111,13 @@ func newView(ctx context.Context, c *connection, change func()) (v *view, run fu
 	v.releases, v.namespaces, v.refusals = newShelf(v, revisionOf), newShelf(v, markOf), newShelf(v, refusalOf)
 	v.workloads = map[string]*shelf[object, workload]{
 		kindDaemonSet: newShelf(v, func(d *appsv1.DaemonSet) (object, workload, bool) {
-			return object{kindDaemonSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, daemonSetWaits(d), d.Status.CurrentNumberScheduled < d.Status.DesiredNumberScheduled, touchedBy(d)}, true
+			return object{kindDaemonSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, daemonSetWaits(d), d.Status.CurrentNumberScheduled < d.Status.DesiredNumberScheduled, edits.Touched(d, isOurs)}, true
 		}),
 		kindDeployment: newShelf(v, func(d *appsv1.Deployment) (object, workload, bool) {
-			return object{kindDeployment, d.Namespace, d.Name}, workload{d.UID, d.Generation, deploymentWaits(d), false, touchedBy(d)}, true
+			return object{kindDeployment, d.Namespace, d.Name}, workload{d.UID, d.Generation, deploymentWaits(d), false, edits.Touched(d, isOurs)}, true
 		}),
 		kindStatefulSet: newShelf(v, func(d *appsv1.StatefulSet) (object, workload, bool) {
-			return object{kindStatefulSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, statefulSetWaits(d), d.Status.Replicas < wantedReplicas(d.Spec.Replicas), touchedBy(d)}, true
+			return object{kindStatefulSet, d.Namespace, d.Name}, workload{d.UID, d.Generation, statefulSetWaits(d), d.Status.Replicas < wantedReplicas(d.Spec.Replicas), edits.Touched(d, isOurs)}, true
 		}),
 	}
 	runs := []func(){
