@@ -70,12 +70,12 @@ func watchNode(ctx context.Context, p Progress) error {
 // kube-apiserver: the quorum is looked at once more, unless the node has no vote; and which node is
 // watched is noted, for the agent may end before the minute does. It is noted once, before the
 // change: by an agent that ends meanwhile the node is watched for less than a whole minute after it.
-func (r *Reconciler) beginWatch(ctx context.Context, d cluster.Desired, n cluster.Node, voteless bool) error {
+func (r *Reconciler) beginWatch(ctx context.Context, d cluster.Desired, n cluster.Node, voteless, ofPair bool) error {
 	if n.Role != cluster.ControlPlane {
 		return nil
 	}
 	if !voteless {
-		if err := r.checkEtcd(ctx, d, n, "changed"); err != nil {
+		if err := r.checkEtcd(ctx, d, n, "changed", ofPair); err != nil {
 			return err
 		}
 	}
@@ -122,7 +122,7 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, a acti
 		}
 	}
 	if n.Role == cluster.ControlPlane {
-		if err := r.checkEtcd(ctx, d, n, "taken down"); err != nil {
+		if err := r.checkEtcd(ctx, d, n, "taken down", false); err != nil {
 			return err
 		}
 	}

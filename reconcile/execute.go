@@ -320,7 +320,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		return r.c.VMs.Delete(ctx, d, a.VM, p)
 	case action.ChangeVM:
 		if a.Moves {
-			if err := r.beginWatch(ctx, d, a.Node, a.Voteless); err != nil {
+			if err := r.beginWatch(ctx, d, a.Node, a.Voteless, false); err != nil {
 				return err
 			}
 		}
@@ -336,7 +336,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 				return err
 			}
 		}
-		if err := r.beginWatch(ctx, d, a.Node, a.Voteless); err != nil {
+		if err := r.beginWatch(ctx, d, a.Node, a.Voteless, a.OfPair); err != nil {
 			return err
 		}
 		if err := r.noteCanary(a); err != nil {

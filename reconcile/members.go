@@ -42,9 +42,11 @@ func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a acti
 }
 
 // checkEtcd asks all members of etcd once more, right before one of them goes down, or may, and
-// returns an error unless the others keep the quorum.
-func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster.Node, what string) error {
-	if why := plan.EtcdWithout(d, r.askEtcd(ctx, d), n.Name); why != "" {
+// returns an error unless the others keep the quorum; or, where etcd is a pair, which never has one
+// without the other, both work.
+func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster.Node, what string, ofPair bool) error {
+	o := r.askEtcd(ctx, d)
+	if why := plan.EtcdWithout(d, o, n.Name); why != "" && !(ofPair && plan.EtcdIsPair(d, o)) {
 		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "%s is not %s: %s", n.Name, what, why)
 	}
 	return nil

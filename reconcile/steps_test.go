@@ -207,6 +207,7 @@ func TestStepsOfActions(t *testing.T) {
 		given func(*cluster.Facts) // what is in the journal before
 		fails string               // what fails; "journal": what is written into it
 		few   bool                 // members of etcd are healthy
+		pair  bool                 // etcd has two members, which are healthy
 		blind bool                 // no member of etcd is seen
 		want  []string
 		ok    bool
@@ -236,27 +237,30 @@ func TestStepsOfActions(t *testing.T) {
 		"bootstrap":                  {do: action.Bootstrap{Node: cp}, want: []string{"bootstrap"}, ok: true},
 		"bootstrap, unwritten":       {do: action.Bootstrap{Node: cp}, fails: "journal"},
 
-		"change a vm":                 {do: action.ChangeVM{Node: cp}, want: []string{"change vm"}, ok: true},
-		"change a vm's network":       {do: action.ChangeVM{Node: cp, Moves: true}, want: []string{"forget", "look", "change vm", "watch"}, ok: true},
-		"a network that etcd needs":   {do: action.ChangeVM{Node: cp, Moves: true}, few: true, want: []string{"forget", "look"}},
-		"a network of no vote":        {do: action.ChangeVM{Node: cp, Moves: true, Voteless: true}, few: true, want: []string{"change vm", "watch"}, ok: true},
-		"a worker's network":          {do: action.ChangeVM{Node: wk, Moves: true}, few: true, fails: "journal", want: []string{"change vm", "watch"}, ok: true},
-		"a network, unwritten":        {do: action.ChangeVM{Node: cp, Moves: true}, fails: "journal", want: []string{"forget", "look"}},
-		"a vm that is not changed":    {do: action.ChangeVM{Node: cp, Moves: true}, fails: "change vm", want: []string{"forget", "look", "change vm"}},
-		"change a config":             {do: action.ChangeConfig{Node: cp, Config: config}, want: []string{"forget", "look", "change config", "watch"}, ok: true},
-		"a config, after its images":  {do: action.ChangeConfig{Node: cp, Config: config, Pulls: true}, want: []string{"pull images", "forget", "look", "change config", "watch"}, ok: true},
-		"a config without etcd":       {do: action.ChangeConfig{Node: cp, Config: config, Pulls: true, First: true}, few: true, want: []string{"pull images", "forget", "look"}},
-		"a config of no vote":         {do: action.ChangeConfig{Node: cp, Config: config, Voteless: true}, few: true, want: []string{"change config", "watch"}, ok: true},
-		"a config, unwritten":         {do: action.ChangeConfig{Node: cp, Config: config}, fails: "journal", want: []string{"forget", "look"}},
-		"change a worker's config":    {do: action.ChangeConfig{Node: wk, Config: config}, want: []string{"change config"}, ok: true},
-		"drop a staged config":        {do: action.DropConfig{Node: cp, Config: config}, want: []string{"drop staged"}, ok: true},
-		"a config with new images":    {do: action.ChangeConfig{Node: wk, Config: config, Pulls: true}, want: []string{"pull images", "change config"}, ok: true},
-		"a config without its images": {do: action.ChangeConfig{Node: wk, Config: config, Pulls: true, First: true}, fails: "pull images", want: []string{"pull images"}},
-		"reboot without its images":   {do: action.RebootNode{Node: cp, Config: config, Pulls: true}, fails: "pull images", want: []string{"pull images"}},
-		"pull images":                 {do: action.PullImages{Node: wk}, want: []string{"pull images"}, ok: true},
-		"a config that is not taken":  {do: action.ChangeConfig{Node: cp, Config: config}, fails: "change config", want: []string{"forget", "look", "change config"}},
-		"the first config":            {do: action.ChangeConfig{Node: wk, Config: config, First: true}, want: []string{"change config"}, ok: true},
-		"the first config, unwritten": {do: action.ChangeConfig{Node: wk, Config: config, First: true}, fails: "journal"},
+		"change a vm":                     {do: action.ChangeVM{Node: cp}, want: []string{"change vm"}, ok: true},
+		"change a vm's network":           {do: action.ChangeVM{Node: cp, Moves: true}, want: []string{"forget", "look", "change vm", "watch"}, ok: true},
+		"a network that etcd needs":       {do: action.ChangeVM{Node: cp, Moves: true}, few: true, want: []string{"forget", "look"}},
+		"a network of no vote":            {do: action.ChangeVM{Node: cp, Moves: true, Voteless: true}, few: true, want: []string{"change vm", "watch"}, ok: true},
+		"a worker's network":              {do: action.ChangeVM{Node: wk, Moves: true}, few: true, fails: "journal", want: []string{"change vm", "watch"}, ok: true},
+		"a network, unwritten":            {do: action.ChangeVM{Node: cp, Moves: true}, fails: "journal", want: []string{"forget", "look"}},
+		"a vm that is not changed":        {do: action.ChangeVM{Node: cp, Moves: true}, fails: "change vm", want: []string{"forget", "look", "change vm"}},
+		"change a config":                 {do: action.ChangeConfig{Node: cp, Config: config}, want: []string{"forget", "look", "change config", "watch"}, ok: true},
+		"a config, after its images":      {do: action.ChangeConfig{Node: cp, Config: config, Pulls: true}, want: []string{"pull images", "forget", "look", "change config", "watch"}, ok: true},
+		"a config without etcd":           {do: action.ChangeConfig{Node: cp, Config: config, Pulls: true, First: true}, few: true, want: []string{"pull images", "forget", "look"}},
+		"a config of no vote":             {do: action.ChangeConfig{Node: cp, Config: config, Voteless: true}, few: true, want: []string{"change config", "watch"}, ok: true},
+		"a config of a pair":              {do: action.ChangeConfig{Node: cp, Config: config, OfPair: true}, pair: true, want: []string{"forget", "look", "change config", "watch"}, ok: true},
+		"a config in a pair":              {do: action.ChangeConfig{Node: cp, Config: config}, pair: true, want: []string{"forget", "look"}},
+		"a config of a pair that is none": {do: action.ChangeConfig{Node: cp, Config: config, OfPair: true}, few: true, want: []string{"forget", "look"}},
+		"a config, unwritten":             {do: action.ChangeConfig{Node: cp, Config: config}, fails: "journal", want: []string{"forget", "look"}},
+		"change a worker's config":        {do: action.ChangeConfig{Node: wk, Config: config}, want: []string{"change config"}, ok: true},
+		"drop a staged config":            {do: action.DropConfig{Node: cp, Config: config}, want: []string{"drop staged"}, ok: true},
+		"a config with new images":        {do: action.ChangeConfig{Node: wk, Config: config, Pulls: true}, want: []string{"pull images", "change config"}, ok: true},
+		"a config without its images":     {do: action.ChangeConfig{Node: wk, Config: config, Pulls: true, First: true}, fails: "pull images", want: []string{"pull images"}},
+		"reboot without its images":       {do: action.RebootNode{Node: cp, Config: config, Pulls: true}, fails: "pull images", want: []string{"pull images"}},
+		"pull images":                     {do: action.PullImages{Node: wk}, want: []string{"pull images"}, ok: true},
+		"a config that is not taken":      {do: action.ChangeConfig{Node: cp, Config: config}, fails: "change config", want: []string{"forget", "look", "change config"}},
+		"the first config":                {do: action.ChangeConfig{Node: wk, Config: config, First: true}, want: []string{"change config"}, ok: true},
+		"the first config, unwritten":     {do: action.ChangeConfig{Node: wk, Config: config, First: true}, fails: "journal"},
 
 		"shut down":                        {do: action.ShutDownVM{Node: cp}, want: append(slices.Clone(asksAll), "shut down"), ok: true},
 		"shut down a worker":               {do: action.ShutDownVM{Node: wk}, want: []string{"see it drained", "shut down"}, ok: true},
@@ -305,6 +309,10 @@ func TestStepsOfActions(t *testing.T) {
 				if c.few {
 					healthy := s.etcd
 					s.etcd = func(o *cluster.Observed) { healthy(o); delete(o.Machines, "cp-2"); delete(o.Machines, "cp-3") }
+				}
+				if c.pair {
+					healthy := s.etcd
+					s.etcd = func(o *cluster.Observed) { healthy(o); o.Members.Value = o.Members.Value[:2] }
 				}
 				if c.blind {
 					s.etcd = nil

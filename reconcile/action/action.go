@@ -209,9 +209,9 @@ type (
 		Since  time.Time
 		// Pulls: the machine has the images of the config before it is given that.
 		Pulls bool
-		// Voteless: there is no quorum that etcd could lose with it, or none that it keeps
-		// whenever that is done.
-		Voteless bool
+		// Voteless: there is no quorum that etcd could lose with it. OfPair: etcd has two members,
+		// of which it can spare none, and there is no better time.
+		Voteless, OfPair bool
 	}
 
 	// DropConfig has a machine that runs what it should keep that, and drop another config,

@@ -239,7 +239,8 @@ func (m *planner) lacksImages(n cluster.Node) bool {
 func (m *planner) changeConfig(n cluster.Node) {
 	c := m.o.Machines[n.Name].Change
 	a := action.ChangeConfig{Node: n, Config: m.d.Repository().Configs[n.Name], Asks: c != nil && c.Assumed, Pulls: m.plan.Phases[n.Name] == cluster.PhaseReady}
-	a.Target, a.Voteless = m.configs(), m.hasNoQuorum() || m.hasNoVote(n) && m.isRepaired(a.Info(), n) || m.isOfPair(n)
+	a.Target, a.Voteless = m.configs(), m.hasNoQuorum() || m.hasNoVote(n) && m.isRepaired(a.Info(), n)
+	a.OfPair = m.isOfPair(n)
 	o := drift.OriginOf(m.d, m.o, n, drift.FieldConfig)
 	if c != nil && c.Network != "" {
 		a.Network, a.Pulls = c.Network, false // the images are pulled before the reboot

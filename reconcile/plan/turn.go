@@ -287,6 +287,12 @@ func EtcdWithout(d cluster.Desired, o cluster.Observed, node string) string {
 	return m.etcd.Without(node)
 }
 
+// EtcdIsPair reports whether etcd has two members, which work and name each other: the question of the
+// planner, to be asked once more right before.
+func EtcdIsPair(d cluster.Desired, o cluster.Observed) bool {
+	return newPlanner(d, o, cluster.Policy{}).etcd.IsPair()
+}
+
 // EtcdKeeps returns why the VM of a node that leaves is kept for the sake of etcd, "" when it is
 // not: the question of the planner, to be asked once more right before.
 func EtcdKeeps(o cluster.Observed, n cluster.Node) string { return quorum.Keeps(o.Members, n) }
