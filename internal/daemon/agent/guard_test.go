@@ -340,6 +340,10 @@ func (g *guard) judgeBudget(going string) {
 			}
 		}
 		names = slices.DeleteFunc(names, had)
+		if going == "" { // to cordon what does not work takes nothing out of service
+			names = slices.DeleteFunc(names, func(n string) bool { _, works := g.machineOf(n); return slices.Contains(added, n) && !works })
+			isNew = slices.ContainsFunc(names, func(n string) bool { return slices.Contains(added, n) })
+		}
 		if len(names) > most && isNew && (going == "" || strings.HasPrefix(going, prefix)) {
 			g.s.Lab.World.Violate("budget", "%v are out of service by the agent, and %d may be (%q goes down)", names, most, going)
 		}

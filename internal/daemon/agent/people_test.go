@@ -229,8 +229,11 @@ func (l *life) kill(t target) {
 	if l.guard.touch(t.name); l.Lab.Talos.Kill(t.id) == nil {
 		l.later(func() bool {
 			vm, ok := l.Lab.PVE.VM(t.id)
-			if !ok || vm.Config["vmgenid"] != t.vm.Config["vmgenid"] || vm.Power != pve.Running {
+			if !ok || vm.Config["vmgenid"] != t.vm.Config["vmgenid"] || vm.Power == pve.Stopped {
 				return true
+			}
+			if vm.Power != pve.Running { // paused, it hangs still when it goes on
+				return false
 			}
 			if vm.Lock != "" || l.Lab.PVE.Stop(t.id) != nil {
 				return false
