@@ -340,8 +340,10 @@ func (g *guard) judgeBudget(going string) {
 			}
 		}
 		names = slices.DeleteFunc(names, had)
-		if going == "" { // to cordon what does not work takes nothing out of service
-			names = slices.DeleteFunc(names, func(n string) bool { _, works := g.machineOf(n); return slices.Contains(added, n) && !works })
+		if going == "" { // to cordon what does not work takes nothing out of service yet
+			idle := func(n string) bool { _, works := g.machineOf(n); return slices.Contains(added, n) && !works }
+			names = slices.DeleteFunc(names, idle)
+			maps.DeleteFunc(out, func(n string, _ bool) bool { return idle(n) })
 			isNew = slices.ContainsFunc(names, func(n string) bool { return slices.Contains(added, n) })
 		}
 		if len(names) > most && isNew && (going == "" || strings.HasPrefix(going, prefix)) {
