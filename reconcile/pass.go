@@ -41,7 +41,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 		return
 	}
 	d.Removed, d.Silent = r.memo.removing, r.memo.silent
-	o := r.observe(ctx, d, cluster.Observed{Now: time.Now(), Facts: facts, Usual: r.c.Usual(), Running: running, Backoffs: backoffs})
+	o := r.observe(ctx, d, cluster.Observed{Now: time.Now(), Facts: facts, Usual: r.c.Usual(), Running: running, Backoffs: backoffs, DeadSince: r.memo.dead})
 	if ctx.Err() != nil {
 		return
 	}

@@ -149,7 +149,7 @@ func formatField(f cluster.FieldDifference) string {
 var isDigest = regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString
 
 // formatDrift is what differs, and the message of its wait or block does not have: which field, from what
-// to what, or who made it so. Digests of machine configs, which nobody can read, count as there.
+// to what, or who made it so. Digests of machine configs, which mean nothing to a person, count as there.
 func formatDrift(message string, drift []cluster.FieldDifference) (lines []string) {
 	for _, f := range drift {
 		if isDigest(f.Has) && isDigest(f.Wants) {

@@ -56,6 +56,7 @@ func (l *Ledger) TakeVM(n cluster.Node, host string) (lacks []cluster.Block) {
 	for store, bytes := range needs {
 		l.diskLeft(host, store).take(bytes)
 	}
+	l.made[n.Name], l.growing[n.Name] = true, true // for who asks what another one leaves
 	return nil
 }
 

@@ -97,6 +97,37 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
+// TestSuccessorOfOne: what another node was promised is not free for a successor.
+func TestSuccessorOfOne(t *testing.T) {
+	h := host("pve1", false, false, map[int]int64{501: 20 << 30})
+	h.Guests = []cluster.Guest{{VMID: 501, MemoryBytes: 8 << 30, Running: true}}
+	old, added := node("wk-1", 501, 8, 20), node("wk-2", 502, 16, 40)
+	added.Placement.Pin = "pve1"
+	for _, c := range []struct {
+		memory, disk int64
+		want         cluster.Reason
+	}{
+		{14, 30, ""},
+		{15, 30, cluster.HostMemoryShort},
+		{14, 31, cluster.StorageShort},
+	} {
+		next := node("wk-1", 501, c.memory, c.disk)
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{next, added}}}}
+		o := cluster.Observed{Hosts: map[string]cluster.Host{"pve1": h}}
+		l := NewLedger(d, o, cluster.Policy{}, func(n cluster.Node) bool { return n.Name == "wk-1" }, never)
+		if lacks := l.TakeVM(added, "pve1"); len(lacks) > 0 {
+			t.Fatal(lacks)
+		}
+		var got cluster.Reason
+		if lacks := l.LackSuccessor(next, "pve1", cluster.VM{VMID: old.VMID, Node: old.Name}); len(lacks) > 0 {
+			got = lacks[0].Reason
+		}
+		if got != c.want {
+			t.Errorf("%d GiB and a disk of %d GiB: %q, want %q", c.memory, c.disk, got, c.want)
+		}
+	}
+}
+
 // TestSuccessor: what a VM takes is free for the one that is made in its place, and nothing else is.
 func TestSuccessor(t *testing.T) {
 	for _, c := range []struct {

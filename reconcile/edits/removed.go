@@ -49,8 +49,8 @@ func (r *removals) compare(path string, want, has, restored any) {
 	}
 }
 
-// compareItems compares lists. An item that has a name is compared with the one of that name; of
-// others only those are found of which there are fewer than there would be, for one that differs is
+// compareItems compares lists. An item with a name that no other one has is compared with the one of
+// that name (a volume may be mounted several times); of others only those are found of which there are fewer than there would be, for one that differs is
 // no removal.
 func (r *removals) compareItems(path string, want []any, has, restored any) {
 	have, _ := has.([]any)
@@ -58,7 +58,7 @@ func (r *removals) compareItems(path string, want []any, has, restored any) {
 	for i, item := range want {
 		name, _ := fieldOf(item, "name").(string)
 		at := fmt.Sprintf("%s[%d]", path, i)
-		if name == "" {
+		if name == "" || countNamed(want, name) > 1 {
 			covers := func(other any) bool { return equalValues(item, other) }
 			if len(have) < len(after) && !slices.ContainsFunc(have, covers) && slices.ContainsFunc(after, covers) {
 				r.found = append(r.found, Edit{Path: clean(at) + " (removed)"})
@@ -67,6 +67,15 @@ func (r *removals) compareItems(path string, want []any, has, restored any) {
 		}
 		r.compare(fmt.Sprintf("%s[%s]", path, name), item, named(have, name), named(after, name))
 	}
+}
+
+func countNamed(list []any, name string) (n int) {
+	for _, item := range list {
+		if fieldOf(item, "name") == name {
+			n++
+		}
+	}
+	return n
 }
 
 // named is the item of a list with a name; nil: there is none.

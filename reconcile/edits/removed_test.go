@@ -15,6 +15,7 @@ func TestRemoved(t *testing.T) {
 		"an item with a name":     {"spec: {env: [{name: A, value: x}, {name: B, value: y}]}", "spec: {env: [{name: B, value: y}]}", "spec: {env: [{name: A, value: x}, {name: B, value: y}]}", "spec.env[A] (removed)"},
 		"a field of such an item": {"spec: {env: [{name: A, value: x}]}", "spec: {env: [{name: A}]}", "spec: {env: [{name: A, value: x}]}", "spec.env[A].value (removed)"},
 		"an item without a name":  {"spec: {ports: [{port: 1}, {port: 2}]}", "spec: {ports: [{port: 2, protocol: TCP}]}", "spec: {ports: [{port: 1, protocol: TCP}, {port: 2, protocol: TCP}]}", "spec.ports[0] (removed)"},
+		"one of two of a name":    {"spec: {mounts: [{name: v, at: /a}, {name: v, at: /b}]}", "spec: {mounts: [{name: v, at: /a}]}", "spec: {mounts: [{name: v, at: /a}, {name: v, at: /b}]}", "spec.mounts[1] (removed)"},
 		"an item that differs":    {"spec: {ports: [{port: 1}]}", "spec: {ports: [{port: 3}]}", "spec: {ports: [{port: 1}]}", ""},
 		"a text of a list":        {"spec: {args: [a, b]}", "spec: {args: [b]}", "spec: {args: [a, b]}", "spec.args[0] (removed)"},
 		"what somebody added":     {"spec: {args: [a]}", "spec: {args: [a, b], c: 1}", "spec: {args: [a], c: 1}", ""},

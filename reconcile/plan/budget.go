@@ -83,8 +83,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	if i.Kind == cluster.ChangeConfig && n.Role == cluster.ControlPlane && drift.LosesEndpoint(m.d, m.o, n) {
 		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), m.waitsForEndpoint)
 	}
-	// A dead node spends nothing more, however many others there are.
-	if !b.allows(n.Name) && !m.isDown(i, n) && !m.isDead(n.Name) && !m.forgets(n.Name) && !m.isRepaired(i, n) {
+	if !b.allows(n.Name) && !m.isDown(i, n) && !m.isRepaired(i, n) {
 		w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind), Drift: m.driftOf(n, i),
 			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))}
 		if n.Role == cluster.Worker {
@@ -194,11 +193,12 @@ func (m *planner) waitsForEndpoint(name string) bool {
 	return m.plan.Phases[name] == cluster.PhaseAbsent && (len(m.crowded) > 0 || len(m.lacks[name]) > 0 || readiness.OwnEndpoint(m.d, n).Reason != "")
 }
 
-// isDown reports whether nothing of a node works that an action could take out of service: its member of
-// etcd goes without a machine that works, or neither its machine nor its kubelet answers.
+// isDown reports whether nothing of a node works that an action could take out of service, so that it spends
+// nothing, however many others do not work either: it is dead, its member of etcd goes without a machine that
+// works, or it is to be replaced, and neither its machine nor its kubelet answers.
 func (m *planner) isDown(i action.Info, n cluster.Node) bool {
-	if i.Kind == cluster.RemoveMember {
-		return !slices.Contains(m.etcd.Healthy, n.Name)
+	if i.Kind == cluster.RemoveMember && !slices.Contains(m.etcd.Healthy, n.Name) || m.isDead(n.Name) || m.forgets(n.Name) {
+		return true
 	}
 	kn := m.o.Nodes.Value[n.Name]
 	return i.Kind == cluster.DrainNode && drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts) && m.plan.Phases[n.Name] == cluster.PhaseUnreachable && m.o.Nodes.Known && !kn.Ready && m.isLongerThanBoot(kn.NotReadySince)

@@ -155,7 +155,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s, and that waits for approval: apply is approve", what), m.approveHint())
 	case !approved && deletions > limit:
 		in, _ := m.o.Facts.Intent(cluster.IntendApproved)
-		if deletions-len(in.VMs) <= limit {
+		if len(slices.DeleteFunc(Deletions(m.d, m.o), func(vmid int) bool { return slices.Contains(in.VMs, vmid) })) <= limit {
 			undo = "it goes by itself when those are removed whose removal has begun; " + undo
 		}
 		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, deletions, limit, m.p.Line("removals")), m.approveHint())
@@ -259,7 +259,7 @@ func (m *planner) holdSuccessor(n cluster.Node, vm cluster.VM, verb string) bool
 	next := m.d.Spec.Nodes[i]
 	host := m.placeNode(next)
 	h := m.o.Hosts[host]
-	if m.holdNode(next) || !m.hostUsable(n.Name, h, host, m.removalDrift(n, vm)...) || !m.storesUsable(next, host, h, []need{{next.Datastore, "images", "proxmox.datastore"}}, nil) {
+	if m.holdNode(next) || !m.hostUsable(n.Name, h, host, m.removalDrift(n, vm)...) || !m.storageUsable(next, host, h) {
 		return true
 	}
 	lacks := m.ledger.LackSuccessor(next, host, vm)
@@ -426,8 +426,8 @@ func (m *planner) canCome(n, removed cluster.Node) bool {
 		!slices.ContainsFunc(m.plan.Blocked, func(b cluster.Block) bool { return b.Subject == n.Name })
 }
 
-// isLostPlane reports whether the etcd of a control plane is seen not to work, so that nothing that
-// works is lost with its machine, while its quorum is there.
+// isLostPlane reports whether neither the etcd nor the machine of a control plane is seen to work, so
+// that nothing that works is lost with it.
 func (m *planner) isLostPlane(n cluster.Node) bool {
 	return m.o.Members.Known && !slices.Contains(m.etcd.Healthy, n.Name) && m.plan.Phases[n.Name] == cluster.PhaseUnreachable
 }

@@ -445,7 +445,7 @@ func isRepairOf(w *world, n cluster.Node, kind cluster.ActionKind) bool {
 	case kind == cluster.ChangeVM && mach.Reach == cluster.Silent:
 		return lasts(mach.Since, readiness.BootWithin) && (failed || w.o.Nodes.Known && !kn.Ready)
 	case kind == cluster.ChangeConfig, kind == cluster.ChangeVM:
-		return joins && (!w.o.Facts.WasReady() || failed && lasts(mach.Since, 10*time.Minute) || !mach.Ready && lasts(mach.Since, 10*time.Minute) || !kn.Ready && lasts(kn.NotReadySince, 10*time.Minute))
+		return joins && (!w.o.Facts.WasReady() || failed && lasts(mach.Since, repairAfter)) || brokenForLong(w, n)
 	}
 	return mach.Reach == cluster.Silent || brokenForLong(w, n)
 }

@@ -86,7 +86,7 @@ func (m *planner) isRepairable(n cluster.Node, drifts []drift.Drift) bool {
 	})
 }
 
-// leftEtcd is that the etcd of a control plane is stopped, once nobody may be about to restart its
+// leftEtcd is that the etcd of a control plane is stopped, once a person has had the time to restart its
 // machine: nothing else starts it again. It has no vote that could be lost.
 func (m *planner) leftEtcd(n cluster.Node) []drift.Drift {
 	if mach := m.o.Machines[n.Name]; mach.Ready || !m.isLong(mach.Since) {

@@ -58,6 +58,20 @@ func TestWhatIsTaken(t *testing.T) {
 						t.Errorf("while %s has to grow: %+v, images %v", what, h.Storages.Value["local-lvm"], h.Images)
 					}
 				}
+				// And those of a machine in whose place another one is to be made.
+				for what, change := range map[string]func(*cluster.Node, *cluster.Observed){
+					"its own":                  func(n *cluster.Node, _ *cluster.Observed) { n.Replace = "again" },
+					"one under another name":   func(n *cluster.Node, _ *cluster.Observed) { n.Name, n.Replace = "wk-9", "again" },
+					"its own, because it died": func(n *cluster.Node, o *cluster.Observed) { o.DeadSince = map[string]time.Time{n.Name: time.Now()} },
+				} {
+					next, o := one, cluster.Observed{}
+					next.Spec.Nodes = slices.Clone(one.Spec.Nodes)
+					change(&next.Spec.Nodes[0], &o)
+					c.Observe(t.Context(), next, &o)
+					if h := o.Hosts[testHost]; !h.Storages.Value["local-lvm"].Volumes.Known || !h.Images.Known {
+						t.Errorf("while %s is made: %+v, images %v", what, h.Storages.Value["local-lvm"], h.Images)
+					}
+				}
 				// The drive with its address is a volume as well.
 				if got := st.Volumes.Value[n.VMID]; got < n.DiskBytes+20<<30 || got > n.DiskBytes+21<<30 {
 					t.Errorf("the disks of %d have %d bytes", n.VMID, got)

@@ -87,9 +87,10 @@ func (l *look) forMaking(h *cluster.Host) {
 		for _, g := range n.Growth(l.found[i].Hardware.Value) {
 			disks[g.Datastore] = true
 		}
-		// The image store is one for all nodes of a cluster. One that is to be replaced keeps its
-		// machine until it is seen what the next is made from.
-		if vm := l.found[i]; vm.Presence == cluster.Absent || vm.Owner == cluster.Ours && n.Replace != "" && n.Replace != vm.Replace {
+		// The image store is one for all nodes of a cluster. One that is to be replaced, or whose place
+		// another one has, keeps that machine until it is seen what the next is made from, and where.
+		vm, dead := l.found[i], !l.dead[n.Name].IsZero()
+		if vm.Presence == cluster.Absent || dead || n.Replace != "" && (vm.Owner == cluster.Foreign || vm.Owner == cluster.Ours && n.Replace != vm.Replace) {
 			store, making = n.ImageDatastore, true
 			disks[n.Datastore] = true
 			for _, d := range n.Disks {

@@ -28,7 +28,7 @@ import (
 // running VM that pauses is noticed only then.
 func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
 	c.accessLog.CheckOnce()
-	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying(), since: o.Facts.Looked, now: time.Now(),
+	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying(), dead: o.DeadSince, since: o.Facts.Looked, now: time.Now(),
 		guests: map[int]row{}, tasks: map[string]hostTasks{}, vms: map[int]seen{}}
 	if err := l.list(); err != nil {
 		o.Hosts, o.VMs, o.Orphans = l.unknownAll(err)
@@ -53,7 +53,8 @@ type look struct {
 	ctx        context.Context
 	d          cluster.Desired
 	destroying bool
-	since      time.Time // until then an earlier process saw all changes; zero: not known
+	dead       map[string]time.Time // nodes that look dead, as the pass before had it
+	since      time.Time            // until then an earlier process saw all changes; zero: not known
 	now        time.Time
 
 	rows   []row

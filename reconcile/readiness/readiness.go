@@ -139,7 +139,7 @@ func planeLacks(n cluster.Node, o cluster.Observed) Lack {
 	etcd := o.Machines[n.Name].Services["etcd"]
 	switch {
 	case i < 0 && etcd.State == "Finished":
-		return Lack{cluster.WaitingForMembership, LeftEtcd, "its etcd has left the others, or was stopped, and only a restart of the node starts it again: `talosctl -n " + n.IP.String() + " reboot`", false}
+		return Lack{cluster.WaitingForMembership, LeftEtcd, "its etcd has left the others, or was stopped, and only a restart of the node starts it again, which it gets after ten minutes unless heal is observe; at once: `talosctl -n " + n.IP.String() + " reboot`", false}
 	case i < 0:
 		return Lack{cluster.WaitingForMembership, "", "it has not joined etcd yet" + text.Colon(etcd.Message), false}
 	case o.Members.Value[i].Learner:

@@ -25,7 +25,7 @@ const (
 	allWithin     = 5 * time.Second
 )
 
-// membersFor is how long a list in which every control plane votes, and nobody else, is good when
+// membersFor is how long a list in which every control plane votes, and no other member, is good when
 // nothing else changes: for less than a minute, the time between two passes of a quiet cluster by default,
 // so that each of those sees a member that somebody else has added. One that leaves takes its etcd service
 // with it, which is watched.

@@ -45,7 +45,7 @@ func event(t *testing.T, kind, actor, payload string) *machineapi.Event {
 	return &machineapi.Event{ActorId: actor, Data: &anypb.Any{TypeUrl: "talos/runtime/machine." + kind, Value: value}}
 }
 
-// steps reads events that are written as kind, actor and payload. An actor "past/" is of nobody,
+// steps reads events that are written as kind, actor and payload. An actor "past/" is of no request,
 // and before the request.
 func steps(t *testing.T, events ...[3]string) (out []step) {
 	t.Helper()

@@ -4,12 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
-	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // addVIP gives a cluster without one a VIP.
@@ -33,23 +31,15 @@ func TestEndpointIsLost(t *testing.T) {
 		{name: "hangs, and is forgotten", forget: true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				sz := size{ControlPlanes: 3, Workers: 1}
-				s := newSim(t, sz, lab.Config{})
-				defer s.Close()
-				files := withoutVIP(t, sz)
-				s.Push(files, "no vip")
-				s.Boot()
-				s.UntilReady(20 * time.Minute)
+			sz := size{ControlPlanes: 3, Workers: 1}
+			files := withoutVIP(t, sz)
+			inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {
 				if vmid := s.vmidOf("dev-cp-1"); c.destroyed {
 					must(s.Lab.PVE.Remove(vmid))
 				} else {
 					must(s.Lab.Talos.Partition(vmid, true))
 				}
-				time.Sleep(20 * time.Minute)
-				if st := s.Status(); st.Condition == cluster.Ready {
-					t.Fatalf("it is %s without dev-cp-1", st.Condition)
-				}
+				s.Until(time.Hour, "dev-cp-1 is missed for longer than it should be", func(st cluster.Status) bool { return st.Condition == cluster.Stalled })
 				addVIP(t, files)
 				if c.replace {
 					changed(t, files, "inventory/dev/nodes.yaml", "{name: dev-cp-1,", "{name: dev-cp-1, replace: now,")
@@ -63,7 +53,6 @@ func TestEndpointIsLost(t *testing.T) {
 				if got := fmt.Sprint(s.members()); got != "[dev-cp-1 dev-cp-2 dev-cp-3]" {
 					t.Errorf("members of etcd: %s", got)
 				}
-				s.Halt()
 			})
 		})
 	}
@@ -74,14 +63,9 @@ func TestEndpointIsLost(t *testing.T) {
 // the old one. It stays until there is a vip.
 func TestEndpointIsRenamed(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	synctest.Test(t, func(t *testing.T) {
-		sz := size{ControlPlanes: 3, Workers: 1}
-		s := newSim(t, sz, lab.Config{})
-		defer s.Close()
-		files := withoutVIP(t, sz)
-		s.Push(files, "no vip")
-		s.Boot()
-		s.UntilReady(20 * time.Minute)
+	sz := size{ControlPlanes: 3, Workers: 1}
+	files := withoutVIP(t, sz)
+	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {
 		s.watchEndpoint("dev-cp-1", "10.10.0.11")
 		changed(t, files, "inventory/dev/nodes.yaml", "{name: dev-cp-1,", "{name: dev-cp-9, replace: now,")
 		s.Push(files, "another name")
@@ -101,7 +85,6 @@ func TestEndpointIsRenamed(t *testing.T) {
 		for _, v := range s.Lab.World.Violations() {
 			t.Errorf("broken rule: %s", v)
 		}
-		s.Halt()
 	})
 }
 
@@ -109,17 +92,12 @@ func TestEndpointIsRenamed(t *testing.T) {
 // no longer work, are removed one after the other, and both are made again.
 func TestTwoOfFiveDestroyed(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	synctest.Test(t, func(t *testing.T) {
-		sz := size{ControlPlanes: 5, Workers: 1}
-		s := newSim(t, sz, lab.Config{})
-		defer s.Close()
-		s.Boot()
-		s.UntilReady(30 * time.Minute)
+	sz := size{ControlPlanes: 5, Workers: 1}
+	inReadyCluster(t, sz, sz.Files(), func(t *testing.T, s *sim) {
 		must(s.Lab.PVE.Remove(s.vmidOf("dev-cp-2")))
 		must(s.Lab.PVE.Remove(s.vmidOf("dev-cp-4")))
 		s.Until(30*time.Minute, "it is seen", func(st cluster.Status) bool { return st.Condition != cluster.Ready })
 		s.UntilReady(time.Hour)
 		s.CheckRules(sz)
-		s.Halt()
 	})
 }

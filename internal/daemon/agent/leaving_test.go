@@ -83,19 +83,14 @@ func pinned(files map[string][]byte, app, node string) {
 // for without both there would be no quorum, until the other is back.
 func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	synctest.Test(t, func(t *testing.T) {
-		sz := size{ControlPlanes: 3, Workers: 1}
-		files := sz.Files()
-		slowAddon(files)
-		stuckAddon(files)
-		pinned(files, "slow", "dev-cp-1")
-		pinned(files, "stuck", "dev-cp-2")
-		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium", "allow_even: true\ncni: cilium")
-		s := newSim(t, sz, lab.Config{})
-		defer s.Close()
-		s.Push(files, "pods on control planes")
-		s.Boot()
-		s.UntilReady(20 * time.Minute)
+	sz := size{ControlPlanes: 3, Workers: 1}
+	files := sz.Files()
+	slowAddon(files)
+	stuckAddon(files)
+	pinned(files, "slow", "dev-cp-1")
+	pinned(files, "stuck", "dev-cp-2")
+	changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium", "allow_even: true\ncni: cilium")
+	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {
 		withoutNode(t, files, "dev-cp-1")
 		s.Push(files, "one less")
 		s.Until(time.Hour, "drained", func(st cluster.Status) bool { return isDrained(st, "dev-cp-1") })
@@ -119,7 +114,6 @@ func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
 		s.Until(2*time.Hour, "the first is removed", func(cluster.Status) bool {
 			return fmt.Sprint(s.members(), s.nodeObjects()) == "[dev-cp-2 dev-cp-3] [dev-cp-2 dev-cp-3 dev-wk-1]"
 		})
-		s.Halt()
 	})
 }
 
@@ -127,16 +121,11 @@ func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
 // where one may be removed without approval. The first removal ends, and then the second begins.
 func TestRemovalsOfTwoPushes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	synctest.Test(t, func(t *testing.T) {
-		sz := size{ControlPlanes: 1, Workers: 3}
-		files := sz.Files()
-		s := newSim(t, sz, lab.Config{})
-		defer s.Close()
-		slowAddon(files)
-		pinned(files, "slow", "dev-wk-2")
-		s.Push(files, "a pod that takes its time")
-		s.Boot()
-		s.UntilReady(20 * time.Minute)
+	sz := size{ControlPlanes: 1, Workers: 3}
+	files := sz.Files()
+	slowAddon(files)
+	pinned(files, "slow", "dev-wk-2")
+	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {
 		s.watchRemovals()
 		withoutNode(t, files, "dev-wk-2")
 		s.Push(files, "one less")
@@ -148,7 +137,6 @@ func TestRemovalsOfTwoPushes(t *testing.T) {
 		})
 		s.Until(2*time.Hour, "both are removed", func(cluster.Status) bool { return fmt.Sprint(s.nodeObjects()) == "[dev-cp-1 dev-wk-3]" })
 		s.CheckRules(size{ControlPlanes: 1, Workers: 1})
-		s.Halt()
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/talos"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -58,6 +59,7 @@ func TestRebootBesideAnotherSequence(t *testing.T) {
 				s.Boot()
 				s.UntilReady(20 * time.Minute)
 				var begun atomic.Bool
+				boot := s.bootOf(tc.node)
 				address := map[string]string{"dev-wk-1": "10.10.0.41", "dev-cp-1": "10.10.0.11"}[tc.node]
 				s.Lab.World.OnCall(func(c world.CallRecord) {
 					s.Witness(c)
@@ -83,7 +85,11 @@ func TestRebootBesideAnotherSequence(t *testing.T) {
 					})
 				})
 				if tc.sz.ControlPlanes > 1 {
-					time.Sleep(10 * time.Minute) // its reset has failed, and it has booted as it is
+					s.Until(time.Hour, "its reset has failed, and it has booted as it is", func(cluster.Status) bool {
+						return slices.ContainsFunc(s.Lab.Talos.Machines(), func(m talos.MachineView) bool {
+							return m.Node == tc.node && m.BootID != boot && m.NodeReady
+						})
+					})
 					must(s.Lab.PVE.Stop(s.vmidOf("dev-cp-3")))
 					must(s.Lab.PVE.Start(s.vmidOf("dev-cp-3")))
 				}

@@ -3,6 +3,8 @@ package agent_test
 import (
 	"runtime/debug"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -23,6 +25,31 @@ type size = daemontest.Size
 type sim struct{ *daemontest.Sim }
 
 func newSim(t testing.TB, sz size, c lab.Config) *sim { return &sim{daemontest.New(t, sz, c)} }
+
+// inReadyCluster plays a story in virtual time over a cluster of these files, from when it is Ready,
+// and stops the agent in the end.
+func inReadyCluster(t *testing.T, sz size, files map[string][]byte, story func(t *testing.T, s *sim)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Push(files, "the cluster")
+		s.Boot()
+		s.UntilReady(30 * time.Minute)
+		story(t, s)
+		s.Halt()
+	})
+}
+
+// bootOf is the boot of a node's machine, "" when it has none.
+func (s *sim) bootOf(node string) string {
+	for _, m := range s.Lab.Talos.Machines() {
+		if m.Node == node {
+			return m.BootID
+		}
+	}
+	return ""
+}
 
 func must(err error) {
 	if err != nil {

@@ -47,7 +47,7 @@ func (cl *cluster) tendService(key string) {
 	ns, name := splitKey(key)
 	o, sel := cl.store.getObject(resServices, key), cl.services[ns][key]
 	if o == nil {
-		cl.store.removeObject(resEndpoints, key) // nobody owns it
+		cl.store.removeObject(resEndpoints, key) // it has no owner
 	}
 	if o == nil || sel == nil {
 		return

@@ -78,7 +78,7 @@ func (l *lab) typed(addr string) kubernetes.Interface {
 	return l.typedWarned(addr, nil)
 }
 
-// typedWarned is typed for who wants the warnings of the server; nil: nobody.
+// typedWarned is typed, and hands on the warnings of the server; warned may be nil.
 func (l *lab) typedWarned(addr string, warned rest.WarningHandler) kubernetes.Interface {
 	l.t.Helper()
 	config := l.config(addr)

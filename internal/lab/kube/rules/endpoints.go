@@ -87,7 +87,7 @@ func IsChangedBy(o map[string]any, fill func(map[string]any)) bool {
 }
 
 // FillServers writes into the Endpoints of the service kubernetes at which addresses an API
-// answers. Nobody makes a slice of these Endpoints: the API writes its own.
+// answers. No controller makes a slice of these Endpoints: the API writes its own.
 // Source: kubernetes v1.36, pkg/controlplane/reconcilers.
 func FillServers(endpoints map[string]any, servers []netip.Addr, port int64) {
 	EnsureMap(endpoints, "metadata")["labels"] = map[string]any{discoveryv1.LabelSkipMirror: "true"}

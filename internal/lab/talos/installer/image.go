@@ -54,7 +54,7 @@ func IsShort(ref string) bool { return strings.HasPrefix(ref, "docker.io/library
 // Source: the documentation of v1.14, upgrading.
 const newestOfficial = 13
 
-// Find returns the Talos in an installer image; false: nobody publishes such an image.
+// Find returns the Talos in an installer image; false: there is no such image.
 func Find(w *world.World, ref string) (world.Image, bool) {
 	r, ok := ParseReference(ref)
 	if !ok {
