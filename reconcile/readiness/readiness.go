@@ -157,15 +157,21 @@ func planeLacks(n cluster.Node, o cluster.Observed) Lack {
 // staticPodsLack is what the static pods of a control plane lack. Talos reports them as ready for
 // up to 15 s while they are restarted for a change of its config, and the pod in Kubernetes may be
 // the one from before for two minutes: what it is made of and its readiness count together, and
-// only where Kubernetes has pods for those of the node at all.
+// only where Kubernetes has pods for those of the node at all. While the pods cannot be read it is
+// unknown: the kube-apiserver that they are read from may be just the one that is restarted.
 func staticPodsLack(n cluster.Node, o cluster.Observed) Lack {
-	pods := o.SystemPods
+	pods, wanted := o.SystemPods, o.Machines[n.Name].StaticPods
+	switch {
+	case len(wanted) == 0:
+		return Lack{}
+	case !pods.Known:
+		return Lack{cluster.SystemPodsUnknown, "", "cannot see the pods of kube-system" + text.Colon(pods.Why), true}
+	}
 	if shows := slices.ContainsFunc(slices.Collect(maps.Values(pods.Value)), func(p cluster.SystemPod) bool {
 		return p.Node == n.Name && p.Static != cluster.StaticPod{}
-	}); !pods.Known || !shows {
+	}); !shows {
 		return Lack{}
 	}
-	wanted := o.Machines[n.Name].StaticPods
 	for _, name := range slices.Sorted(maps.Keys(wanted)) {
 		switch p, ok := pods.Value[name+"-"+n.Name]; {
 		case !ok:

@@ -106,7 +106,8 @@ func TestWhatAControlPlaneLacks(t *testing.T) {
 		"pods not known": {func(o *cluster.Observed) {
 			runs("1/2/1", true)(o)
 			o.SystemPods.Known = false
-		}, "", "", cluster.PhaseReady},
+		}, cluster.SystemPodsUnknown, "", cluster.PhaseUnknown},
+		"pods not known, static pods neither": {func(o *cluster.Observed) { o.SystemPods.Known = false }, "", "", cluster.PhaseReady},
 	} {
 		o := cluster.Observed{
 			VMs: map[string]cluster.VM{"cp-1": {Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.PowerRunning, Uptime: time.Hour}},
