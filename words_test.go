@@ -43,7 +43,7 @@ var avoidedWords = []avoided{
 	{"sight", "visibility", 2},
 	{"ground", "conflict, place", 0},
 	{"doubt, doubts, doubted", "unverified", 10},
-	{"trouble, troubles, troubled", "problem, fault", 24},
+	{"trouble, troubles, troubled", "problem, fault", 23},
 	{"tear down, tears down, tearing down, torn down", "destroy", 3},
 	{"gone", "deleted, removed, closed", 6},
 	{"taken away", "removed", 0},

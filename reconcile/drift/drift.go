@@ -343,12 +343,12 @@ func HintOfReserved(s cluster.Spec, f cluster.Facts, n cluster.Node) string {
 }
 
 // Refusal is the block for a drift that is not corrected, with what to do instead.
-func (dr Drift) Refusal(s cluster.Spec, n cluster.Node) cluster.Block {
+func (dr Drift) Refusal(s cluster.Spec, o cluster.Observed, n cluster.Node) cluster.Block {
 	b := cluster.Block{Subject: n.Name, Reason: dr.Reason, About: dr.Field}
 	switch {
 	case dr.Reason == cluster.TalosVersionDrift:
 		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
-		b.Hint = "set talos_version back, or upgrade with talosctl"
+		b.Hint = hintOfUpgrade(s, "talos_version", "talosctl", n, o)
 		return b
 	case dr.Reason == cluster.SchematicDrift:
 		b.Message = "its image was made with other extensions or kernel arguments than the inventory has; upgrading is not supported yet"
@@ -356,7 +356,7 @@ func (dr Drift) Refusal(s cluster.Spec, n cluster.Node) cluster.Block {
 		return b
 	case dr.Reason == cluster.KubernetesDrift:
 		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
-		b.Hint = "set kubernetes_version back, or upgrade with talosctl upgrade-k8s"
+		b.Hint = hintOfUpgrade(s, "kubernetes_version", "talosctl upgrade-k8s", n, o)
 		return b
 	case dr.Reason == cluster.ConfigDrift && dr.Have == uncompared:
 		b.Message = "its machine config is " + uncompared

@@ -2,11 +2,13 @@ package drift
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
 
 // RunningVersions returns the versions of Talos and Kubernetes that the nodes of a
@@ -38,6 +40,20 @@ func versionsOf(n cluster.Node, o cluster.Observed) (cluster.Versions, bool) {
 	m, kn := o.Machines[n.Name], o.Nodes.Value[n.Name]
 	v := cluster.Versions{Talos: m.Talos, Kubernetes: kn.Kubelet}
 	return v, m.Reach == cluster.Configured && o.Nodes.Known && v.Talos != "" && v.Kubernetes != ""
+}
+
+// hintOfUpgrade names the hops that lead from what a node runs to the versions of the inventory, or
+// why there are none. field is what can be set back instead.
+func hintOfUpgrade(s cluster.Spec, field, tool string, n cluster.Node, o cluster.Observed) string {
+	running, seen := versionsOf(n, o)
+	hops, err := ladder.Find(running, s.Versions)
+	switch {
+	case !seen:
+		return fmt.Sprintf("set %s back, or upgrade with %s", field, tool)
+	case err != nil:
+		return fmt.Sprintf("set %s back; there is no way to upgrade: %v", field, err)
+	}
+	return fmt.Sprintf("set %s back, or upgrade with %s, all nodes to one version after the other: %s", field, tool, ladder.Describe(hops))
 }
 
 // compareVersions compares two versions number by number.

@@ -1,0 +1,81 @@
+package ladder
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// window is the minor versions of Kubernetes that run on a minor version of Talos.
+type window struct{ first, last int }
+
+func (w window) has(kubernetes version) bool {
+	return kubernetes.minor >= w.first && kubernetes.minor <= w.last
+}
+
+func (w window) String() string { return fmt.Sprintf("v1.%d to v1.%d", w.first, w.last) }
+
+// windows are those of Talos 1.x, by minor version. Source: Talos machinery 1.14.1, compatibility.
+var windows = map[int]window{
+	8:  {26, 31},
+	9:  {27, 32},
+	10: {28, 33},
+	11: {29, 34},
+	12: {30, 35},
+	13: {31, 36},
+	14: {32, 37},
+}
+
+// lastTalos is the newest patch of each minor version of Talos that was known when this was
+// written (2026-11). That of 1.10 is a gate besides: from 1.11 on etcd is 3.6, which
+// meets members that had been removed again where one of 3.5 is older than 3.5.26, and that
+// comes with Talos 1.10.9 (etcd.io: the advisory on zombie members in upgrades to 3.6).
+var lastTalos = map[int]int{8: 4, 9: 6, 10: 9, 11: 6, 12: 11, 13: 9, 14: 1}
+
+// lastKubernetes is the newest patch of each minor version of Kubernetes that was known when this
+// was written (2026-11).
+var lastKubernetes = map[int]int{
+	26: 15, 27: 16, 28: 15, 29: 15, 30: 14, 31: 14, 32: 13, 33: 13, 34: 13, 35: 10, 36: 6, 37: 2,
+}
+
+// version is one of major version 1.
+type version struct {
+	minor, patch int
+	pre          string // rc.1; "" of a release
+}
+
+func (v version) String() string {
+	s := fmt.Sprintf("v1.%d.%d", v.minor, v.patch)
+	if v.pre != "" {
+		s += "-" + v.pre
+	}
+	return s
+}
+
+// isOlder reports whether v comes before w. A release comes after what precedes it; two of
+// these come in the order of their text.
+func (v version) isOlder(w version) bool {
+	release := func(v version) int {
+		if v.pre == "" {
+			return 1
+		}
+		return 0
+	}
+	return cmp.Or(v.minor-w.minor, v.patch-w.patch, release(v)-release(w), strings.Compare(v.pre, w.pre)) < 0
+}
+
+// parseVersion reads a version like v1.13.9 or v1.14.0-rc.1.
+func parseVersion(s string) (version, error) {
+	core, pre, hasPre := strings.Cut(s, "-")
+	parts := strings.Split(core, ".")
+	if len(parts) != 3 || parts[0] != "v1" || hasPre && pre == "" {
+		return version{}, fmt.Errorf("%q is not a version like v1.13.9", s)
+	}
+	minor, err := strconv.Atoi(parts[1])
+	patch, err2 := strconv.Atoi(parts[2])
+	if err != nil || err2 != nil || minor < 0 || patch < 0 {
+		return version{}, fmt.Errorf("%q is not a version like v1.13.9", s)
+	}
+	return version{minor, patch, pre}, nil
+}
