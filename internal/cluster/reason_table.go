@@ -39,7 +39,7 @@ var clusterReasons = []ReasonInfo{
 	{JournalUnwritable, Everyone, "The agent cannot write its state; nothing is changed meanwhile.", "Make room on the file system of `state_dir`, or correct its permissions."},
 	{JournalLost, Everyone, "The agent's own state is lost, and whether etcd was founded before is not known.", "`talos-agent accept CLUSTER --bootstrap` if the cluster never came up; otherwise wait for its control planes."},
 	{PolicyUnknown, Everyone, "The host's policy is missing, unreadable or wrong; nothing is changed meanwhile.", "Fix policy.yaml on the host."},
-	{PolicyViolation, Everyone, "The repository asks for more than the host's policy allows.", "Ask for less, or have an administrator of the host change the policy."},
+	{PolicyViolation, Everyone, "The repository asks for more than the host's policy allows, or a VM that would be deleted lies where the policy allows nothing.", "Ask for less, or have an administrator of the host change the policy, for such a VM until it is deleted."},
 	{SecretsMissing, Everyone, "The inventory has no secrets.sops.yaml.", "`talos-agent secrets new` in a clone, then commit and push; for a cluster that runs, restore the file from the history of the repository: new keys would be others."},
 	{SecretsChanged, Everyone, "secrets.sops.yaml holds other keys than those the cluster was built with, or another certificate authority than a node has, which somebody rotated.", "Restore the file from the history of the repository, or bring the new authority into it."},
 	{ContractChanged, Everyone, "`config_contract` is not the one that the cluster was made with; it keeps that.", "Write the cluster's own, which the message names."},

@@ -4,6 +4,7 @@ package bounds
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -61,7 +62,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		if p.Pool != "" && n.Pool != p.Pool {
 			refuse(n.Name, "pool", "it wants pool %q, and the host allows %q", n.Pool, p.Pool)
 		}
-		if len(p.VMIDs) > 0 && !slices.ContainsFunc(p.VMIDs, func(r cluster.Range) bool { return r.Contains(n.VMID) }) {
+		if !allowsVMID(p, n.VMID) {
 			refuse(n.Name, "vmids", "its vmid %d lies outside %s", n.VMID, listed(p.VMIDs))
 		}
 		stores := []string{n.Datastore, n.CloudInitDatastore, n.ImageDatastore}
@@ -69,7 +70,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			stores = append(stores, dk.Datastore)
 		}
 		for _, s := range stores {
-			if s != "" && len(p.Datastores) > 0 && !slices.Contains(p.Datastores, s) {
+			if !allowsDatastore(p, s) {
 				refuse(n.Name, "datastores", "it wants storage %q, and the host allows %s", s, strings.Join(p.Datastores, ", "))
 			}
 		}
@@ -122,6 +123,29 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			Hint: "ask for less in the repository, or have root of the host change the policy"})
 	}
 	return out
+}
+
+// OfDeletion is why the VM of a node that is removed or replaced, for these reasons, is kept: it lies,
+// or a disk of it does, where the host allows the agent nothing; no Reason: that is allowed. It holds
+// for a removal that has begun or is approved, too: how many nodes go is approved, and not where.
+func OfDeletion(node string, vm cluster.VM, p cluster.Policy, drift []cluster.FieldDifference) cluster.Block {
+	keep := func(field, what string) cluster.Block {
+		return cluster.Block{Subject: node, Reason: cluster.PolicyViolation, About: field, Drift: drift, Message: fmt.Sprintf("vm %d is kept: %s (host policy, %s: %s)", vm.VMID, what, p.Line(field), field),
+			Hint: fmt.Sprintf("have root of the host allow that in the policy until the vm is deleted; or, when nothing on it is needed, remove it by hand: `qm stop %d && qm destroy %[1]d --purge` on %s", vm.VMID, vm.Host)}
+	}
+	if !allowsVMID(p, vm.VMID) {
+		return keep("vmids", fmt.Sprintf("its vmid lies outside %s", listed(p.VMIDs)))
+	}
+	disks := []cluster.DiskSeen{vm.Hardware.Value.System}
+	for _, serial := range slices.Sorted(maps.Keys(vm.Hardware.Value.Data)) {
+		disks = append(disks, vm.Hardware.Value.Data[serial])
+	}
+	for _, disk := range disks {
+		if !allowsDatastore(p, disk.Datastore) {
+			return keep("datastores", fmt.Sprintf("a disk of it is on storage %q, and the host allows %s", disk.Datastore, strings.Join(p.Datastores, ", ")))
+		}
+	}
+	return cluster.Block{}
 }
 
 // OverLimits adds up all clusters of the agent: limits are the host's, not one
@@ -210,4 +234,14 @@ func listed[T fmt.Stringer](list []T) string {
 // allowsAddress reports whether a node, or the control planes together, may have an address.
 func allowsAddress(p cluster.Policy, a netip.Addr) bool {
 	return len(p.Networks) == 0 || slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(a) })
+}
+
+// allowsVMID reports whether a VM may have a VMID.
+func allowsVMID(p cluster.Policy, vmid int) bool {
+	return len(p.VMIDs) == 0 || slices.ContainsFunc(p.VMIDs, func(r cluster.Range) bool { return r.Contains(vmid) })
+}
+
+// allowsDatastore reports whether a storage may be used, "" being none.
+func allowsDatastore(p cluster.Policy, name string) bool {
+	return name == "" || len(p.Datastores) == 0 || slices.Contains(p.Datastores, name)
 }

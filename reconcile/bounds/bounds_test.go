@@ -245,3 +245,32 @@ func TestViolationsOnce(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestOfDeletion: the VM of a node that goes is kept where its VMID, or the storage of one of its
+// disks, is none that the host allows.
+func TestOfDeletion(t *testing.T) {
+	p := cluster.Policy{File: "policy.yaml", VMIDs: []cluster.Range{{First: 400, Last: 499}}, Datastores: []string{"local-lvm", "tank"}, Lines: map[string]int{"vmids": 2, "datastores": 3}}
+	vm := func(vmid int, system, data string) cluster.VM {
+		return cluster.VM{VMID: vmid, Node: "wk-1", Host: "pve1", Hardware: cluster.Saw(cluster.Hardware{System: cluster.DiskSeen{Datastore: system}, Data: map[string]cluster.DiskSeen{"data": {Datastore: data}}})}
+	}
+	for _, c := range []struct {
+		vm          cluster.VM
+		p           cluster.Policy
+		about, want string
+	}{
+		{vm(450, "local-lvm", "tank"), p, "", ""},
+		{vm(450, "", ""), p, "", ""}, // it has no system disk any more
+		{vm(550, "old", "old"), cluster.Policy{}, "", ""},
+		{vm(550, "local-lvm", "tank"), p, "vmids", "vm 550 is kept: its vmid lies outside 400-499 (host policy, policy.yaml:2: vmids)"},
+		{vm(450, "old", "tank"), p, "datastores", `vm 450 is kept: a disk of it is on storage "old", and the host allows local-lvm, tank (host policy, policy.yaml:3: datastores)`},
+		{vm(450, "local-lvm", "old"), p, "datastores", `vm 450 is kept: a disk of it is on storage "old", and the host allows local-lvm, tank (host policy, policy.yaml:3: datastores)`},
+	} {
+		b := OfDeletion("wk-1", c.vm, c.p, nil)
+		if b.About != c.about || b.Message != c.want {
+			t.Errorf("%+v:\nis   %q %q\nwant %q %q", c.vm, b.About, b.Message, c.about, c.want)
+		}
+		if c.want != "" && (b.Subject != "wk-1" || b.Reason != cluster.PolicyViolation || !strings.Contains(b.Hint, fmt.Sprintf("qm destroy %d --purge` on pve1", c.vm.VMID))) {
+			t.Errorf("%+v: %+v", c.vm, b)
+		}
+	}
+}

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
@@ -20,8 +21,7 @@ import (
 // stands in the world. While it is taken out nothing is lost that cannot be put back, and
 // from the removal of its member on there is no way back.
 
-// planRemovals plans for the nodes that the inventory no longer has and whose VMs are
-// there.
+// planRemovals plans for the nodes with VMs that the inventory no longer has.
 func (m *planner) planRemovals() {
 	if !m.o.Orphans.Known {
 		for _, n := range m.removed { // as far as they are remembered
@@ -128,14 +128,15 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	keep := func(reason cluster.Reason, message, hint string) cluster.Block {
 		return cluster.Block{Subject: n.Name, Reason: reason, About: fmt.Sprint(vm.VMID), Message: message, Hint: undo + hint, Drift: m.removalDrift(n, vm)}
 	}
-	approved, forgotten := m.isApproved(vm), m.forgets(n.Name)
+	approved, forgotten, refused := m.isApproved(vm), m.forgets(n.Name), bounds.OfDeletion(n.Name, vm, m.p, m.removalDrift(n, vm))
 	deletions, limit, planes := len(Deletions(m.d, m.o)), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
-	_, votes := ownMemberOf(m.o, n)
-	votes = votes || !m.o.Members.Known
+	votes := hasMember(m.o, n) || !m.o.Members.Known
 	if own := m.ownEndpointOfSuccessor(n); !stays && !vm.Deleting && own.Reason != "" {
 		return keep(own.Reason, fmt.Sprintf("%s, which has its address, is to take its place: %s", own.Subject, own.Message), own.Hint)
 	}
 	switch {
+	case refused.Reason != "":
+		return refused
 	case forgotten && !vm.Protected && !vm.Managed:
 		return cluster.Block{}
 	case healing && !forgotten && m.p.ObserveOnly:

@@ -281,6 +281,11 @@ func (w *world) run(t *testing.T, line string) string {
 			w.p.ApplyApproved = true
 		case "removals":
 			w.p.Removals = w.number(t, arg(2))
+		case "vmids":
+			from, to, _ := strings.Cut(arg(2), "-")
+			w.p.VMIDs = []cluster.Range{{First: w.number(t, from), Last: w.number(t, to)}}
+		case "datastores":
+			w.p.Datastores = f[2:]
 		case "networks":
 			for _, n := range f[2:] {
 				w.p.Networks = append(w.p.Networks, netip.MustParsePrefix(n))
@@ -1166,6 +1171,8 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 			vm.Hardware.Value.MemoryMiB = int64(w.number(t, v)) << 10
 		case "bridge":
 			vm.Hardware.Value.Bridge = v
+		case "stored": // its system disk
+			vm.Hardware.Value.System.Datastore = v
 		case "address":
 			vm.Hardware.Value.Address = v
 		case "tags":

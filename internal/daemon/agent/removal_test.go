@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -398,5 +400,37 @@ func TestPoolThatIsLost(t *testing.T) {
 			t.Errorf("the cluster is %s", st.Condition)
 		}
 		s.Halt()
+	})
+}
+
+// TestRemovalOutsideThePolicy: root of the host takes the VMID of a node out of the policy, and a push takes
+// the node out of the inventory. Its VM runs on, in service, until the policy allows that again.
+func TestRemovalOutsideThePolicy(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 2}
+	files := sz.Files()
+	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {
+		var allowed atomic.Pointer[cluster.Policy]
+		allow := func(last int) {
+			allowed.Store(&cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: last}}, Lines: map[string]int{"vmids": 2}})
+		}
+		allow(541)
+		s.watchRemovals()
+		s.Halt()
+		withoutNode(t, files, "dev-wk-2")
+		s.Push(files, "one worker less")
+		s.Boot(func(c *agent.Config) { c.Policy = func() cluster.Policy { return *allowed.Load() } })
+		first := s.bootOf("dev-wk-2")
+		s.Until(time.Hour, "held by the policy", func(st cluster.Status) bool {
+			return st.Reason == cluster.PolicyViolation && strings.Contains(st.Message, "vm 542 is kept: its vmid lies outside 400-541 (host policy, policy.yaml:2: vmids)")
+		})
+		s.Quiet(time.Hour)
+		s.CheckRules(sz)
+		if is := s.bootOf("dev-wk-2"); is == "" || is != first {
+			t.Errorf("dev-wk-2 had boot %q, and has %q", first, is)
+		}
+		allow(599)
+		s.UntilReady(time.Hour)
+		s.CheckRules(size{ControlPlanes: 1, Workers: 1})
 	})
 }
