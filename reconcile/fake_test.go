@@ -52,6 +52,8 @@ type fake struct {
 	kubelets map[string]string
 	turns    map[string]cluster.KubeNode
 	metas    map[string]cluster.NodeMeta // that the agent has set
+	lost     map[string][]string         // pods without a controller, by node
+	unlisted error                       // why no pods are listed
 	staged   map[string]string           // digest of a config, by node
 	reboots  bool                        // a change of a config takes a reboot
 	refuses  string                      // why machines that run take no other config
@@ -451,6 +453,11 @@ func (f *fake) Drain(ctx context.Context, _ cluster.Desired, n cluster.Node, tur
 		f.turns[n.Name] = cluster.KubeNode{Cordoned: true, Turn: turn, Drained: f.machines[n.Name].BootID}
 	})
 	return nil
+}
+
+func (f *fake) ListLostPods(_ context.Context, _ cluster.Desired, node string) (pods []string, err error) {
+	f.set(func() { pods, err = f.lost[node], f.unlisted })
+	return pods, err
 }
 
 func (f *fake) CheckDrained(context.Context, cluster.Desired, cluster.Node, bool) error { return nil }

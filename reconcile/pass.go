@@ -167,8 +167,18 @@ func phasesOf(d cluster.Desired, o cluster.Observed) map[string]cluster.Phase {
 	return m
 }
 
-// Forecast lists everything that is going to happen for the pushed revision.
-func (r *Reconciler) Forecast() (cluster.Forecast, error) {
+// Forecast lists everything that is going to happen for the pushed revision, with the pods that are
+// lost by that.
+func (r *Reconciler) Forecast(ctx context.Context) (cluster.Forecast, error) {
+	f, err := r.forecast()
+	if v := r.view.Load(); err == nil && v != nil {
+		r.nameLostPods(ctx, v.desired, &f)
+	}
+	return f, err
+}
+
+// forecast is Forecast, and asks nobody.
+func (r *Reconciler) forecast() (cluster.Forecast, error) {
 	v := r.view.Load()
 	if v == nil {
 		return cluster.Forecast{}, ErrNoInventory
@@ -278,7 +288,39 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 	f.Notes = append(f.Notes, notes...)
 	f.Digest = "" // only what was pushed can be approved
 	f.Problems = slices.Concat(warnings, problems, f.Problems)
+	r.nameLostPods(ctx, d, &f)
 	return f, nil
+}
+
+// mostNamed is how many pods, or nodes, are named before the rest is only counted.
+const mostNamed = 5
+
+// nameLostPods adds to each step that drains a node which of its pods that deletes, as they are now,
+// and no controller starts again. Where Kubernetes does not answer that is noted.
+func (r *Reconciler) nameLostPods(ctx context.Context, d cluster.Desired, f *cluster.Forecast) {
+	if len(d.Spec.Nodes) == 1 {
+		return // they stay where they are
+	}
+	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
+	defer cancel()
+	var named, unread []string
+	var why error
+	for i := range f.Steps {
+		s := &f.Steps[i]
+		if s.Action != cluster.DrainNode || slices.Contains(named, s.Subject) {
+			continue
+		}
+		named = append(named, s.Subject)
+		pods, err := r.c.Nodes.ListLostPods(ctx, d, s.Subject)
+		if err != nil {
+			why, unread = err, append(unread, s.Subject)
+		} else if len(pods) > 0 {
+			s.Text += "; deletes pods that no controller starts again: " + text.JoinSome(pods, mostNamed, ", ")
+		}
+	}
+	if why != nil {
+		f.Notes = append(f.Notes, fmt.Sprintf("which pods are deleted that no controller starts again is not known of %s: %v", text.JoinSome(unread, mostNamed, ", "), why))
+	}
 }
 
 // mostWords bounds what is shown of what somebody else has written, in bytes.

@@ -239,7 +239,7 @@ func TestInvalidInventoryLeavesTheLastGood(t *testing.T) {
 		if !healed() || s.Condition != cluster.Stalled || s.Reason != cluster.InventoryInvalid || !strings.HasSuffix(s.Message, "; "+rev(1).Short()+" stays in force: all nodes are Ready") {
 			t.Errorf("healed: %v, %s: %s", healed(), s.Condition, s.Message)
 		}
-		if fc, err := a.Forecast(); err != nil || len(fc.Blocked) != 1 || fc.Blocked[0].Reason != cluster.InventoryInvalid || fc.Revision != rev(1) {
+		if fc, err := a.Forecast(t.Context()); err != nil || len(fc.Blocked) != 1 || fc.Blocked[0].Reason != cluster.InventoryInvalid || fc.Revision != rev(1) {
 			t.Errorf("forecast %+v, %v", fc, err)
 		}
 		if err := a.Accept(rev(2)); err == nil || !strings.Contains(err.Error(), "nodes.yaml:3") {
@@ -448,7 +448,7 @@ func TestApproveWithoutSteps(t *testing.T) {
 		until(t, a, cluster.Stalled)
 		for _, protected := range []bool{true, false} {
 			protect(protected)
-			shown, err := a.Forecast()
+			shown, err := a.Forecast(t.Context())
 			if err != nil || shown.Revision != rev(2) || shown.Unapproved == protected {
 				t.Fatalf("protected: %v: %+v %v", protected, shown, err)
 			}
@@ -457,6 +457,58 @@ func TestApproveWithoutSteps(t *testing.T) {
 			if refused := cluster.ReasonOf(err) == cluster.NothingToAccept; refused != protected || approved == protected {
 				t.Errorf("protected: %v: %v, and approved: %+v", protected, err, in)
 			}
+		}
+	})
+}
+
+// TestForecastNamesLostPods: the plan of a push, and that of a directory, name at the first drain of
+// each node the pods that no controller starts again, some by name; and note where none can be listed.
+func TestForecastNamesLostPods(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 3), newMemFiles()
+		a := start(t, f, files)
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		f.set(func() {
+			f.lost = map[string][]string{"cp-1": {"default/kept"}, "wk-2": {"a/1"}, "wk-3": {"a/1", "a/2", "a/3", "a/4", "a/5", "b/6", "b/7"}}
+		})
+		f.change(rev(2), rev(1), func(s *cluster.Spec) {
+			s.ApplyApproved, s.Nodes = true, slices.Clone(s.Nodes)
+			s.Nodes[3].Cores++
+		})
+		until(t, a, cluster.Stalled)
+		shown := func() cluster.Forecast {
+			t.Helper()
+			fc, err := a.Forecast(t.Context())
+			if err != nil || len(fc.Steps) == 0 {
+				t.Fatalf("%+v %v", fc, err)
+			}
+			return fc
+		}
+		drains := func(fc cluster.Forecast) (texts []string) {
+			for _, s := range fc.Steps {
+				if s.Action == cluster.DrainNode || strings.Contains(s.Text, "controller") {
+					texts = append(texts, s.Text)
+				}
+			}
+			return texts
+		}
+		named := shown()
+		want := []string{"drain wk-3 to change cores from 0 to 1; deletes pods that no controller starts again: a/1, a/2, a/3, a/4, a/5, and 2 more"}
+		if got := drains(named); !slices.Equal(got, want) || len(named.Notes) > 0 {
+			t.Errorf("%q, notes %q", got, named.Notes)
+		}
+		ofDir, err := a.ForecastOf(t.Context(), cluster.Snapshot{Revision: "dir@sent", Spec: f.spec, Bundle: cluster.SecretString("x")})
+		if got := drains(ofDir); err != nil || !slices.Equal(got, want) {
+			t.Errorf("of a directory: %q %v", got, err)
+		}
+		f.set(func() { f.unlisted = errors.New("connection refused") })
+		unnamed := shown()
+		if got, note := drains(unnamed), "which pods are deleted that no controller starts again is not known of wk-3: connection refused"; !slices.Equal(got, []string{"drain wk-3 to change cores from 0 to 1"}) || !slices.Equal(unnamed.Notes, []string{note}) {
+			t.Errorf("%q, notes %q", got, unnamed.Notes)
+		}
+		if err := a.Approve(named.Digest); named.Digest != unnamed.Digest || err != nil {
+			t.Errorf("digest %s, and %s where no pods are listed: %v", named.Digest, unnamed.Digest, err)
 		}
 	})
 }

@@ -108,6 +108,10 @@ func (s *steps) Drain(context.Context, cluster.Desired, cluster.Node, string, cl
 	return s.take("drain")
 }
 
+func (s *steps) ListLostPods(context.Context, cluster.Desired, string) ([]string, error) {
+	return nil, s.take("list lost pods")
+}
+
 func (s *steps) CheckDrained(context.Context, cluster.Desired, cluster.Node, bool) error {
 	return s.take("see it drained")
 }

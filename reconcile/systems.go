@@ -137,6 +137,9 @@ type Nodes interface {
 	// are evicted as their budgets allow. One that somebody else cordoned is an error,
 	// and pods that do not leave in time are one; the node is in service again then.
 	Drain(ctx context.Context, d cluster.Desired, n cluster.Node, turn string, how cluster.Drain, p Progress) error
+	// ListLostPods names the pods of a node that Drain would delete and that no controller starts
+	// again.
+	ListLostPods(ctx context.Context, d cluster.Desired, node string) ([]string, error)
 	// CheckDrained returns an error unless a node is as Drain left it, right before its
 	// machine goes down; stay: with its pods. What voids its drain is noted.
 	CheckDrained(ctx context.Context, d cluster.Desired, n cluster.Node, stay bool) error

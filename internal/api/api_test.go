@@ -128,7 +128,7 @@ type stubCluster struct {
 	name string
 }
 
-func (c stubCluster) Forecast() (cluster.Forecast, error) {
+func (c stubCluster) Forecast(context.Context) (cluster.Forecast, error) {
 	return cluster.Forecast{Cluster: c.name}, c.note("plan", c.name)
 }
 func (c stubCluster) Render(node string, showSecrets bool) (cluster.Rendering, error) {

@@ -62,7 +62,7 @@ type Agent interface {
 // have done with it.
 type Cluster interface {
 	// Forecast returns what will happen for the pushed revision.
-	Forecast() (cluster.Forecast, error)
+	Forecast(ctx context.Context) (cluster.Forecast, error)
 	// Render returns what the cluster, or one node of it, would be given; its secrets are
 	// hidden unless they are to be shown.
 	Render(node string, showSecrets bool) (cluster.Rendering, error)
@@ -230,8 +230,8 @@ var routes = []route{
 	{pattern: "GET /v1/clusters/{name}/status", access: forReaders, kind: "Status", does: "the status of one cluster", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
 		return a.Status(r.PathValue("name"))
 	})},
-	{pattern: "GET /v1/clusters/{name}/plan", access: forReaders, kind: "Forecast", does: "everything that will happen for the pushed revision", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
-		return c.Forecast()
+	{pattern: "GET /v1/clusters/{name}/plan", access: forReaders, kind: "Forecast", does: "everything that will happen for the pushed revision", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
+		return c.Forecast(r.Context())
 	})},
 	{pattern: "GET /v1/clusters/{name}/render", access: forReaders, kind: "Rendering", does: "what the cluster would be given at the revision in force: VMs, machine configs and addons, with digests in place of secrets; `?node=NAME`: one node of it", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
 		return c.Render(r.URL.Query().Get("node"), false)

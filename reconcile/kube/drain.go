@@ -222,7 +222,7 @@ func (dr *drainer) report() {
 func (dr *drainer) describeLost() string {
 	var names []string
 	for _, p := range dr.inOrder() {
-		if metav1.GetControllerOf(&p.pod) == nil {
+		if p.isLost() {
 			names = append(names, p.name())
 		}
 	}

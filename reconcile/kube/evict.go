@@ -15,7 +15,6 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -126,7 +125,7 @@ func (dr *drainer) look(ctx context.Context) error {
 	}
 	var list *corev1.PodList
 	err := dr.insist(ctx, func(ctx context.Context, set kubernetes.Interface) (err error) {
-		list, err = set.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", dr.node).String()})
+		list, err = set.CoreV1().Pods(metav1.NamespaceAll).List(ctx, podsOf(dr.node))
 		return err
 	})
 	if err != nil {
@@ -238,7 +237,7 @@ func (dr *drainer) logPod(p *evicted) {
 	}
 	p.asked = true
 	detail := p.name()
-	if metav1.GetControllerOf(&p.pod) == nil {
+	if p.isLost() {
 		detail += ", which has no controller that starts it again"
 	}
 	if !dr.deleting {

@@ -65,6 +65,10 @@ func (n nodes) Drain(ctx context.Context, d cluster.Desired, node cluster.Node, 
 	return n.c.Drain(ctx, d, node, turn, how, p)
 }
 
+func (n nodes) ListLostPods(ctx context.Context, d cluster.Desired, node string) ([]string, error) {
+	return n.c.ListLostPods(ctx, d, node)
+}
+
 func (n nodes) CheckDrained(ctx context.Context, d cluster.Desired, node cluster.Node, stay bool) error {
 	return n.c.CheckDrained(ctx, d, node, stay)
 }

@@ -22,13 +22,20 @@ import (
 // handMark is in a machine config that somebody has edited by hand.
 const handMark = "kernel.by.hand"
 
+// noPods is the context of a look at a plan that does not wait for which pods are lost by it.
+var noPods = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
 // approve has root approve the plan that is shown, or one that was shown before. What is not
 // shown any more is refused.
 func (l *life) approve(target) {
 	if l.Agent == nil {
 		return
 	}
-	shown, err := l.Cluster().Forecast()
+	shown, err := l.Cluster().Forecast(noPods)
 	if err != nil {
 		return // nothing was read yet
 	}
@@ -41,7 +48,7 @@ func (l *life) approve(target) {
 	}
 	l.plan("root approves a plan, shown now: %v, which waits: %v", meant.Digest == shown.Digest, shown.Unapproved)
 	err = l.sendApproval(meant)
-	after, failed := l.Cluster().Forecast()
+	after, failed := l.Cluster().Forecast(noPods)
 	if err == nil && failed == nil && meant.Digest != shown.Digest && meant.Digest != after.Digest {
 		l.Lab.World.Violate("approval", "a plan that is not shown any more was approved")
 	}
@@ -182,7 +189,7 @@ func (s *sim) askTalosAs(opened *clientconfig.Config, address string, do func(co
 // what waits for that, and push again where that is what it takes.
 func (l *life) helpOut() {
 	st := l.Status()
-	if shown, err := l.Cluster().Forecast(); err == nil && shown.Unapproved && st.Revision.Commit() == l.Head() {
+	if shown, err := l.Cluster().Forecast(noPods); err == nil && shown.Unapproved && st.Revision.Commit() == l.Head() {
 		_ = l.sendApproval(shown) // it may be another one by now
 	}
 	for _, w := range st.Waiting { // a trial on top of the agent's own leaves what was never saved

@@ -1,6 +1,8 @@
 package agent_test
 
 import (
+	"net/http"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -58,7 +60,7 @@ func TestForecastIsWhatHappens(t *testing.T) {
 				s.Until(time.Hour, "held", func(st cluster.Status) bool {
 					return (st.Reason == cluster.ChangeUnapproved || st.Reason == cluster.RemovalUnapproved) && st.Revision.Commit() == s.Head()
 				})
-				shown, err := s.Cluster().Forecast()
+				shown, err := s.Cluster().Forecast(t.Context())
 				if err != nil || len(shown.Blocked)+len(shown.Waiting) > 0 {
 					t.Fatalf("%+v, %v", shown, err)
 				}
@@ -130,4 +132,40 @@ func textsOf(f cluster.Forecast) (texts []string) {
 		texts = append(texts, s.Text)
 	}
 	return texts
+}
+
+// TestPlanNamesLostPods: the plan that waits for approval, and that of a directory before the push, name
+// the pod of a node that is to be drained which no controller starts again, and none of another.
+func TestPlanNamesLostPods(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 2}
+	files := sz.Files()
+	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {
+		for _, node := range []string{"dev-wk-1", "dev-wk-2"} {
+			s.kubectl(netip.MustParseAddr("10.10.0.11"), http.MethodPost, "/api/v1/namespaces/default/pods",
+				`{"apiVersion":"v1","kind":"Pod","metadata":{"name":"on-`+node+`"},"spec":{"nodeName":"`+node+`","containers":[{"name":"c","image":"registry.example.org/c:1"}]}}`)
+		}
+		withoutNode(t, files, "dev-wk-2")
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "apply: approve\ncni: cilium\n")
+		dir := fstest.MapFS{}
+		for name, data := range files {
+			dir[name] = &fstest.MapFile{Data: data}
+		}
+		ofDir, err := s.Cluster().ForecastDir(t.Context(), dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.Push(files, "one worker less")
+		s.Until(time.Hour, "held", func(st cluster.Status) bool { return st.Reason == cluster.RemovalUnapproved })
+		pushed, err := s.Cluster().Forecast(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		const want = "drain dev-wk-2 to remove it; deletes pods that no controller starts again: default/on-dev-wk-2"
+		for what, f := range map[string]cluster.Forecast{"the directory": ofDir, "the push": pushed} {
+			if texts := textsOf(f); len(f.Notes) > 0 || len(texts) == 0 || texts[0] != want {
+				t.Errorf("of %s: %q, notes %q", what, texts, f.Notes)
+			}
+		}
+	})
 }

@@ -307,7 +307,7 @@ func TestApproval(t *testing.T) {
 			return st.Reason == cluster.RemovalUnapproved && st.Revision.Commit() == s.Head()
 		}
 		s.Until(time.Hour, "held", held)
-		shown, err := s.Cluster().Forecast()
+		shown, err := s.Cluster().Forecast(t.Context())
 		if err != nil || !shown.Unapproved || !slices.Equal(shown.VMs, []int{543, 544}) || !shown.Destructive() {
 			t.Fatalf("%+v, %v", shown, err)
 		}
@@ -318,7 +318,7 @@ func TestApproval(t *testing.T) {
 		if err := s.Cluster().Approve(shown.Digest); cluster.ReasonOf(err) != cluster.NotConfirmed {
 			t.Errorf("what was shown before: %v", err)
 		}
-		if shown, err = s.Cluster().Forecast(); err != nil {
+		if shown, err = s.Cluster().Forecast(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		must(s.Cluster().Approve(shown.Digest[:12]))
@@ -358,7 +358,7 @@ func TestGuardedNodeLeaves(t *testing.T) {
 		s.Until(time.Hour, "held", func(st cluster.Status) bool { return st.Reason == cluster.RemovalUnapproved })
 		s.Quiet(10 * time.Minute)
 		s.CheckRules(sz)
-		shown, err := s.Cluster().Forecast()
+		shown, err := s.Cluster().Forecast(t.Context())
 		if err != nil || !shown.Unapproved || len(shown.VMs) != 1 {
 			t.Fatalf("%+v, %v", shown, err)
 		}
