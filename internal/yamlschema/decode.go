@@ -159,7 +159,14 @@ func (d decoder) value(n *yaml.Node, path string, f field, t reflect.Type, v ref
 	case t == reflect.TypeFor[Tree]():
 		v.Set(reflect.ValueOf(Tree{n}))
 	case t.Kind() == reflect.Struct:
-		if !IsNull(n) {
+		below, short := f.shortField()
+		switch {
+		case IsNull(n):
+		case short && n.Kind == yaml.ScalarNode:
+			at := Join(path, below.key)
+			d.stands(at, nil, n)
+			d.value(n, at, below, below.typ, v.FieldByIndex(below.index))
+		default:
 			d.mapping(n, path, v)
 		}
 	case t.Kind() == reflect.Slice:

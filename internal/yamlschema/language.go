@@ -3,6 +3,7 @@ package yamlschema
 import (
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -21,6 +22,8 @@ import (
 //	min, max  bounds of a number
 //	default   what holds without the key, for people
 //	example   a value to show, as YAML
+//	short     the key below this one that a single value in the place of the
+//	          mapping is for
 //	keys      "elsewhere": the reference lists the keys below this one at
 //	          another place
 //
@@ -122,6 +125,7 @@ type field struct {
 	min, max  int64
 	fallback  string
 	sample    string
+	short     string
 	elsewhere bool
 }
 
@@ -140,13 +144,27 @@ func listFields(t reflect.Type) []field {
 		}
 		f := field{key: sf.Tag.Get("yaml"), goName: sf.Name, owner: t, index: []int{i}, typ: sf.Type, is: sf.Tag.Get("is"),
 			required: sf.Tag.Get("required") != "", enum: splitList(sf.Tag.Get("enum")), later: splitList(sf.Tag.Get("later")),
-			unit: sf.Tag.Get("unit"), fallback: sf.Tag.Get("default"), sample: sf.Tag.Get("example"), elsewhere: sf.Tag.Get("keys") == "elsewhere"}
+			unit: sf.Tag.Get("unit"), fallback: sf.Tag.Get("default"), sample: sf.Tag.Get("example"), short: sf.Tag.Get("short"), elsewhere: sf.Tag.Get("keys") == "elsewhere"}
 		if lo := sf.Tag.Get("min"); lo != "" {
 			f.min, f.max = parseBound(lo), parseBound(sf.Tag.Get("max"))
 		}
 		out = append(out, f)
 	}
 	return out
+}
+
+// shortField is the key below a mapping that a single value in its place is for. ok is false
+// where there is none.
+func (f field) shortField() (below field, ok bool) {
+	if f.short == "" {
+		return field{}, false
+	}
+	all := listFields(f.typ)
+	i := slices.IndexFunc(all, func(below field) bool { return below.key == f.short })
+	if i < 0 {
+		return field{}, false
+	}
+	return all[i], true
 }
 
 func splitList(s string) []string {

@@ -86,6 +86,9 @@ func (l Language) typeName(f field) string {
 	case t.Kind() == reflect.Slice:
 		return "list"
 	case t.Kind() == reflect.Struct:
+		if below, ok := f.shortField(); ok {
+			return "mapping, or " + l.typeName(below)
+		}
 		return "mapping"
 	case t.Kind() == reflect.Map && block:
 		return "mapping of mappings"

@@ -172,8 +172,16 @@ func (c commented) typed(f field, t reflect.Type) *jsonSchema {
 		return &jsonSchema{Type: []string{"object", "null"}}
 	case t.Kind() == reflect.Struct:
 		s := c.object(t)
+		types := []string{"object"}
+		if below, ok := f.shortField(); ok {
+			single := c.typed(below, below.typ) // a pattern is for texts alone
+			types, s.Pattern = append(types, "string"), single.Pattern
+		}
 		if !f.required && f.typ.Kind() != reflect.Slice {
-			s.Type = []string{"object", "null"}
+			types = append(types, "null")
+		}
+		if len(types) > 1 {
+			s.Type = types
 		}
 		return s
 	case t.Kind() == reflect.Slice:

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/yamlschema/schematest"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,11 +33,20 @@ type garden struct {
 	Door bed `yaml:"door" keys:"elsewhere"`
 	// Words about it.
 	Tags []string `yaml:"tags" is:"word" example:"[old]"`
+	// How it is watered: how long, or in detail.
+	Rain rain `yaml:"rain" short:"least" example:"{least: 15m}"`
 	// Texts about it.
 	Labels map[string]string `yaml:"labels" example:"{soil: sand}"`
 	// What somebody else understands.
 	Rest Tree `yaml:"rest" example:"{any: thing}"`
 	fence
+}
+
+type rain struct {
+	// How long at least.
+	Least time.Duration `yaml:"least" example:"15m"`
+	// How long at most.
+	Most time.Duration `yaml:"most" example:"30m"`
 }
 
 // fence adds its keys to the garden's.
@@ -131,7 +141,7 @@ func TestDecodeReports(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"gate: open", "g.yaml:1:1: name: is missing (write name: north)"},
 		{"name: x\nbeds: [{rows: 1}]", "g.yaml:2:8: beds[0].plant: is missing (write plant: rose)"},
-		{"name: x\nbordrs: 1", `g.yaml:2:1: unknown key "bordrs" (known here: name, gate, watered, beds, door, tags, labels, rest, at, around, length, posts, for, key_file, mark)`},
+		{"name: x\nbordrs: 1", `g.yaml:2:1: unknown key "bordrs" (known here: name, gate, watered, beds, door, tags, rain, labels, rest, at, around, length, posts, for, key_file, mark)`},
 		{"name: x\nborders: 1", `g.yaml:2:1: unknown key "borders" (did you mean beds?)`},
 		{"name: x\ngaet: 1", `g.yaml:2:1: unknown key "gaet" (did you mean gate?)`},
 		{"name: x\nplant: 1", `g.yaml:2:1: unknown key "plant" (it belongs to beds[].plant)`},
@@ -166,6 +176,9 @@ func TestDecodeReports(t *testing.T) {
 		{"name: x\nposts: [199-100]", `g.yaml:2:9: posts[0]: "199-100" is not a range of VMIDs (write the lower one first: 100-199)`},
 		{"name: x\nposts: [1-2]", `g.yaml:2:9: posts[0]: "1-2" is not a range of VMIDs (VMIDs go from 100 to 999999999)`},
 		{"name: x\nfor: 5", `g.yaml:2:6: for: "5" is not a duration (write a number with h, m or s, like 15m)`},
+		{"name: x\nrain: 5", `g.yaml:2:7: rain.least: "5" is not a duration (write a number with h, m or s, like 15m)`},
+		{"name: x\nrain: [5m]", "g.yaml:2:7: rain: needs keys of its own, not a list (write lines of the form key: value below it)"},
+		{"name: x\nrain: {most: 5m, leest: 1m}", `g.yaml:2:18: rain: unknown key "leest" (did you mean least?)`},
 		{"name: x\nfor: 100h", `g.yaml:2:6: for: "100h" is not a duration (write something between 1s and 24h)`},
 		{"name: x\nname: y", `g.yaml:2:1: duplicate key "name" (it stands in line 1 already: remove one)`},
 		{"name: x\n---\nname: y", "g.yaml:3:1: a second document (keep one and remove the --- line)"},
@@ -264,6 +277,44 @@ func TestSuggest(t *testing.T) {
 	}
 }
 
+// TestShortForm: a single value in the place of a mapping is that of one key below it, at its own
+// place; and the schema takes what the decoder does.
+func TestShortForm(t *testing.T) {
+	text, err := gardens.Schema("garden.yaml", reflect.TypeFor[garden]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := schematest.Compile(t, "garden", text)
+	for _, c := range []struct {
+		text  string
+		want  rain
+		valid bool
+	}{
+		{"rain: 15m", rain{Least: 15 * time.Minute}, true},
+		{"rain: \"15m\"", rain{Least: 15 * time.Minute}, true},
+		{"rain: {least: 15m, most: 30m}", rain{Least: 15 * time.Minute, Most: 30 * time.Minute}, true},
+		{"rain: {most: 30m}", rain{Most: 30 * time.Minute}, true},
+		{"rain:", rain{}, true},
+		{"rain: ~", rain{}, true},
+		{"rain: 15", rain{}, false},
+		{"rain: [15m]", rain{}, false},
+		{"rain: {least: {most: 15m}}", rain{}, false},
+	} {
+		d := Document{File: "g.yaml", Report: NewReport()}
+		var g garden
+		gardens.Decode(d, d.Single([]byte("name: x\n"+c.text)), "", &g)
+		if problems := d.Finish(); g.Rain != c.want || problems.HasErrors() == c.valid {
+			t.Errorf("%s: %+v %v", c.text, g.Rain, problems)
+		}
+		if at := d.Place("rain.least"); c.text == "rain: 15m" && (at.Line != 2 || at.Column != 7) {
+			t.Errorf("%s: it stands at %+v", c.text, at)
+		}
+		if err := schema.Validate(schematest.Instance(t, []byte("name: x\n"+c.text))); (err == nil) != c.valid {
+			t.Errorf("%s: the schema reports %v", c.text, err)
+		}
+	}
+}
+
 func TestTableAndSchema(t *testing.T) {
 	table, err := gardens.Table(reflect.TypeFor[garden]())
 	if err != nil {
@@ -274,6 +325,8 @@ func TestTableAndSchema(t *testing.T) {
 		"| `gate` | one of open, closed | `closed` |  | Its gate. Not yet: `ajar`. |",
 		"| `beds` | list of mappings |  | `[{plant: rose, rows: 3}]` | Its beds. |",
 		"| `beds[].plant` | text | **required** | `rose` | What grows in it. |",
+		"| `rain` | mapping, or duration |  | `{least: 15m}` | How it is watered: how long, or in detail. |",
+		"| `rain.least` | duration |  | `15m` | How long at least. |",
 		"| `posts` | list |  | `[100-199]` | Which posts. |",
 		"| `for` | duration | `1h` | `15m` | How long it lasts. |",
 	} {
@@ -311,7 +364,7 @@ func TestVerify(t *testing.T) {
 	bad.Formats = map[string]Format{"odd": {What: "odd", Write: "1", Pattern: regexp.MustCompile("^2$")}}
 	got := strings.Join(bad.Verify(reflect.TypeFor[weeds]()), "\n")
 	for _, want := range []string{"weeds.Silent says nothing whole", "weeds.Ruleless is a text without a rule", "weeds.Endless is a number without unit or bounds",
-		"weeds.Lying has an example that is wrong", `format odd shows "1", which it refuses`} {
+		"weeds.Lying has an example that is wrong", `weeds.Short has a short form for "nothing"`, `format odd shows "1", which it refuses`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is not found in\n%s", want, got)
 		}
@@ -331,4 +384,6 @@ type weeds struct {
 	Endless int `yaml:"endless"`
 	// Shows something else.
 	Lying bool `yaml:"lying" example:"maybe"`
+	// Is shortened to what is not there.
+	Short rain `yaml:"short" short:"nothing"`
 }

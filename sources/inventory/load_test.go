@@ -127,7 +127,7 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 	if s.Prune {
 		fmt.Fprintln(out, "prune")
 	}
-	if s.Switches != (cluster.Switches{}) || s.MaxUnavailable > 0 || s.Drain != (cluster.Drain{}) {
+	if s.ReplaceDead != (cluster.ReplaceDead{}) || s.Switches != (cluster.Switches{}) || s.MaxUnavailable > 0 || s.Drain != (cluster.Drain{}) {
 		fmt.Fprintf(out, "switches %+v max unavailable %d drain %+v window %s dead %v\n", s.Switches, s.MaxUnavailable, s.Drain, s.Window, s.ReplaceDead)
 	}
 	for _, n := range s.Nodes {

@@ -59,8 +59,8 @@ type clusterFile struct {
 	Window Window `yaml:"window" default:"always"`
 	// When a node that worked and does not answer any more gets a new machine. The disks
 	// of the old one are deleted with it. One node an hour, and none while more than a
-	// third are not Ready or it may be the host.
-	ReplaceDead replaceDead `yaml:"replace_dead" default:"never"`
+	// third are not Ready or it may be the host. A duration is that of workers.
+	ReplaceDead replaceDead `yaml:"replace_dead" short:"worker" default:"never"`
 	// A control plane is removed although an even number of them is left, which survives
 	// the loss of no more of them than one less would.
 	AllowEven bool `yaml:"allow_even" default:"false"`
