@@ -374,6 +374,8 @@ func (w *world) run(t *testing.T, line string) string {
 		case "pinned":
 			w.o.Facts.Images = map[string]cluster.ImagePin{imageName: {Bytes: 1}}
 		}
+	case "contract": // that the inventory has, other than the one that the cluster was made with
+		w.d.OtherContract = arg(1)
 	case "schematic":
 		w.d.Schematic, w.d.Image, w.d.Configs = "", cluster.Image{}, nil
 	case "facts":
@@ -652,6 +654,10 @@ func (w *world) run(t *testing.T, line string) string {
 				m := w.o.Machines[arg(1)]
 				m.ConfigDigest, m.ConfigSince = v, w.o.Now.Add(-3*time.Minute)
 				w.o.Machines[arg(1)] = m
+			case "schematic": // of the image that its machine runs
+				m := w.o.Machines[arg(1)]
+				m.Schematic = v
+				w.o.Machines[arg(1)] = m
 			case "staged": // on its machine, three minutes ago
 				m := w.o.Machines[arg(1)]
 				m.Staged, m.StagedSince = v, w.o.Now.Add(-3*time.Minute)
@@ -768,6 +774,8 @@ func (w *world) run(t *testing.T, line string) string {
 			in.VMs = append(in.VMs, w.number(t, id))
 		}
 		w.o.Facts.Intend(in)
+	case "static": // pod of a control plane: its name, the version that its config has, and what Kubernetes shows of it
+		w.static(t, arg(1), arg(2), arg(3), f[4:])
 	case "pods": // cannot be seen
 		w.o.SystemPods = cluster.Unseen[map[string]cluster.SystemPod]("403 Forbidden")
 	case "dns": // is not deployed by Talos
@@ -1062,6 +1070,8 @@ func (w *world) editKubeNode(t *testing.T, kn *cluster.KubeNode, words []string)
 			kn.UUID = v
 		case "boot":
 			kn.BootID = v
+		case "kubelet": // its version
+			kn.Kubelet = v
 		case "ready":
 			kn.Ready = v == "" || v == "true"
 		case "not-ready-for":
@@ -1070,6 +1080,26 @@ func (w *world) editKubeNode(t *testing.T, kn *cluster.KubeNode, words []string)
 			t.Fatalf("node-is: %q", kv)
 		}
 	}
+}
+
+// static has a control plane want a static pod of a version. Kubernetes has no pod of it, or one of a
+// version that is ready, or not ready, and why.
+func (w *world) static(t *testing.T, node, name, version string, shown []string) {
+	t.Helper()
+	w.o = effect.Clone(w.o)
+	m, pods := w.o.Machines[node], cloneMap(w.o.SystemPods.Value)
+	m.StaticPods = cloneMap(m.StaticPods)
+	m.StaticPods[name] = cluster.StaticPod{Image: "registry.k8s.io/" + name + ":v1.36.1", Versions: version}
+	w.o.Machines[node] = m
+	p := cluster.SystemPod{Name: name + "-" + node, Workload: name, Node: node, Static: m.StaticPods[name]}
+	delete(pods, p.Name)
+	if len(shown) > 0 {
+		var ready string
+		p.Static.Versions, ready, _ = strings.Cut(shown[0], ",")
+		p.Ready, p.Failing = ready == "ready", strings.Join(shown[1:], " ")
+		pods[p.Name] = p
+	}
+	w.o.SystemPods = cluster.Saw(pods)
 }
 
 // readPairs reads key:value,key:value.
