@@ -18,7 +18,7 @@ type Hardware struct {
 	Bridge       string
 	VLAN         int
 	LinkDown     bool   `json:",omitempty"` // the network card is disconnected
-	Boot         string // what it boots from first: BootSystemDisk, or the name of another device
+	Boot         string // what it boots from first: BootSystemDisk, or another device; "" without an order
 	System       DiskSeen
 	Data         map[string]DiskSeen // by serial
 	Address      string              // ipconfig0 in canonical form, "" without

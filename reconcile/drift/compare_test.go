@@ -71,6 +71,7 @@ func TestStoppedTakesAll(t *testing.T) {
 		running, stopped How
 	}{
 		{"cores", func(vm *cluster.VM) { vm.Hardware.Value.Cores = 1 }, Reboot, InPlace},
+		{"boot order that was deleted", func(vm *cluster.VM) { vm.Hardware.Value.Boot = "" }, NextStart, InPlace},
 		{"boot order", func(vm *cluster.VM) { vm.Hardware.Value.Boot = "net0" }, NextStart, InPlace},
 		{"mac", func(vm *cluster.VM) { vm.Hardware.Value.MAC = "x" }, Refuse, Refuse},
 		{"disk", func(vm *cluster.VM) { vm.Hardware.Value.System.Bytes = 80 << 30 }, Refuse, Refuse},

@@ -642,6 +642,15 @@ func (w *world) run(t *testing.T, line string) string {
 				hw.MAC = v
 			case "boot":
 				hw.Boot = v
+			case "delete": // an option: boot; at once, or from its next start
+				option, when, _ := strings.Cut(v, ",")
+				if active := *hw; when == "pending" {
+					vm.Active = &active
+				}
+				if option != "boot" {
+					t.Fatalf("edit: %q", kv)
+				}
+				hw.Boot = ""
 			case "disk": // GiB
 				hw.System.Bytes = int64(w.number(t, v)) << 30
 			case "pending-cores":

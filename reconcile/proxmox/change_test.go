@@ -121,6 +121,39 @@ func TestChangeStopped(t *testing.T) {
 	}
 }
 
+// TestChangeLostBootOrder: a boot order that somebody deleted is put back, of a VM that runs, where its
+// deletion is pending, and of one that is stopped and boots from its system disk then.
+func TestChangeLostBootOrder(t *testing.T) {
+	for _, flavour := range flavours {
+		for _, power := range []cluster.Power{cluster.PowerRunning, cluster.Stopped} {
+			t.Run(fmt.Sprint(flavour, " ", power), func(t *testing.T) {
+				onStand(t, flavour, func(t *testing.T, s *stand) {
+					d, ctx := desired(1), context.Background()
+					c := s.made(d)
+					defer c.Close()
+					n := d.Spec.Nodes[0]
+					if power == cluster.Stopped {
+						s.must(s.host.Stop(n.VMID))
+					}
+					admin := s.wide()
+					defer admin.Close()
+					s.must(admin.put(ctx, vmPath(testHost, n.VMID, "config"), params{"delete": "boot"}, nil))
+					c.forget(n.VMID) // it is audited in its turn
+					vm := observe(c, d).VMs[n.Name]
+					if vm.Hardware.Value.Boot != "" || power == cluster.PowerRunning && (vm.Active == nil || vm.Active.Boot != cluster.BootSystemDisk) {
+						t.Fatalf("%+v, active %+v", vm.Hardware, vm.Active)
+					}
+					s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{cluster.FieldBoot}, nil))
+					if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+						t.Errorf("%s, waits %v", differs, waits)
+					}
+					s.checkRules()
+				})
+			})
+		}
+	}
+}
+
 // TestChangeLostCard: a network card that somebody removed is put back whole, of a VM that runs
 // with its removal pending, of one that runs without it, and of one that is stopped; one that
 // somebody disconnected is connected again.

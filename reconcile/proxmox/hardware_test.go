@@ -11,13 +11,13 @@ import (
 func TestHardware(t *testing.T) {
 	ours := cluster.Hardware{CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048, Machine: "q35", BIOS: "ovmf", SCSIHardware: "virtio-scsi-single",
 		MAC: "BC:24:11:00:00:11", Bridge: "vmbr1", System: cluster.DiskSeen{Datastore: "vmdata", Bytes: 10 << 30},
-		Data: map[string]cluster.DiskSeen{"talos-data0": {Datastore: "vmdata", Bytes: 2 << 30}}, Address: "10.78.0.11/24,gw=10.78.0.1", OnBoot: true}
+		Data: map[string]cluster.DiskSeen{"talos-data0": {Datastore: "vmdata", Bytes: 2 << 30}}, Boot: cluster.BootSystemDisk, Address: "10.78.0.11/24,gw=10.78.0.1", OnBoot: true}
 	base := func() pveconf.Options {
 		return pveconf.Options{"vga": "std", "sockets": "1", "cores": "2", "memory": "2048", "scsihw": "virtio-scsi-single", "balloon": "0", "machine": "q35", "bios": "ovmf",
 			"scsi0": "vmdata:410/vm-410-disk-1.qcow2,discard=on,iothread=1,serial=talos-sys,size=10G,ssd=1", "net0": "virtio=BC:24:11:00:00:11,bridge=vmbr1,firewall=0",
 			"scsi1": "vmdata:410/vm-410-disk-2.raw,discard=on,iothread=1,serial=talos-data0,size=2G,ssd=1", "cpu": "x86-64-v2-AES", "onboot": "1",
 			"efidisk0": "vmdata:410/vm-410-disk-0.raw,efitype=4m,pre-enrolled-keys=0,size=528K", "ipconfig0": "ip=10.78.0.11/24,gw=10.78.0.1", "agent": "0",
-			"ide2": "vmdata:410/vm-410-cloudinit.qcow2,media=cdrom"}
+			"ide2": "vmdata:410/vm-410-cloudinit.qcow2,media=cdrom", "boot": "order=scsi0"}
 	}
 	for _, tc := range []struct {
 		name, key string
@@ -46,6 +46,11 @@ func TestHardware(t *testing.T) {
 		{"address in another order", "ipconfig0", "gw=10.78.0.1,ip=10.78.0.11/24", nil},
 		{"address with v6", "ipconfig0", "gw=10.78.0.1,ip=10.78.0.11/24,ip6=auto", func(h *cluster.Hardware) { h.Address += ",ip6=auto" }},
 		{"not at boot", "onboot", "0", func(h *cluster.Hardware) { h.OnBoot = false }},
+		{"other devices behind its system disk", "boot", "order=scsi0;ide2;net0", nil},
+		{"the network before its system disk", "boot", "order=net0;scsi0", func(h *cluster.Hardware) { h.Boot = "net0" }},
+		{"no device to boot from", "boot", " ", func(h *cluster.Hardware) { h.Boot = "" }},
+		{"no boot order", "boot", "", func(h *cluster.Hardware) { h.Boot = "" }},
+		{"a boot order of letters", "boot", "cdn", func(h *cluster.Hardware) { h.Boot = "cdn" }},
 		{"a storage driver's disk", "scsi9", "vmdata:9999/vm-9999-pvc-1.raw,serial=x,size=1G", nil},
 		{"a disk moved to another bus", "scsi1", "", func(h *cluster.Hardware) { h.Data = map[string]cluster.DiskSeen{} }},
 		{"one more of ours", "virtio3", "fast:vm-410-disk-7,serial=talos-more,size=1T", func(h *cluster.Hardware) {
@@ -67,18 +72,38 @@ func TestHardware(t *testing.T) {
 	}
 }
 
+// TestBootDiskOfOld: without a list of devices Proxmox VE goes by letters, of which c stands for the
+// disk that bootdisk names, and for none without it.
+func TestBootDiskOfOld(t *testing.T) {
+	for _, tc := range []struct{ boot, disk, want string }{
+		{"", "scsi0", cluster.BootSystemDisk},
+		{"cdn", "scsi0", cluster.BootSystemDisk},
+		{"legacy=c", "scsi0", cluster.BootSystemDisk},
+		{"", "scsi1", "scsi1"},
+		{"ndc", "scsi0", "ndc"},
+		{"legacy=d", "scsi0", "d"},
+		{" ", "scsi0", ""},
+		{"order=net0", "scsi0", "net0"},
+	} {
+		o := pveconf.Options{"scsi0": "a:vm-410-disk-0,serial=talos-sys", "scsi1": "a:vm-410-disk-1", "boot": pveconf.Scalar(tc.boot), "bootdisk": pveconf.Scalar(tc.disk)}
+		if got := readBoot(o); got != tc.want {
+			t.Errorf("boot %q, bootdisk %q: %q, want %q", tc.boot, tc.disk, got, tc.want)
+		}
+	}
+}
+
 func sameHardware(a, b cluster.Hardware) bool {
 	same := maps.Equal(a.Data, b.Data)
 	a.Data, b.Data = nil, nil
 	type flat struct {
-		cpu, machine, bios, scsi, mac, bridge, address string
-		cores, vlan                                    int
-		memory                                         int64
-		balloon, agent, onboot                         bool
-		system                                         cluster.DiskSeen
+		cpu, machine, bios, scsi, mac, bridge, address, boot string
+		cores, vlan                                          int
+		memory                                               int64
+		balloon, agent, onboot                               bool
+		system                                               cluster.DiskSeen
 	}
 	f := func(h cluster.Hardware) flat {
-		return flat{h.CPUType, h.Machine, h.BIOS, h.SCSIHardware, h.MAC, h.Bridge, h.Address, h.Cores, h.VLAN, h.MemoryMiB, h.Balloon, h.Agent, h.OnBoot, h.System}
+		return flat{h.CPUType, h.Machine, h.BIOS, h.SCSIHardware, h.MAC, h.Bridge, h.Address, h.Boot, h.Cores, h.VLAN, h.MemoryMiB, h.Balloon, h.Agent, h.OnBoot, h.System}
 	}
 	return same && f(a) == f(b)
 }

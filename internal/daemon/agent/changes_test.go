@@ -254,6 +254,11 @@ func TestEditsByHandAreUndone(t *testing.T) {
 		time.Sleep(2 * time.Minute)
 		s.putAsRoot(fmt.Sprintf("/nodes/pve1/qemu/%d/config", vmid), "delete=tags")
 		heal("tagged", func() bool { return strings.Contains(config("tags"), cluster.OwnTag) })
+		time.Sleep(2 * time.Minute)
+		s.putAsRoot(fmt.Sprintf("/nodes/pve1/qemu/%d/config", vmid), "delete=boot")
+		s.Until(2*time.Minute, "its boot order is seen as deleted", func(st cluster.Status) bool {
+			return len(st.Passes) > 0 && strings.Contains(fmt.Sprint(st.Passes), "boot order from none (pending its next start)")
+		})
 		w.wantDown("")
 		time.Sleep(2 * time.Minute) // it is seen as it is then
 		must(s.Lab.PVE.Stop(vmid))
@@ -266,6 +271,7 @@ func TestEditsByHandAreUndone(t *testing.T) {
 			`start vm 541 \(dev-wk-1\) \(qmstop by root@pam at [0-9: -]+ UTC, UPID:pve1:[^)]*:qmstop:541:root@pam:\)`,
 			`change vm 541 \(dev-wk-1\): bridge from vmbr0 to vmbr1 \(changed after [0-9: -]+ UTC; no task shows who it was\)`,
 			`change vm 541 \(dev-wk-1\): start at boot from false to true \(PUT config by root@pam!admin at [0-9: -]+ UTC, in the host's access log\)`,
+			`change vm 541 \(dev-wk-1\): boot order from none \(pending its next start\) to the system disk \(PUT config by root@pam!admin at [0-9: -]+ UTC, in the host's access log\)`,
 			`change vm 541 \(dev-wk-1\): tags from none to dev, talos-agent, worker \(PUT config by root@pam!admin at [0-9: -]+ UTC, in the host's access log\)`,
 		} {
 			if !regexp.MustCompile(want).MatchString(fmt.Sprint(started)) {

@@ -293,8 +293,7 @@ func (s *Server) unplugText(key string) string {
 // isBootedFrom reports whether a running guest uses a drive that it was booted from, so
 // that it does not release it.
 func (v *vm) isBootedFrom(key string) bool {
-	order, _ := bootOrder(v.conf.base["boot"])
-	return v.running && isDrive(key) && slices.Contains(order, key) && !parseDrive(v.conf.base[key]).isCDROM()
+	return v.running && isDrive(key) && slices.Contains(bootDevices(v.conf.base), key) && !parseDrive(v.conf.base[key]).isCDROM()
 }
 
 // applyPending applies what a running VM could not take.

@@ -294,6 +294,18 @@ func bootOrder(boot string) ([]string, bool) {
 	return strings.FieldsFunc(order, func(r rune) bool { return r == ';' }), true
 }
 
+// bootDevices are the devices that a VM boots from, as far as that may be a disk. Without a list
+// its firmware goes by letters, "cdn" by default, of which c is the disk that bootdisk names: where
+// it names none, no disk is booted from at all, and the network is. Source: Proxmox VE 9.2,
+// qemu-server, which starts QEMU with strict=on.
+func bootDevices(values map[string]string) []string {
+	order, listed := bootOrder(values["boot"])
+	if letters := cmp.Or(strings.TrimPrefix(values["boot"], "legacy="), "cdn"); !listed && strings.Contains(letters, "c") && values["bootdisk"] != "" {
+		return []string{values["bootdisk"]}
+	}
+	return order
+}
+
 // noBoot is the boot option of a VM that was made without devices: one blank.
 const noBoot = " "
 

@@ -139,6 +139,29 @@ func TestDefaultBoot(t *testing.T) {
 	}
 }
 
+// TestBootDevices: a disk is booted from only when the boot order lists it, or bootdisk names it
+// where there is none.
+func TestBootDevices(t *testing.T) {
+	for _, tc := range []struct{ boot, bootdisk, want string }{
+		{"order=scsi0;net0", "", "scsi0"},
+		{"order=net0;scsi0", "scsi0", "scsi0"},
+		{"order=net0", "scsi0", ""},
+		{noBoot, "scsi0", ""},
+		{"", "", ""},
+		{"", "scsi0", "scsi0"},
+		{"", "scsi1", "scsi1"},
+		{"ndc", "", ""},
+		{"ndc", "scsi1", "scsi1"},
+		{"legacy=cdn", "scsi1", "scsi1"},
+		{"dn", "scsi1", ""},
+	} {
+		values := map[string]string{"scsi0": "a:1", "scsi1": "a:2", "ide2": "a:x,media=cdrom", "net0": "virtio", "boot": tc.boot, "bootdisk": tc.bootdisk}
+		if got := bootDisk(values); got != tc.want {
+			t.Errorf("boot %q, bootdisk %q: %q, want %q", tc.boot, tc.bootdisk, got, tc.want)
+		}
+	}
+}
+
 // TestCloudInit pins the files of the drive, the instance-id among them, as a
 // real host made them from the same options.
 func TestCloudInit(t *testing.T) {

@@ -98,14 +98,10 @@ func agentOn(values map[string]string) bool {
 	return schema.ParseBoolean(cmp.Or(a["enabled"], a["file"])) == "1"
 }
 
-// bootDisk is the drive a configuration boots from: the first disk of its boot
-// order, else the first disk.
+// bootDisk is the drive a configuration boots from, the first disk of its boot
+// order, "" without one.
 func bootDisk(values map[string]string) string {
-	order, listed := bootOrder(values["boot"])
-	if !listed {
-		order = driveKeys(values)
-	}
-	for _, k := range order {
+	for _, k := range bootDevices(values) {
 		if isDrive(k) && k != "efidisk0" && k != "tpmstate0" && !parseDrive(values[k]).isCDROM() {
 			return k
 		}
@@ -245,11 +241,7 @@ func (s *Server) describeGuest(v *vm) world.Guest {
 			g.Disks = append(g.Disks, vol.disk)
 		}
 	}
-	order, listed := bootOrder(values["boot"])
-	if !listed {
-		order = driveKeys(values)
-	}
-	for _, k := range order {
+	for _, k := range bootDevices(values) {
 		if d := byKey[k]; d != nil && (d.Image.Platform != "" || d.Contents != nil) {
 			g.Boot = d
 			break
