@@ -51,7 +51,7 @@ RACELESS   = TestNodesThatLeaveTheInventory TestReplacement TestEndpointLeaves T
 	TestEndpointBecomesAVIP TestGuardOfTheDead TestGuardOfWhatIsKept TestPeopleInADrain TestPeopleBetweenDrainAndRestart TestOutageInARoll TestLabelsAndTaints \
 	TestHealingUnderMistakes TestSomebodyTakesAControlPlaneDown TestRemovalsOfTwoPushes TestOutageInARemoval TestNewMachineThatDoesNotCome TestPoolThatIsLost \
 	TestRestoredMachineIsKept TestRoleOfANodeStays TestTalosAuthorityThatSomebodyRotates TestNodesBesideARefusedChange TestRebootBesideAnotherSequence \
-	TestWhoChangedItWhileNoAgentRan TestSwitchesOfTheNewestPush TestFirewallWithWhatTakesAReboot TestRemovalOutsideThePolicy TestPlanNamesLostPods
+	TestWhoChangedItWhileNoAgentRan TestSwitchesOfTheNewestPush TestFirewallWithWhatTakesAReboot TestRemovalOutsideThePolicy TestPlanNamesLostPods TestGuardOfHands
 EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox
 SEEDS    ?= 1000
 

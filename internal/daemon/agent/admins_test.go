@@ -126,10 +126,10 @@ func (l *life) lose(t target) {
 }
 
 // editConfig has somebody edit the machine config of a node: at once, from its next boot on,
-// or on trial. The mark of the agent's own config tells them apart.
+// on trial, or with a reboot. The mark of the agent's own config tells them apart.
 func (l *life) editConfig(t target) {
 	modes := []machineapi.ApplyConfigurationRequest_Mode{machineapi.ApplyConfigurationRequest_STAGED, machineapi.ApplyConfigurationRequest_STAGED,
-		machineapi.ApplyConfigurationRequest_NO_REBOOT, machineapi.ApplyConfigurationRequest_TRY}
+		machineapi.ApplyConfigurationRequest_NO_REBOOT, machineapi.ApplyConfigurationRequest_TRY, machineapi.ApplyConfigurationRequest_REBOOT}
 	mode := modes[l.rnd.IntN(len(modes))]
 	l.plan("somebody edits the machine config of %s: %s", t.name, mode)
 	if l.Agent == nil || !t.isOurs() {

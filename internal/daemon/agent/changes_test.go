@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -309,19 +310,29 @@ func (s *sim) putAsRoot(path, form string) {
 // askAsRoot sends a form to Proxmox VE with a token of root's, and returns the status and the body
 // of the answer.
 func (s *sim) askAsRoot(method, path, form string) string {
+	answer, err := s.tryAsRoot(method, path, form)
+	must(err)
+	return answer
+}
+
+// tryAsRoot does so of a Proxmox VE that may not answer.
+func (s *sim) tryAsRoot(method, path, form string) (string, error) {
+	ctx, cancel := context.WithTimeout(s.T.Context(), 30*time.Second)
+	defer cancel()
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(s.Lab.CA())
 	client := &http.Client{Transport: &http.Transport{DialContext: s.Lab.World.Net.DialContext, TLSClientConfig: &tls.Config{RootCAs: pool}}}
 	defer client.CloseIdleConnections()
-	r, err := http.NewRequest(method, s.Lab.PVE.URL()+"/api2/json"+path, strings.NewReader(form))
+	r, err := http.NewRequestWithContext(ctx, method, s.Lab.PVE.URL()+"/api2/json"+path, strings.NewReader(form))
 	must(err)
 	r.Header.Set("Authorization", "PVEAPIToken="+s.Lab.PVE.AdminToken())
 	resp, err := client.Do(r)
-	must(err)
+	if err != nil {
+		return "", err
+	}
 	defer resp.Body.Close()
 	body, err := io.ReadAll(resp.Body)
-	must(err)
-	return resp.Status + " " + string(body)
+	return resp.Status + " " + string(body), err
 }
 
 // timesOff is how often the VM of a node was switched off.

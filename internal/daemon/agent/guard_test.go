@@ -59,6 +59,11 @@ type guard struct {
 	kept      map[string]bool            // nodes that were protected or locked when they left the inventory
 	drains    map[drain]time.Time        // of the orders, when each may have been in force last
 	markedAt  map[string]time.Time       // by node with the agent's mark, since when
+	hands     map[world.Call]int         // calls that people make now
+	edits     map[string]handEdit        // by node, what somebody has edited of its VM last
+	cards     map[string]networkCard     // by node, how its VM was plugged in when it was looked at last
+	moves     map[string]networkMove     // by role, the last one
+	left      map[string]time.Time       // by node whose etcd somebody has had leave, since when
 }
 
 // justTouched is how long it may take until what people do is seen: a kubelet that is
@@ -73,7 +78,7 @@ func newGuard(s *sim, sz size) *guard {
 	return &guard{s: s, size: sz, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{}, out: map[string]bool{},
 		removals: max(s.Removals, 1), asked: map[string]order{}, corrected: map[string]time.Time{}, had: map[string]map[string]bool{}, begins: map[string]beginning{},
 		deletable: map[string]deletable{}, replaced: map[string]time.Time{}, idle: map[string]time.Time{}, votes: map[string]vote{}, downs: map[string]time.Time{}, lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]descent{}, works: map[string]time.Time{}, turned: map[string]time.Time{},
-		kept: map[string]bool{}, drains: map[drain]time.Time{}, markedAt: map[string]time.Time{}}
+		kept: map[string]bool{}, drains: map[drain]time.Time{}, markedAt: map[string]time.Time{}, hands: map[world.Call]int{}, edits: map[string]handEdit{}, cards: map[string]networkCard{}, moves: map[string]networkMove{}, left: map[string]time.Time{}}
 }
 
 // vote is what a node was of an etcd.
@@ -109,8 +114,11 @@ func (g *guard) resize(sz size) {
 	g.size = sz
 }
 
-// watch looks at every call.
+// watch looks at every call but those of people.
 func (g *guard) watch(c world.CallRecord) {
+	if g.isByHand(c.Call) {
+		return
+	}
 	_, op, _ := strings.Cut(c.Op, "/")
 	op = op[strings.LastIndex(op, "/")+1:]
 	if isLie(c) {
@@ -134,6 +142,7 @@ func (g *guard) watch(c world.CallRecord) {
 				deletes := op == "stop" || strings.HasPrefix(c.Op, "DELETE ")
 				g.watchDeletion(vm, deletes)
 				if deletes {
+					g.judgeForeign(vm)
 					g.judgeEndpoint(vm.Config["name"])
 				}
 				if op == "start" {

@@ -36,15 +36,24 @@ func (s *sim) metaOf(name string) string {
 				out = append(out, key+"="+n.GetAnnotations()[key])
 			}
 		}
-		taints, _, _ := unstructured.NestedSlice(n.Object, "spec", "taints")
-		for _, t := range taints {
-			m, _ := t.(map[string]any)
+		for _, m := range taintsOf(&n) {
 			if key := fmt.Sprint(m["key"]); !strings.Contains(key, "kubernetes.io/") {
 				out = append(out, fmt.Sprintf("%s=%v:%v", key, m["value"], m["effect"]))
 			}
 		}
 	}
 	return strings.Join(out, " ")
+}
+
+// taintsOf are the taints of a Node.
+func taintsOf(n *unstructured.Unstructured) (out []map[string]any) {
+	taints, _, err := unstructured.NestedSlice(n.Object, "spec", "taints")
+	must(err)
+	for _, t := range taints {
+		m, _ := t.(map[string]any)
+		out = append(out, m)
+	}
+	return out
 }
 
 // TestLabelsAndTaints: what the inventory has of them is on the Node objects, whoever

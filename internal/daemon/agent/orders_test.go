@@ -120,7 +120,7 @@ func (g *guard) forbids(node, machine string, toLose bool) (why string) {
 	for _, o := range g.orders {
 		isDead := toLose && !works && (g.lost[machine] || g.isDead(o, machine))
 		switch {
-		case !isDead && !o.isOpen(time.Now()) && (toLose || !g.isLongIdle(machine)):
+		case !isDead && !o.isOpen(time.Now()) && (toLose || !g.isLongIdle(machine) && !g.hasLeftEtcd(node)):
 			why = fmt.Sprintf("the window is %s", o.window)
 		case !g.made: // nothing but the window holds back what is being made
 			return ""

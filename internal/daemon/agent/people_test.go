@@ -28,9 +28,15 @@ func (t target) isOurs() bool { return t.exists && t.vm.Maker != "root@pam" && t
 
 // drawTarget draws a node of those that the inventory has.
 func (l *life) drawTarget() target {
-	n := l.rnd.IntN(l.size.ControlPlanes + l.size.Workers)
+	return l.targetOf(l.rnd.IntN(l.size.ControlPlanes + l.size.Workers))
+}
+
+// targetOf is the nth node. While Proxmox VE has no quorum nobody finds a VM to change.
+func (l *life) targetOf(n int) target {
 	t := target{n: n, name: l.size.Name(n), id: l.vmid(n)}
-	t.vm, t.exists = l.Lab.PVE.VM(t.id)
+	if t.vm, t.exists = l.Lab.PVE.VM(t.id); l.noQuorum {
+		t.exists = false
+	}
 	return t
 }
 
@@ -44,8 +50,10 @@ func (l *life) interfere() {
 		func(target) { l.plan("the repository falls dark"); l.darken("git.lab") },
 		l.breakInventory, l.destroyVM, l.pause,
 		l.cordon, l.uncordon, l.deleteNode, l.editDeployment, l.kill, l.partition,
+		l.setByHand, l.setByHand, l.setByHand, l.replug, l.setTags, l.addDisk,
+		l.label, l.taint, l.restart, l.shutDown, l.resetNode, l.leaveEtcd, l.loseQuorum, l.fillStorage,
 		l.approve, l.approve, l.forget, l.lose, l.editConfig, l.editConfig, l.pushInTheMiddle,
-		l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push,
+		l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push, l.push,
 	}
 	acts[l.rnd.IntN(len(acts))](l.drawTarget())
 }
@@ -68,6 +76,12 @@ func (l *life) drawTheme() func(target) {
 		pick(push("how pods leave"), push("memory of the workers", "one worker less", "a replacement"), l.pushInTheMiddle),
 		pick(push("a protected node", "a lock", "what becomes of the dead"), push("a replacement", "one worker less"), l.lose, l.forget, l.approve),
 		pick(push("memory of the workers", "the environment", "a replacement"), l.pushInTheMiddle, l.approve),
+		pick(push("who heals", "memory of the workers", "a sysctl"), l.setByHand, l.setByHand, l.replug, l.setTags),
+		pick(push("a replacement", "one worker less"), l.addDisk, l.setByHand),
+		pick(push("a bridge", "a VLAN", "memory of the workers"), l.replug, l.setByHand),
+		pick(push("a data disk", "a larger data disk", "larger disks", "one worker more"), l.fillStorage, l.loseQuorum),
+		pick(push("memory of the control planes", "a window", "who heals"), l.leaveEtcd, l.resetNode, l.restart, l.shutDown),
+		pick(push("an addon", "an addon that does not become ready", "an addon less"), l.editDeployment),
 	}
 	n := l.rnd.IntN(len(themes))
 	l.plan("theme %d", n)
@@ -119,6 +133,7 @@ func (l *life) edit(t target) {
 	l.later(func() bool {
 		// What was asked for meanwhile is not taken back.
 		if now, ok := l.Lab.PVE.VM(t.id); ok && now.UUID == t.vm.UUID && now.Config[key] == value {
+			l.guard.correct(t.name)
 			must(l.Lab.PVE.Edit(t.id, key, old))
 		}
 		return true

@@ -236,6 +236,8 @@ func (g *guard) look() {
 			delete(g.works, machine)
 		}
 	}
+	g.judgeMoves()
+	g.judgeEdits()
 	g.endApprovals()
 }
 

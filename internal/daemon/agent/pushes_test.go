@@ -21,33 +21,42 @@ func (l *life) pushOne(t target, name string) {
 		return a
 	}
 	changes := map[string]func(){
-		"memory of the control planes": func() { w.cpRAM = other(w.cpRAM, 8192, 9216); l.permitAll(true, false) },
-		"memory of the workers":        func() { w.wkRAM = other(w.wkRAM, 8192, 9216); l.permitAll(false, true) },
-		"cores of the workers":         func() { w.wkCores = other(w.wkCores, 4, 6); l.permitAll(false, true) },
-		"cores of the control planes":  func() { w.cpCores = other(w.cpCores, 4, 6); l.permitAll(true, false) },
-		"larger disks":                 func() { w.wkDisk += 10; l.permitAll(false, true) },
-		"a label":                      func() { w.zones[t.name] = []string{"", "a", "b"}[l.rnd.IntN(3)] },
-		"a taint":                      func() { w.dedicated[t.name] = !w.dedicated[t.name] },
-		"a sysctl":                     func() { w.sysctl++ },
-		"the environment":              l.setEnvironment,
-		"pods of a kubelet":            func() { w.pods = other(w.pods, 150, 200) },
-		"values of an addon":           func() { w.replicas = other(w.replicas, 1, 2) },
-		"how many at once":             func() { w.unavailable = other(w.unavailable, 1, 2) },
-		"one worker more":              l.addWorker,
-		"one worker less":              l.dropWorker,
-		"other control planes":         l.scalePlanes,
-		"an even number":               l.setEven,
-		"an endpoint for all":          func() { w.vip = true },
-		"a protected node":             func() { l.protect(t) },
-		"how pods leave":               l.setDrain,
-		"a replacement":                func() { l.replace(t) },
-		"a lock":                       func() { l.lockNode(t) },
-		"a window":                     l.setWindow,
-		"who approves":                 l.setApply,
-		"who heals":                    l.setHeal,
-		"what becomes of the dead":     func() { w.replaceDead = !w.replaceDead },
-		"a firewall":                   l.setFirewall,
-		"an image of the kubelet":      l.setKubelet,
+		"memory of the control planes":        func() { w.cpRAM = other(w.cpRAM, 8192, 9216); l.permitAll(true, false) },
+		"memory of the workers":               func() { w.wkRAM = other(w.wkRAM, 8192, 9216); l.permitAll(false, true) },
+		"cores of the workers":                func() { w.wkCores = other(w.wkCores, 4, 6); l.permitAll(false, true) },
+		"cores of the control planes":         func() { w.cpCores = other(w.cpCores, 4, 6); l.permitAll(true, false) },
+		"larger disks":                        func() { w.wkDisk += 10; l.permitAll(false, true) },
+		"a data disk":                         func() { w.wkData = max(w.wkData, 10) },
+		"a larger data disk":                  l.growData,
+		"cpu type of the workers":             func() { w.cpuType = map[string]string{"": "host", "host": ""}[w.cpuType]; l.permitAll(false, true) },
+		"a bridge":                            func() { w.bridge = map[string]string{"vmbr1": "vmbr0", "vmbr0": "vmbr1"}[w.bridge] },
+		"a VLAN":                              func() { w.vlan = other(w.vlan, 0, 20) },
+		"tags":                                func() { w.tag = map[string]string{"": "team-a", "team-a": ""}[w.tag] },
+		"an addon":                            func() { w.web = []string{"100m", "200m"}[l.rnd.IntN(2)] },
+		"an addon that does not become ready": l.failAddon,
+		"an addon less":                       l.dropAddon,
+		"a label":                             func() { w.zones[t.name] = []string{"", "a", "b"}[l.rnd.IntN(3)] },
+		"a taint":                             func() { w.dedicated[t.name] = !w.dedicated[t.name] },
+		"a sysctl":                            func() { w.sysctl++ },
+		"the environment":                     l.setEnvironment,
+		"pods of a kubelet":                   func() { w.pods = other(w.pods, 150, 200) },
+		"values of an addon":                  func() { w.replicas = other(w.replicas, 1, 2) },
+		"how many at once":                    func() { w.unavailable = other(w.unavailable, 1, 2) },
+		"one worker more":                     l.addWorker,
+		"one worker less":                     l.dropWorker,
+		"other control planes":                l.scalePlanes,
+		"an even number":                      l.setEven,
+		"an endpoint for all":                 func() { w.vip = true },
+		"a protected node":                    func() { l.protect(t) },
+		"how pods leave":                      l.setDrain,
+		"a replacement":                       func() { l.replace(t) },
+		"a lock":                              func() { l.lockNode(t) },
+		"a window":                            l.setWindow,
+		"who approves":                        l.setApply,
+		"who heals":                           l.setHeal,
+		"what becomes of the dead":            func() { w.replaceDead = !w.replaceDead },
+		"a firewall":                          l.setFirewall,
+		"an image of the kubelet":             l.setKubelet,
 	}
 	if name == "" {
 		names := slices.Sorted(maps.Keys(changes))
@@ -85,6 +94,39 @@ func (l *life) dropWorker() {
 		l.size.Workers--
 		l.guard.permit(l.size.Name(l.size.ControlPlanes + l.size.Workers))
 	}
+}
+
+// growData has larger data disks, or a first one.
+func (l *life) growData() {
+	if l.wishes.wkData > 0 {
+		l.permitAll(false, true)
+	}
+	l.wishes.wkData += 10
+}
+
+// failAddon has an addon ask for more than any node has, so that an upgrade is rolled back, until
+// it asks for less.
+func (l *life) failAddon() {
+	l.wishes.web = "64"
+	l.later(func() bool {
+		if l.wishes.web == "64" {
+			l.wishes.web = "100m"
+			l.ask("an addon that fits")
+		}
+		return true
+	})
+}
+
+// dropAddon has an addon leave the inventory, to be uninstalled or not; in the end it is.
+func (l *life) dropAddon() {
+	l.wishes.web, l.wishes.prune = "", l.rnd.IntN(2) == 0
+	l.later(func() bool {
+		if l.wishes.web == "" && !l.wishes.prune {
+			l.wishes.prune = true
+			l.ask("uninstall it")
+		}
+		return true
+	})
 }
 
 func (l *life) replace(t target) {

@@ -12,16 +12,11 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
-// TestUpgradeIsRolledBack pushes an upgrade of an addon that never becomes ready: it goes
-// back to what was ready, also over a restart of the agent in the middle, is not tried
-// again, and the next push that changes it is.
-func TestUpgradeIsRolledBack(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		sz := size{ControlPlanes: 1, Workers: 1}
-		files := sz.Files()
-		files["inventory/dev/addons/web.yaml"] = []byte("name: web\nnamespace: apps\nchart: {path: charts/web}\nvalues: {cpu: 100m}\nready: {timeout: 10m}\non_failure: rollback\n")
-		files["inventory/dev/charts/web/Chart.yaml"] = []byte("apiVersion: v2\nname: web\nversion: 1.0.0\n")
-		files["inventory/dev/charts/web/templates/all.yaml"] = []byte(`apiVersion: apps/v1
+// webAddon adds an addon to a repository, whose upgrades are rolled back, and that asks for so many CPUs.
+func webAddon(files map[string][]byte, cpu string) {
+	files["inventory/dev/addons/web.yaml"] = []byte("name: web\nnamespace: apps\nchart: {path: charts/web}\nvalues: {cpu: " + cpu + "}\nready: {timeout: 10m}\non_failure: rollback\ndepends_on: [cilium]\n")
+	files["inventory/dev/charts/web/Chart.yaml"] = []byte("apiVersion: v2\nname: web\nversion: 1.0.0\n")
+	files["inventory/dev/charts/web/templates/all.yaml"] = []byte(`apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web}
 spec:
@@ -31,7 +26,17 @@ spec:
     spec:
       containers: [{name: web, image: registry.example.org/web:1, resources: {requests: {cpu: {{ .Values.cpu | quote }}}}}]
 `)
-		changed(t, files, "inventory/dev/cluster.yaml", "addons/podinfo.yaml]", "addons/podinfo.yaml, addons/web.yaml]")
+	files["inventory/dev/cluster.yaml"] = []byte(strings.Replace(string(files["inventory/dev/cluster.yaml"]), "addons/podinfo.yaml", "addons/podinfo.yaml, addons/web.yaml", 1))
+}
+
+// TestUpgradeIsRolledBack pushes an upgrade of an addon that never becomes ready: it goes
+// back to what was ready, also over a restart of the agent in the middle, is not tried
+// again, and the next push that changes it is.
+func TestUpgradeIsRolledBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 1}
+		files := sz.Files()
+		webAddon(files, "100m")
 		s := newSim(t, sz, lab.Config{})
 		defer s.Close()
 		s.Push(files, "an addon")

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -46,7 +47,7 @@ func TestSeeds(t *testing.T) {
 					deaths.Add(int64(l.Deaths))
 					hands.Add(int64(l.interfered))
 					downs.Add(int64(l.guard.countDowns()))
-					if t.Failed() {
+					if t.Failed() || count == 1 {
 						t.Logf("to see it again: go test ./internal/daemon/agent -run TestSeeds -seed %d -seeds 1 -v\n%s", seed, l.plot())
 					}
 				})
@@ -109,15 +110,26 @@ type life struct {
 	trap        func()           // what happens as soon as something is under way that takes a node out of service
 	undo        []func() bool    // what people do to clean up after themselves
 	founders    map[string]bool
+	unplugged   map[int]string    // by VMID, which machine somebody moved to a bridge where nothing answers
+	labelled    map[string]string // by node, the UID of the Node object that somebody labelled
+	several     bool              // Proxmox VE is a cluster of several hosts
+	noQuorum    bool              // and has no quorum
+	room        int64             // of the storage of the disks, in bytes
 }
 
 func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
-	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, helped: map[advice]bool{}, asked: map[string]size{}}
+	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, unplugged: map[int]string{}, labelled: map[string]string{}, helped: map[advice]bool{}, asked: map[string]size{}}
 	sizes := []size{{ControlPlanes: 1, Workers: 1}, {ControlPlanes: 1, Workers: 2}, {ControlPlanes: 1, Workers: 3}, {ControlPlanes: 3, Workers: 1}, {ControlPlanes: 3, Workers: 3},
 		{ControlPlanes: 3, Workers: 2}, {ControlPlanes: 5, Workers: 1}}
 	l.size = sizes[l.rnd.IntN(len(sizes))]
 	c := lab.Config{Flavour: []string{"9.2", "9.2", "8.4"}[l.rnd.IntN(3)], Latency: l.latencies()}
-	l.plan("%v nodes on Proxmox VE %s", l.size, c.Flavour)
+	host := l.size.Host()
+	if l.room = host.Storages[1].TotalBytes; l.rnd.IntN(3) == 0 {
+		other := l.size.Host()
+		other.Name, l.several = "pve2", true
+		c.Hosts = []pve.Host{host, other}
+	}
+	l.plan("%v nodes on Proxmox VE %s, of several hosts: %v", l.size, c.Flavour, l.several)
 	l.sim = newSim(t, l.size, c)
 	l.drawWishes()
 	l.Removals = []int{20, 20, 1}[l.rnd.IntN(3)]
@@ -303,6 +315,7 @@ func (l *life) see(st cluster.Status) {
 		l.guard.noteReady(st.Revision.Commit())
 	}
 	l.guard.lookAgain()
+	l.connect()
 	if l.trap != nil && l.chaotic.Load() && isDisrupting(st) {
 		spring := l.trap
 		l.trap = nil
@@ -359,6 +372,7 @@ func (l *life) tidy() {
 			l.T.Errorf("the tag that somebody added to vm %d was taken away", id)
 		}
 	}
+	l.checkLabels()
 	l.truthful()
 	if len(l.founders) != 1 {
 		l.T.Errorf("bootstrap was sent to %v", slices.Sorted(maps.Keys(l.founders)))

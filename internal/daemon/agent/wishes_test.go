@@ -15,10 +15,17 @@ type wishes struct {
 	vip               bool // else the address of the first control plane is the endpoint
 	cpRAM, wkRAM      int
 	cpCores, wkCores  int
-	wkDisk            int // in GiB; it only grows
-	sysctl, env, pods int // of the machine config: at once, with a reboot, of the kubelet
-	replicas          int // of podinfo
-	unavailable       int // how many workers may be out of service
+	wkDisk            int    // in GiB; it only grows
+	wkData            int    // in GiB, 0: none; it only grows
+	cpuType           string // of the workers; "": the usual
+	bridge            string
+	vlan              int
+	tag               string // "": none
+	web               string // the CPUs that an addon asks for; "": there is none
+	prune             bool   // an addon that the inventory no longer has is uninstalled
+	sysctl, env, pods int    // of the machine config: at once, with a reboot, of the kubelet
+	replicas          int    // of podinfo
+	unavailable       int    // how many workers may be out of service
 	zones             map[string]string
 	dedicated         map[string]bool   // by node, whether it has the taint
 	locked            map[string]bool   // by node, whether it is left alone
@@ -71,7 +78,7 @@ func (s span) resolve() cluster.Window {
 }
 
 func newWishes(sz size) wishes {
-	return wishes{vip: sz.ControlPlanes > 1, cpRAM: 8192, wkRAM: 8192, cpCores: 4, wkCores: 4, wkDisk: 60, replicas: 1, unavailable: 1, apply: "auto",
+	return wishes{vip: sz.ControlPlanes > 1, cpRAM: 8192, wkRAM: 8192, cpCores: 4, wkCores: 4, wkDisk: 60, bridge: "vmbr1", replicas: 1, unavailable: 1, apply: "auto",
 		zones: map[string]string{}, dedicated: map[string]bool{}, locked: map[string]bool{}, tokens: map[string]string{}, protected: map[string]bool{}}
 }
 
@@ -81,12 +88,12 @@ func (w wishes) order(sz size) order {
 		allowEven: w.allowEven, protected: maps.Clone(w.protected), drain: w.drain.resolve(), of: map[string]string{}}
 	for n := range sz.ControlPlanes + sz.Workers {
 		name := sz.Name(n)
-		hardware := []int{w.wkCores, w.wkRAM, w.wkDisk}
+		hardware := []any{w.wkCores, w.wkRAM, w.wkDisk, w.wkData, w.cpuType}
 		if n < sz.ControlPlanes {
-			hardware = []int{w.cpCores, w.cpRAM}
+			hardware = []any{w.cpCores, w.cpRAM}
 		}
 		// The configs of all nodes may have something of how many control planes there are.
-		o.of[name] = fmt.Sprint(sz.ControlPlanes, sz.Left, w.vip, hardware, w.patch(), w.firewall, w.kubeletPatch(), w.zones[name], w.dedicated[name], w.tokens[name])
+		o.of[name] = fmt.Sprint(sz.ControlPlanes, sz.Left, w.vip, hardware, w.bridge, w.vlan, w.tag, w.patch(), w.firewall, w.kubeletPatch(), w.zones[name], w.dedicated[name], w.tokens[name])
 	}
 	return o
 }
@@ -118,8 +125,16 @@ func (w wishes) files(sz size) map[string][]byte {
 			more += " protect: true,"
 		}
 		cores, ram := w.wkCores, w.wkRAM
-		if strings.HasPrefix(name, "dev-cp-") {
+		switch {
+		case strings.HasPrefix(name, "dev-cp-"):
 			cores, ram = w.cpCores, w.cpRAM
+		default:
+			if w.cpuType != "" {
+				more += " cpu_type: " + w.cpuType + ","
+			}
+			if w.wkData > 0 {
+				more += fmt.Sprintf(" disks: [{name: data, size: %dG}],", w.wkData)
+			}
 		}
 		rest = strings.Replace(rest, "cpu: 4, ram: 8192", fmt.Sprintf("cpu: %d, ram: %d", cores, ram), 1)
 		rest = strings.Replace(rest, "disk: 60G", fmt.Sprintf("disk: %dG", w.wkDisk), 1)
@@ -129,6 +144,16 @@ func (w wishes) files(sz size) map[string][]byte {
 	spec := strings.Replace(string(files["inventory/dev/cluster.yaml"]), "  vip: 10.10.0.5\n", "", 1)
 	if w.vip {
 		spec = strings.Replace(spec, "proxmox:\n", "  vip: 10.10.0.5\nproxmox:\n", 1)
+	}
+	spec = strings.Replace(spec, "  bridge: vmbr1\n", "  bridge: "+w.bridge+"\n", 1)
+	if w.vlan != 0 {
+		spec = strings.Replace(spec, "proxmox:\n", fmt.Sprintf("  vlan: %d\nproxmox:\n", w.vlan), 1)
+	}
+	if w.tag != "" {
+		spec = strings.Replace(spec, "proxmox:\n", "proxmox:\n  tags: ["+w.tag+"]\n", 1)
+	}
+	if w.prune {
+		spec += "prune: true\n"
 	}
 	if w.unavailable != 1 {
 		spec += fmt.Sprintf("max_unavailable: %d\n", w.unavailable)
@@ -165,6 +190,9 @@ func (w wishes) files(sz size) map[string][]byte {
 		files["inventory/dev/README.md"] = fmt.Appendf(nil, "pushed again: %d\n", w.again)
 	}
 	files["inventory/dev/cluster.yaml"] = []byte(spec)
+	if w.web != "" {
+		webAddon(files, w.web)
+	}
 	if w.budget != noBudget {
 		stuckAddon(files)
 	}
@@ -228,6 +256,44 @@ func (w wishes) checkConfig(s *sim, name string, vmid int) {
 	}
 }
 
+// checkVM compares what else a VM has with what was asked for, and looks for what people have edited.
+func (w wishes) checkVM(s *sim, name string, vm vmView) {
+	s.T.Helper()
+	isWorker, data := strings.HasPrefix(name, "dev-wk-"), ""
+	for key, text := range vm.Config {
+		if strings.HasPrefix(key, "scsi") && strings.Contains(text, "serial=talos-data") {
+			data = text
+		}
+	}
+	cards, tags := strings.Split(vm.Config["net0"], ","), strings.FieldsFunc(vm.Config["tags"], func(r rune) bool { return r == ';' || r == ',' })
+	vlan, usual := slices.Contains(cards, fmt.Sprintf("tag=%d", w.vlan)), "cpu="+strings.Split(vm.Config["cpu"], ",")[0]
+	for what, ok := range map[string]bool{
+		"a card of its own":  strings.HasPrefix(vm.Config["net0"], "virtio=BC:24:11:"),
+		"the bridge":         slices.Contains(cards, "bridge="+w.bridge),
+		"the VLAN":           vlan == (w.vlan != 0) && (w.vlan != 0 || !strings.Contains(vm.Config["net0"], "tag=")),
+		"to start at boot":   vm.Config["onboot"] == "1",
+		"to boot its disk":   strings.HasPrefix(vm.Config["boot"], "order=scsi0"),
+		"the agent's tag":    slices.Contains(tags, "talos-agent"),
+		"the tag":            w.tag == "" || slices.Contains(tags, w.tag),
+		"the agent's mark":   strings.Contains(vm.Config["description"], "talos-agent"),
+		"the processor":      usual == "cpu="+map[bool]string{true: "host", false: "x86-64-v2-AES"}[isWorker && w.cpuType != ""],
+		"the data disk":      !isWorker || w.wkData == 0 && data == "" || w.wkData > 0 && strings.Contains(data, fmt.Sprintf("size=%dG", w.wkData)),
+		"no disk of anybody": vm.Config[foreignDrive] == "" && vm.Config["unused0"] == "",
+	} {
+		if !ok {
+			s.T.Errorf("%s has not %s: %v", name, what, vm.Config)
+		}
+	}
+}
+
+// checkAddons compares the addons that come and go with what was asked for.
+func (w wishes) checkAddons(s *sim) {
+	s.T.Helper()
+	if has := s.has("apps", "deployments", "apps", "web"); has != (w.web != "") {
+		s.T.Errorf("the addon web is there: %v, want %v", has, !has)
+	}
+}
+
 // check compares what runs with what was asked for, by what the world shows.
 func (w wishes) check(s *sim, sz size) {
 	s.T.Helper()
@@ -242,6 +308,7 @@ func (w wishes) check(s *sim, sz size) {
 	if got := s.members(); len(got) != sz.ControlPlanes {
 		s.T.Errorf("members of etcd: %v", got)
 	}
+	w.checkAddons(s)
 	for _, vm := range s.Lab.PVE.VMs() {
 		name := vm.Config["name"]
 		if !slices.Contains(names, name) {
@@ -254,6 +321,7 @@ func (w wishes) check(s *sim, sz size) {
 		if vm.Config["cores"] != fmt.Sprint(cores) || vm.Config["memory"] != fmt.Sprint(ram) || len(vm.Pending) > 0 || !strings.Contains(vm.Config["scsi0"], fmt.Sprintf("size=%dG", disk)) {
 			s.T.Errorf("%s: %s cores, memory %s, %s, pending %v; want %d, %d, %dG", name, vm.Config["cores"], vm.Config["memory"], vm.Config["scsi0"], vm.Pending, cores, ram, disk)
 		}
+		w.checkVM(s, name, vm)
 		w.checkConfig(s, name, vm.VMID)
 		want := ""
 		if z := w.zones[name]; z != "" {
@@ -262,7 +330,8 @@ func (w wishes) check(s *sim, sz size) {
 		if w.dedicated[name] {
 			want = strings.TrimSpace(want + " dedicated=db:PreferNoSchedule")
 		}
-		if got := s.metaOf(name); got != want {
+		got := strings.Replace(" "+s.metaOf(name), " mine=1:PreferNoSchedule", "", 1)
+		if got = strings.TrimSpace(strings.Replace(got, " mine=1", "", 1)); got != want {
 			s.T.Errorf("%s: labels and taints %q, want %q", name, got, want)
 		}
 	}

@@ -1,0 +1,94 @@
+package agent_test
+
+import (
+	"context"
+	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/client"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// useTalos has somebody use talosctl on a node: a call that is not the agent's, by the name of its
+// method. No Talos may answer.
+func (l *life) useTalos(t target, method string, do func(context.Context, *client.Client) error) error {
+	l.guard.touch(t.name)
+	return l.guard.byHand(world.Call{System: "talos", Op: "machine.MachineService/" + method, Subject: t.name}, func() error {
+		return l.askTalos(l.address(t.n), do)
+	})
+}
+
+// restart has somebody restart a node with talosctl.
+func (l *life) restart(t target) {
+	l.plan("somebody restarts %s with talosctl", t.name)
+	if l.Agent != nil && t.isOurs() {
+		_ = l.useTalos(t, "Reboot", func(ctx context.Context, c *client.Client) error { return c.Reboot(ctx) })
+	}
+}
+
+// shutDown has somebody shut a node down with talosctl: its VM is off then, which the agent starts
+// again, unless that is to be left.
+func (l *life) shutDown(t target) {
+	l.plan("somebody shuts %s down with talosctl", t.name)
+	if l.Agent == nil || !t.isOurs() {
+		return
+	}
+	if l.useTalos(t, "Shutdown", func(ctx context.Context, c *client.Client) error { return c.Shutdown(ctx) }) == nil {
+		l.later(func() bool { return true })
+	}
+}
+
+// resetNode has somebody reset a node with talosctl, all but its image: it is in maintenance mode
+// then, and gets its machine config as a new one. A control plane leaves etcd first where it is asked
+// to; where it is not, or cannot, its member stays, and the machine needs another.
+func (l *life) resetNode(t target) {
+	l.plan("somebody resets %s with talosctl", t.name)
+	if l.Agent == nil || !t.isOurs() || t.n < l.size.ControlPlanes && !l.spendPlane(t) {
+		return
+	}
+	wipe := []*machineapi.ResetPartitionSpec{{Label: constants.StatePartitionLabel, Wipe: true}, {Label: constants.EphemeralPartitionLabel, Wipe: true}}
+	l.permitNew(t.name)
+	if l.useTalos(t, "Reset", func(ctx context.Context, c *client.Client) error {
+		return c.ResetGeneric(ctx, &machineapi.ResetRequest{Graceful: true, Reboot: true, SystemPartitionsToWipe: wipe})
+	}) == nil {
+		l.later(func() bool { return true })
+	}
+}
+
+// leaveEtcd has somebody have the etcd of a control plane leave the others with talosctl. It does not
+// join again before its machine boots, which the agent has it do.
+func (l *life) leaveEtcd(t target) {
+	if t.n >= l.size.ControlPlanes {
+		t = l.targetOf(l.rnd.IntN(l.size.ControlPlanes))
+	}
+	l.plan("somebody has the etcd of %s leave", t.name)
+	if l.Agent == nil || !t.isOurs() || l.size.ControlPlanes < 3 || !l.isWhole() || !l.spendPlanes(1) {
+		return
+	}
+	l.guard.correct(t.name)
+	l.guard.leaves(t.name)
+	l.guard.permit(t.name)
+	l.permitNew(t.name)
+	_ = l.useTalos(t, "EtcdLeaveCluster", func(ctx context.Context, c *client.Client) error {
+		_, err := c.MachineClient.EtcdLeaveCluster(ctx, &machineapi.EtcdLeaveClusterRequest{})
+		return err
+	})
+	l.later(func() bool { return true })
+}
+
+// leaves notes that somebody has the etcd of a control plane leave the others.
+func (g *guard) leaves(node string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.left[node] = time.Now()
+}
+
+// hasLeftEtcd reports whether somebody has had the etcd of a node leave, so long ago that it may be
+// restarted for that at any time, and it is no member now. The lock is held.
+func (g *guard) hasLeftEtcd(node string) bool {
+	at, ok := g.left[node]
+	m, _ := g.machineOf(node)
+	return ok && m.Etcd == "" && time.Since(at) > deadFor-justTouched
+}
