@@ -199,6 +199,14 @@ func OverLimits(d cluster.Desired, p cluster.Policy, orphans []cluster.VM) []clu
 	return out
 }
 
+// StaysOverLimits reports whether a cluster is over the limits also when the VM of a node is deleted
+// that the inventory does not have: of control planes that others are to take the place of, one after
+// the other would be deleted, and none made.
+func StaysOverLimits(d cluster.Desired, p cluster.Policy, orphans []cluster.VM, node string) bool {
+	orphans = slices.DeleteFunc(slices.Clone(orphans), func(vm cluster.VM) bool { return vm.Node == node })
+	return len(OverLimits(d, p, orphans)) > 0
+}
+
 // below reports whether a source is the allowed one or lies below it, compared
 // as URLs: "https://charts.example.org.evil.net" is not below
 // "https://charts.example.org".

@@ -368,7 +368,7 @@ func (m *planner) holdRemoval(n cluster.Node, kn cluster.KubeNode, isMember bool
 	}
 	var missing []string
 	for _, other := range m.d.Spec.Nodes {
-		if other.Name != n.Name && other.Role == n.Role && m.plan.Phases[other.Name] != cluster.PhaseReady && m.canCome(other, n) {
+		if other.Name != n.Name && other.Role == n.Role && m.plan.Phases[other.Name] != cluster.PhaseReady && (m.canCome(other, n) || isMember && bounds.StaysOverLimits(m.d, m.p, m.o.Orphans.Value, n.Name)) {
 			missing = append(missing, fmt.Sprintf("%s is %s", other.Name, m.plan.Phases[other.Name]))
 		}
 	}
