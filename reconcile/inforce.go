@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -79,7 +80,47 @@ func (r *Reconciler) admitSnapshot(ctx context.Context, f Fetched) {
 		}
 	}
 	m.refused = nil
+	r.keepApproval(ctx, f)
 	m.last = &f
+}
+
+// keepApproval has an approval hold for a revision that is new, where that asks for the same as the one
+// in force whose changes were approved: the plan is the one that was shown. Where that cannot be
+// compared the changes wait for another approval.
+func (r *Reconciler) keepApproval(ctx context.Context, f Fetched) {
+	facts, before := r.c.Journal.Facts(), r.memo.last
+	in, ok := facts.Intent(cluster.IntendApproved)
+	if !ok || in.Revision == "" || in.Revision != facts.Applied || in.Revision == f.Revision {
+		return
+	}
+	if before == nil || before.Revision != in.Revision { // the agent was started since
+		was, err := r.c.Source.At(ctx, in.Revision)
+		if err != nil {
+			r.log.Warn("cannot read the revision that was approved, to compare the new one with it", logging.Revision, in.Revision.Short(), logging.Err, err)
+			return
+		}
+		before = &was
+	}
+	if !asksSame(before.Snapshot, f.Snapshot) {
+		return
+	}
+	err := r.c.Journal.Update(func(facts *cluster.Facts) {
+		if now, ok := facts.Intent(cluster.IntendApproved); ok && now.Revision == in.Revision { // another may have come since
+			now.Revision = f.Revision
+			facts.Intend(now)
+		}
+	})
+	if err != nil {
+		r.log.Error("cannot write that an approval holds for a revision that asks for the same", logging.Revision, f.Revision.Short(), logging.Err, err, logging.Hint, RecordsHint(err))
+		return
+	}
+	r.log.Info("the approval holds: the new revision asks for the same", logging.Revision, f.Revision.Short())
+}
+
+// asksSame reports whether two snapshots ask for the same of a cluster, and of nothing else: a patch
+// whose lines have moved counts as another one.
+func asksSame(a, b cluster.Snapshot) bool {
+	return reflect.DeepEqual(a.Spec, b.Spec) && reflect.DeepEqual(a.Bundle, b.Bundle)
 }
 
 func (r *Reconciler) logProblems(f Fetched) {

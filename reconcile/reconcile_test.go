@@ -427,6 +427,78 @@ func TestUnknownDescentIsNotReady(t *testing.T) {
 	})
 }
 
+// TestApprovalHoldsForTheSame: a revision that asks for the same as the one whose changes were approved,
+// as a commit to a README does, needs no other approval, also where the agent was started in between.
+// Any other does, and so does one that is as before again after another one was in force.
+func TestApprovalHoldsForTheSame(t *testing.T) {
+	for _, restarts := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f, files := newFake(1, 2), newMemFiles()
+			a := start(t, f, files)
+			defer func() { a.stop() }()
+			until(t, a, cluster.Ready)
+			same := func(*cluster.Spec) {}
+			cores := func(n int) func(*cluster.Spec) {
+				return func(s *cluster.Spec) { s.ApplyApproved, s.Nodes[1].Cores = true, n }
+			}
+			push := func(n int, edit func(*cluster.Spec)) {
+				t.Helper()
+				f.change(rev(n), rev(n-1), edit)
+				if a.Look(); n == 2 {
+					return
+				}
+				time.Sleep(2 * time.Minute)
+			}
+			approve := func() {
+				t.Helper()
+				until(t, a, cluster.Stalled)
+				shown, err := a.Forecast(t.Context())
+				if err == nil {
+					err = a.Approve(shown.Digest)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			approvedFor := func() cluster.Revision {
+				in, _ := a.c.Journal.Facts().Intent(cluster.IntendApproved)
+				return in.Revision
+			}
+			has := func() int {
+				f.mu.Lock()
+				defer f.mu.Unlock()
+				return f.vms["wk-1"].Hardware.Value.Cores
+			}
+			f.set(func() { f.fail["drain"] = 2 }) // so that it is still to be done
+			push(2, cores(2))
+			time.Sleep(2 * time.Minute)
+			approve()
+			if restarts {
+				a.stop()
+				f.change(rev(3), rev(2), same)
+				a = start(t, f, files)
+				time.Sleep(2 * time.Minute)
+			} else {
+				push(3, same)
+			}
+			until(t, a, cluster.Ready)
+			if has() != 2 || approvedFor() != rev(3) {
+				t.Errorf("restarts: %v: wk-1 has %d cores, and %s is approved", restarts, has(), approvedFor().Short())
+			}
+			push(4, cores(3))
+			if st := until(t, a, cluster.Stalled); st.Reason != cluster.ChangeUnapproved || has() != 2 {
+				t.Errorf("restarts: %v: %s: %s, and wk-1 has %d cores", restarts, st.Reason, st.Message, has())
+			}
+			// Back to what was approved, which another revision has ended.
+			push(5, cores(2))
+			until(t, a, cluster.Ready)
+			if approvedFor() != rev(3) {
+				t.Errorf("restarts: %v: %s is approved", restarts, approvedFor().Short())
+			}
+		})
+	}
+}
+
 // TestApproveWithoutSteps: a plan in which no step waits is not approved: an approval of nothing
 // would be one of whatever the revision changes.
 func TestApproveWithoutSteps(t *testing.T) {

@@ -269,7 +269,8 @@ more nodes out of it than the policy's ` + "`removals`" + ` waits as well.
 
 plan shows all of it, and ends with its digest. What is approved is that plan
 alone: when somebody has pushed since, or anything else has changed it, approve
-refuses, and plan shows what it is now.`,
+refuses, and plan shows what it is now. It holds for later commits as long as
+they ask for the same of the cluster.`,
 		Args:              cobra.RangeArgs(1, 2),
 		ValidArgsFunction: clusterNames,
 		RunE: func(cmd *cobra.Command, args []string) error {

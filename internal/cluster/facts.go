@@ -144,7 +144,8 @@ type Intent struct {
 	// Done: what was intended was seen to have happened; etcd was seen running.
 	Done bool `json:"done,omitempty"`
 	// Versions and Revision are, of IntendConfig, what the configs are for and the
-	// revision they are of. Revision is, of IntendApproved, whose changes are approved.
+	// revision they are of. Revision is, of IntendApproved, whose changes are approved: what was
+	// shown, or one that came since and asks for the same.
 	Versions Versions `json:"versions,omitzero"`
 	Revision Revision `json:"revision,omitempty"`
 	// Target is, of IntendCanary, the digest of all configs that the inventory had; Node

@@ -36,6 +36,7 @@ type guard struct {
 
 	orders    []order
 	asked     map[string]order           // every order, by commit
+	same      map[string]string          // by commit, one before that asks for the same
 	made      bool                       // the cluster was Ready: its nodes are there, and no longer being made
 	removals  int                        // how many machines may be deleted at once without approval
 	approvals []approval                 // the last one is in force
@@ -76,7 +77,7 @@ const misledFor = 10 * time.Minute
 
 func newGuard(s *sim, sz size) *guard {
 	return &guard{s: s, size: sz, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{}, out: map[string]bool{},
-		removals: max(s.Removals, 1), asked: map[string]order{}, corrected: map[string]time.Time{}, had: map[string]map[string]bool{}, begins: map[string]beginning{},
+		removals: max(s.Removals, 1), asked: map[string]order{}, same: map[string]string{}, corrected: map[string]time.Time{}, had: map[string]map[string]bool{}, begins: map[string]beginning{},
 		deletable: map[string]deletable{}, replaced: map[string]time.Time{}, idle: map[string]time.Time{}, votes: map[string]vote{}, downs: map[string]time.Time{}, lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]descent{}, works: map[string]time.Time{}, turned: map[string]time.Time{},
 		kept: map[string]bool{}, drains: map[drain]time.Time{}, markedAt: map[string]time.Time{}, hands: map[world.Call]int{}, edits: map[string]handEdit{}, cards: map[string]networkCard{}, moves: map[string]networkMove{}, left: map[string]time.Time{}}
 }

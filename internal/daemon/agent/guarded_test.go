@@ -234,10 +234,19 @@ func TestGuardForgets(t *testing.T) {
 		if takeBack(); had() != before {
 			t.Error("the approval was refused, and what it was of is taken for what the node had")
 		}
+		g.untilReady() // so that it was in force
 		w.wkCores = 6
 		under("approve")
 		if g.guard.approve(old); forbids() == "" {
-			t.Error("what was approved is an older commit")
+			t.Error("what was approved is an older commit, and another one was in force since")
+		}
+		under("approve")
+		if g.guard.approve(cluster.Forecast{Revision: g.Status().Revision}); forbids() != "" {
+			t.Error("what was approved is this commit")
+		}
+		under("approve")
+		if why := forbids(); why != "" {
+			t.Errorf("what was approved asks for the same: %s", why)
 		}
 		g.guard.approve(cluster.Forecast{Revision: g.Status().Revision})
 		if why := forbids(); why != "" {

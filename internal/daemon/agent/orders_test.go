@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -52,12 +53,25 @@ func (g *guard) orderNext(o order) {
 	}
 }
 
-// named gives the newest order its commit.
+// named gives the newest order its commit. Where one that may be in force asks for the same, what is
+// approved of that holds for this one.
 func (g *guard) named(commit string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.orders[len(g.orders)-1].commit = commit
-	g.asked[commit] = g.orders[len(g.orders)-1]
+	last := len(g.orders) - 1
+	g.orders[last].commit = commit
+	g.asked[commit] = g.orders[last]
+	for _, o := range g.orders[:last] {
+		if o.over.IsZero() && o.asksSame(g.orders[last]) {
+			g.same[commit] = o.commit
+		}
+	}
+}
+
+// asksSame reports whether two orders ask for the same.
+func (o order) asksSame(other order) bool {
+	o.commit, o.over = other.commit, other.over
+	return reflect.DeepEqual(o, other)
 }
 
 // read notes the newest commit that the agent has read. One whose inventory is invalid ends

@@ -61,8 +61,12 @@ func (g *guard) approve(f cluster.Forecast) (takeBack func()) {
 // isApproved reports whether the changes of a commit may be approved, or the deletion of a
 // machine. The lock is held.
 func (g *guard) isApproved(commit, machine string) bool {
+	commits := map[string]bool{} // it, and those before that ask for the same
+	for ; commit != "" && !commits[commit]; commit = g.same[commit] {
+		commits[commit] = true
+	}
 	for _, a := range g.approvals {
-		if (a.over.IsZero() || time.Since(a.over) < underWay) && (commit != "" && a.commit == commit || a.machines[machine]) {
+		if (a.over.IsZero() || time.Since(a.over) < underWay) && (commits[a.commit] || a.machines[machine]) {
 			return true
 		}
 	}

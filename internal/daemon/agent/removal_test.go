@@ -434,3 +434,48 @@ func TestRemovalOutsideThePolicy(t *testing.T) {
 		s.CheckRules(size{ControlPlanes: 1, Workers: 1})
 	})
 }
+
+// TestApprovalOutlivesAReadme: after the approval of changes that take two workers down in turns somebody
+// pushes a README, twice, and the agent is started again in between: nothing waits for another approval.
+// A push that asks for more does.
+func TestApprovalOutlivesAReadme(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 2}
+	files := sz.Files()
+	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {
+		changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "apply: approve\ncni: cilium\n")
+		for n, ip := range []string{"10.10.0.41", "10.10.0.42"} {
+			node := fmt.Sprintf("{name: dev-wk-%d, ip: %s, ", n+1, ip)
+			changed(t, files, "inventory/dev/nodes.yaml", node+"cpu: 4", node+"cpu: 2")
+		}
+		s.Push(files, "smaller workers")
+		held := func(st cluster.Status) bool {
+			return st.Reason == cluster.ChangeUnapproved && st.Revision.Commit() == s.Head()
+		}
+		s.Until(time.Hour, "held", held)
+		shown, err := s.Cluster().Forecast(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		must(s.Cluster().Approve(shown.Digest))
+		s.Until(time.Hour, "the first is out of service", func(cluster.Status) bool { return len(s.cordoned()) > 0 })
+		files["README.md"] = []byte("one\n")
+		s.Push(files, "a readme")
+		s.Until(10*time.Minute, "it is seen", func(st cluster.Status) bool { return st.Revision.Commit() == s.Head() })
+		s.Halt()
+		files["README.md"] = []byte("two\n")
+		s.Push(files, "another readme")
+		s.Boot()
+		s.UntilReady(2 * time.Hour)
+		for _, vm := range s.Lab.PVE.VMs() {
+			if strings.HasPrefix(vm.Config["name"], "dev-wk-") && vm.Config["cores"] != "2" {
+				t.Errorf("%s has %s cores", vm.Config["name"], vm.Config["cores"])
+			}
+		}
+		changed(t, files, "inventory/dev/nodes.yaml", "ip: 10.10.0.41, cpu: 2", "ip: 10.10.0.41, cpu: 3")
+		s.Push(files, "a larger one")
+		s.Until(time.Hour, "held", held)
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+	})
+}
