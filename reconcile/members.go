@@ -74,8 +74,10 @@ func (r *Reconciler) noteRemoval(vmid int) error {
 	return r.c.Journal.Update(func(f *cluster.Facts) { f.BeginRemoval(vmid, time.Now()) })
 }
 
-// askEtcd asks all members of etcd who they are.
+// askEtcd asks all members of etcd who they are. A pass follows: what an observer shows here
+// of machines it does not report to the loop once more.
 func (r *Reconciler) askEtcd(ctx context.Context, d cluster.Desired) cluster.Observed {
+	defer r.Look()
 	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
 	defer cancel()
 	o := cluster.Observed{Now: time.Now(), Facts: r.c.Journal.Facts()}

@@ -326,6 +326,9 @@ func TestStepsOfActions(t *testing.T) {
 				if !slices.Equal(s.done, c.want) || (err == nil) != c.ok {
 					t.Errorf("asked for %v: %v; want %v", s.done, err, c.want)
 				}
+				if slices.Contains(s.done, "look") && len(r.trigger) == 0 {
+					t.Error("an observer showed what it knows, and no pass follows")
+				}
 				if after := r.c.Journal.Facts(); err != nil && (len(after.Images) > len(before.Images) || len(after.Charts) > len(before.Charts) || len(after.Restarts) > len(before.Restarts)) {
 					t.Errorf("what was not done is written down: %+v", after)
 				}

@@ -33,7 +33,8 @@ type Config struct {
 	// same of that. nil: they have.
 	TakeNetwork func(have, want []byte) ([]byte, error)
 	// OnChange is called, on a goroutine of its own and at most twenty times a
-	// second, after anything changed that Observe would report. nil: no call.
+	// second, after anything changed that Observe would report, unless Observe has begun
+	// since. nil: no call.
 	OnChange func()
 }
 
@@ -137,12 +138,17 @@ func (f *Fleet) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obser
 }
 
 // tend takes the newest credentials and lets the watchers follow the
-// inventory. It returns those that are new.
+// inventory. It returns those that are new. What has changed by then is observed, and
+// needs no other pass.
 func (f *Fleet) tend(d cluster.Desired) (fresh []*watcher) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.closed {
 		return nil
+	}
+	select {
+	case <-f.changed:
+	default:
 	}
 	if have, now := f.keys.from, d.Access.Talos; !equalSecrets(have.CA, now.CA) || !equalSecrets(have.Cert, now.Cert) || !equalSecrets(have.Key, now.Key) {
 		opened := f.keys.none()

@@ -334,6 +334,41 @@ func (b *bench) boot(g world.Guest) (off func()) {
 	return func() { b.lab.PowerOff(g.VMID) }
 }
 
+// TestObservedIsNoNews: a change is reported at once; of those right after it, what an observation has
+// seen meanwhile is not reported once more, and all else is.
+func TestObservedIsNoNews(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{wk(1)}, func(b *bench) {
+		b.wantReach(wk(1), cluster.Silent, "")
+		time.Sleep(time.Minute)
+		b.fleet.mu.Lock()
+		w := b.fleet.watchers[wk(1).Name]
+		m := w.machine
+		b.fleet.mu.Unlock()
+		w.stop() // what it sees is published here
+		time.Sleep(time.Minute)
+		for i, c := range []struct {
+			observed bool
+			want     int64
+		}{{true, 1}, {false, 2}, {true, 1}} {
+			before := b.reported.Load()
+			for j := range 3 {
+				m.Why = fmt.Sprintf("%d.%d", i, j)
+				w.publish(m)
+				time.Sleep(time.Millisecond)
+			}
+			if c.observed {
+				if why := b.see(wk(1)).Why; why != m.Why {
+					t.Errorf("observed %q, want %q", why, m.Why)
+				}
+			}
+			time.Sleep(time.Second)
+			if got := b.reported.Load() - before; got != c.want {
+				t.Errorf("%d: reported %d times, want %d", i, got, c.want)
+			}
+		}
+	})
+}
+
 // TestNoKeys: without the cluster's keys a configured machine is unknown; with
 // them it is seen at once.
 func TestNoKeys(t *testing.T) {
