@@ -243,15 +243,20 @@ func (l *look) nodes() {
 }
 
 // settled returns what is remembered of a VM that need not be looked at: it
-// was running when it was, nothing happens on it, and its row is what it was.
+// was running when it was, nothing happens on it, and its row is what it was. Nor need
+// one that we switch on or off: nothing is planned for it before that task has ended, and
+// then it is forgotten.
 func (l *look) settled(vmid int) (facts, bool) {
 	r, listed := l.guests[vmid]
-	if !listed || r.Status != "running" || r.Lock != "" || l.destroying {
-		return facts{}, false // what is to be deleted is looked at itself
-	}
 	f, ok := l.c.recall(vmid)
 	host := string(r.Node)
-	return f, ok && f.power == cluster.PowerRunning && f.still(r) && l.tasks[host].err == nil && l.taskOn(vmid, host) == nil
+	if !listed || !ok || r.Lock != "" || l.destroying || !f.still(r) || l.tasks[host].err != nil {
+		return facts{}, false // what is to be deleted is looked at itself
+	}
+	if t := l.taskOn(vmid, host); t != nil {
+		return f, t.Ours && (t.Type == "qmstart" || t.Type == "qmshutdown")
+	}
+	return f, r.Status == "running" && f.power == cluster.PowerRunning
 }
 
 // audits chooses whose configuration is read although nothing seems to have
@@ -270,7 +275,7 @@ func (l *look) audits(ages map[int]time.Time) []int {
 			ages[vmid] = f.read
 		}
 	}
-	return l.c.due(l.d.Spec.ID, ages, l.now)
+	return l.c.due(l.d.Spec.ID, l.d.Revision, ages, l.now)
 }
 
 // audit reads a configuration again and keeps the rest of what is known.
