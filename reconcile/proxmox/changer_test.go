@@ -78,7 +78,7 @@ func onLoggedStand(t *testing.T, test func(s *stand, log *accesslog.Log)) {
 // sender is who of others changed a VM last, by a task or by a request, once its config was
 // read again.
 func sender(c *Client, d cluster.Desired, n cluster.Node) string {
-	time.Sleep(staleAfter + time.Second)
+	time.Sleep(auditPause + time.Second)
 	return senderOf(observe(c, d).VMs[n.Name])
 }
 

@@ -84,8 +84,9 @@ type memory struct {
 
 // attention is how a cluster is looked at.
 type attention struct {
-	credit float64   // how many audits it has saved up
-	looked time.Time // the last time
+	looked, audited time.Time // the last time
+	pushed          cluster.Revision
+	pushedAt        time.Time // when that was seen first
 	// outdated: what was read before is not shown, for several may look at once.
 	outdated time.Time
 }
@@ -152,22 +153,27 @@ func (c *Client) Forget(clusterID string) {
 	c.memory.clusters[clusterID] = of
 }
 
-// A cluster of so many VMs is seen whole within one interval: configs that are older than
-// this are read again, so many in that time whatever their share. Proxmox VE shows no
+// A cluster of so many VMs is seen whole within one interval: so often are configs read
+// again, so many at a time whatever their share, unless they were read since. Proxmox VE shows no
 // change of a config in any list.
 const (
 	alwaysAudited = 10
-	staleAfter    = 50 * time.Second // passes of a quiet cluster are a minute apart by default
+	auditPause    = 50 * time.Second // passes of a quiet cluster are a minute apart by default
+	staleAfter    = 45 * time.Second // less: an audit is read in the time after the pass has begun
+	pushedFor     = 10 * time.Second // after a push larger clusters have none read, unless one was left out
 )
 
 // due chooses which of some remembered VMs have their configuration read again in this
 // pass, those first that waited longest: as many as make each of them come up once in
 // AuditEvery passes of a quiet cluster, or in one where they are few. While something
-// goes on there are passes every second, which are no reason to read more.
-func (c *Client) due(clusterID string, known map[int]time.Time, now time.Time) []int {
+// goes on there are passes every second, which are no reason to read more. Where they are many,
+// the passes right after a push read none: what was pushed does not wait for as many answers.
+func (c *Client) due(clusterID string, pushed cluster.Revision, known map[int]time.Time, now time.Time) []int {
 	c.mu.Lock()
 	of := c.memory.clusters[clusterID]
-	elapsed := min(max(now.Sub(of.looked), 0), staleAfter)
+	if of.pushed != pushed {
+		of.pushed, of.pushedAt = pushed, now
+	}
 	stale, outdated := 0, 0
 	for _, read := range known {
 		if now.Sub(read) >= staleAfter {
@@ -177,10 +183,12 @@ func (c *Client) due(clusterID string, known map[int]time.Time, now time.Time) [
 			outdated++
 		}
 	}
-	most := max(float64(len(known))/float64(c.auditEvery), float64(min(len(known), alwaysAudited)))
-	credit := min(of.credit+most*elapsed.Seconds()/staleAfter.Seconds(), most+1)
-	n := min(int(credit), stale)
-	of.credit, of.looked = credit-float64(n), now
+	most, n := max((len(known)+c.auditEvery-1)/c.auditEvery, min(len(known), alwaysAudited)), 0
+	waits := len(known) > alwaysAudited && now.Sub(of.pushedAt) < pushedFor
+	if since := now.Sub(of.audited); stale > 0 && since >= auditPause && (!waits || since >= 2*auditPause) {
+		n, of.audited = min(most, stale), now
+	}
+	of.looked = now
 	c.memory.clusters[clusterID] = of
 	maps.DeleteFunc(c.memory.clusters, func(_ string, of attention) bool {
 		return now.Sub(of.looked) > time.Hour && now.Sub(of.outdated) > time.Hour

@@ -2,6 +2,8 @@ package proxmox
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -172,6 +174,94 @@ func TestBusyPassesReadNoMore(t *testing.T) {
 		}
 		if most := 300 / 50 * 10; read < most-10 || read > most {
 			t.Errorf("%d configs were read in 300 passes of five minutes, and ten in 50 seconds are %d", read, most)
+		}
+	})
+}
+
+// TestPushComesBeforeAudits: of a larger cluster no config is read by the clock in the passes right
+// after a push, and each of them is in the passes after those; pushes minute by minute put off one in two.
+func TestPushComesBeforeAudits(t *testing.T) {
+	for _, n := range []int{10, 30} {
+		onStand(t, "9.2", func(t *testing.T, s *stand) {
+			d := desired(n)
+			d.Revision = "main@sha1:0000000000000000000000000000000000000001"
+			c := s.settled(d)
+			defer c.Close()
+			pass := func(after time.Duration) (configs int) {
+				time.Sleep(after)
+				s.world.ForgetCalls()
+				observe(c, d)
+				return s.world.CountCalls(func(r world.CallRecord) bool { return r.Op == "GET /nodes/{node}/qemu/{vmid}/pending" })
+			}
+			push := func() { d.Revision += "0" }
+			pass(time.Minute)
+			var read []int
+			push()
+			for _, after := range []time.Duration{time.Minute, 20 * time.Millisecond, 8 * time.Second, 2 * time.Second, time.Second} {
+				read = append(read, pass(after))
+			}
+			for range 4 {
+				push()
+				read = append(read, pass(time.Minute))
+			}
+			want := []int{10, 0, 0, 0, 0, 10, 10, 10, 10}
+			if n > 10 {
+				want = []int{0, 0, 0, 10, 0, 0, 10, 0, 10}
+			}
+			if !slices.Equal(read, want) {
+				t.Errorf("%d vms: configs read after a push: %v, want %v", n, read, want)
+			}
+		})
+	}
+}
+
+// TestOwnTaskIsSeenOnce: a VM that we switch on or off is looked at once while that goes on, and
+// again when it has ended. One with another task is looked at in each pass.
+func TestOwnTaskIsSeenOnce(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(3)
+		c := s.settled(d)
+		defer c.Close()
+		n := d.Spec.Nodes[1]
+		looks := func() (vm cluster.VM, states int) {
+			s.world.ForgetCalls()
+			for range 3 {
+				time.Sleep(100 * time.Millisecond)
+				vm = observe(c, d).VMs[n.Name]
+			}
+			count := func(op string) int {
+				return s.world.CountCalls(func(r world.CallRecord) bool { return strings.HasSuffix(r.Op, op) && r.Subject == fmt.Sprint(n.VMID) })
+			}
+			if states = count("/status/current"); states != count("/pending") {
+				t.Errorf("%d states were read with %d configs", states, count("/pending"))
+			}
+			return vm, states
+		}
+		for _, ours := range []bool{true, false} {
+			s.must(s.host.Stop(n.VMID))
+			time.Sleep(11 * time.Second) // a round of statistics
+			observe(c, d)
+			started := make(chan error, 1)
+			go func() {
+				if ours {
+					started <- c.Start(t.Context(), d, n, nil)
+				} else {
+					started <- s.host.Start(n.VMID)
+				}
+			}()
+			time.Sleep(50 * time.Millisecond)
+			want := 3
+			if ours {
+				want = 1
+			}
+			if vm, states := looks(); vm.Task == nil || vm.Task.Type != "qmstart" || vm.Task.Ours != ours || vm.Power != cluster.Stopped || states != want {
+				t.Errorf("being started: %d looks, %+v", states, vm)
+			}
+			s.must(<-started)
+			time.Sleep(11 * time.Second)
+			if vm, states := looks(); vm.Task != nil || vm.Power != cluster.PowerRunning || states != 1 {
+				t.Errorf("started: %d looks, %+v", states, vm)
+			}
 		}
 	})
 }
