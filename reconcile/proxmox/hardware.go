@@ -86,17 +86,8 @@ func machineOf(t string) string {
 }
 
 // readBoot is what a VM boots from first, in the terms of the inventory, "" of none that is listed.
-//
-// Without a list of devices the firmware goes by letters, "cdn" by default, of which c stands for
-// the disk that bootdisk names: where it names none no disk is booted from, and the network is.
-// Source: PVE 8.4 and 9.2 qemu-server, device_bootorder and bootorder_from_legacy.
 func readBoot(o pveconf.Options) string {
-	boot, disk := string(o["boot"]), string(o["bootdisk"])
-	order, listed := strings.CutPrefix(strings.TrimPrefix(boot, "legacy="), "order=")
-	first, _, _ := strings.Cut(strings.TrimSpace(order), ";")
-	if !listed && (boot == "" || strings.HasPrefix(first, "c") && disk != "") {
-		first = disk
-	}
+	first := o.FirstBoot()
 	if system := systemDisk(o); system != "" && first == system {
 		return cluster.BootSystemDisk
 	}

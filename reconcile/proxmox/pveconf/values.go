@@ -82,6 +82,21 @@ func (o Options) Get(key, otherwise string) string {
 	return otherwise
 }
 
+// FirstBoot is the device that a VM boots from first, by its order; "" where that has none.
+//
+// Without a list of devices the firmware goes by letters, "cdn" by default, of which c stands for
+// the disk that bootdisk names: where it names none no disk is booted from, and the network is.
+// Source: PVE 8.4 and 9.2 qemu-server, device_bootorder and bootorder_from_legacy.
+func (o Options) FirstBoot() string {
+	boot, disk := string(o["boot"]), string(o["bootdisk"])
+	order, listed := strings.CutPrefix(strings.TrimPrefix(boot, "legacy="), "order=")
+	first, _, _ := strings.Cut(strings.TrimSpace(order), ";")
+	if !listed && (boot == "" || strings.HasPrefix(first, "c") && disk != "") {
+		return disk
+	}
+	return first
+}
+
 // HasSeed reports whether a VM has a cloud-init drive.
 func (o Options) HasSeed() bool {
 	for _, value := range o {
