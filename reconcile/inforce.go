@@ -120,7 +120,7 @@ func (r *Reconciler) keepApproval(ctx context.Context, f Fetched) {
 // asksSame reports whether two snapshots ask for the same of a cluster, and of nothing else: a patch
 // whose lines have moved counts as another one.
 func asksSame(a, b cluster.Snapshot) bool {
-	return reflect.DeepEqual(a.Spec, b.Spec) && reflect.DeepEqual(a.Bundle, b.Bundle)
+	return reflect.DeepEqual(a.Spec, b.Spec) && a.Bundle.Equal(b.Bundle)
 }
 
 func (r *Reconciler) logProblems(f Fetched) {

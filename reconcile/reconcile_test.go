@@ -429,8 +429,15 @@ func TestUnknownDescentIsNotReady(t *testing.T) {
 
 // TestApprovalHoldsForTheSame: a revision that asks for the same as the one whose changes were approved,
 // as a commit to a README does, needs no other approval, also where the agent was started in between.
-// Any other does, and so does one that is as before again after another one was in force.
+// Any other does, and so does one that is as before again after another one was in force, and one that
+// cannot be compared.
 func TestApprovalHoldsForTheSame(t *testing.T) {
+	is := func(name, bundle string) cluster.Snapshot {
+		return cluster.Snapshot{Revision: cluster.Revision(name + bundle), Spec: cluster.Spec{Name: name}, Bundle: cluster.SecretString(bundle)}
+	}
+	if a := is("a", "x"); !asksSame(a, cluster.Snapshot{Revision: "b", Spec: a.Spec, Bundle: a.Bundle}) || asksSame(a, is("b", "x")) || asksSame(a, is("a", "y")) {
+		t.Error("what asks for the same is taken for another, or the other way round")
+	}
 	for _, restarts := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			f, files := newFake(1, 2), newMemFiles()
@@ -497,6 +504,35 @@ func TestApprovalHoldsForTheSame(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestApprovalThatCannotBeCompared: an agent that was started since, and does not have the revision that
+// was approved any more, has the changes of the next one wait for an approval of their own.
+func TestApprovalThatCannotBeCompared(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 2), newMemFiles()
+		a := start(t, f, files)
+		until(t, a, cluster.Ready)
+		f.set(func() { f.fail["drain"] = 2 })
+		f.change(rev(2), rev(1), func(s *cluster.Spec) { s.ApplyApproved, s.Nodes[1].Cores = true, 2 })
+		time.Sleep(2 * time.Minute)
+		until(t, a, cluster.Stalled)
+		shown, err := a.Forecast(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.Approve(shown.Digest); err != nil {
+			t.Fatal(err)
+		}
+		a.stop()
+		f.push(rev(3), rev(2)) // without what was before
+		a = start(t, f, files)
+		defer a.stop()
+		time.Sleep(2 * time.Minute)
+		if st := until(t, a, cluster.Stalled); st.Reason != cluster.ChangeUnapproved || st.Revision != rev(3) {
+			t.Errorf("%s: %s", st.Reason, st.Message)
+		}
+	})
 }
 
 // TestApproveWithoutSteps: a plan in which no step waits is not approved: an approval of nothing
