@@ -89,8 +89,8 @@ func (r *Reconciler) admitSnapshot(ctx context.Context, f Fetched) {
 // compared the changes wait for another approval.
 func (r *Reconciler) keepApproval(ctx context.Context, f Fetched) {
 	facts, before := r.c.Journal.Facts(), r.memo.last
-	in, ok := facts.Intent(cluster.IntendApproved)
-	if !ok || in.Revision == "" || in.Revision != facts.Applied || in.Revision == f.Revision {
+	in, _ := facts.Intent(cluster.IntendApproved)
+	if in.Revision == "" || in.Revision != facts.Applied || in.Revision == f.Revision {
 		return
 	}
 	if before == nil || before.Revision != in.Revision { // the agent was started since
@@ -105,7 +105,7 @@ func (r *Reconciler) keepApproval(ctx context.Context, f Fetched) {
 		return
 	}
 	err := r.c.Journal.Update(func(facts *cluster.Facts) {
-		if now, ok := facts.Intent(cluster.IntendApproved); ok && now.Revision == in.Revision { // another may have come since
+		if now, _ := facts.Intent(cluster.IntendApproved); now.Revision == in.Revision { // another may have come since
 			now.Revision = f.Revision
 			facts.Intend(now)
 		}

@@ -171,8 +171,8 @@ func phasesOf(d cluster.Desired, o cluster.Observed) map[string]cluster.Phase {
 // lost by that.
 func (r *Reconciler) Forecast(ctx context.Context) (cluster.Forecast, error) {
 	f, err := r.forecast()
-	if v := r.view.Load(); err == nil && v != nil {
-		r.nameLostPods(ctx, v.desired, &f)
+	if err == nil {
+		r.nameLostPods(ctx, r.view.Load().desired, &f)
 	}
 	return f, err
 }

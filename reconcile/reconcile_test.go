@@ -569,6 +569,38 @@ func TestApproveWithoutSteps(t *testing.T) {
 	})
 }
 
+// TestNameLostPods: at the first drain of each node, and at no other step; not where they stay,
+// because there is no other node.
+func TestNameLostPods(t *testing.T) {
+	for _, workers := range []int{0, 1} {
+		f := newFake(1, workers)
+		f.lost = map[string][]string{"cp-1": {"a/1"}, "wk-1": {"b/2"}}
+		j, err := OpenJournal(newMemFiles(), "dev", f.spec.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := New(Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Renderer: f, Images: f, VMs: f, Machines: fakeMachines{f}, Nodes: f, Releases: f, Journal: j,
+			Policy: func() cluster.Policy { return cluster.Policy{} }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fc := cluster.Forecast{Steps: []cluster.Step{{Action: cluster.PullImages, Subject: "cp-1"}, {Action: cluster.DrainNode, Subject: "cp-1"}, {Action: cluster.RebootNode, Subject: "cp-1"},
+			{Action: cluster.DrainNode, Subject: "cp-1"}, {Action: cluster.DrainNode, Subject: "wk-1"}}}
+		r.nameLostPods(t.Context(), cluster.Desired{Snapshot: cluster.Snapshot{Spec: f.spec}}, &fc)
+		var got []string
+		for _, s := range fc.Steps {
+			got = append(got, strings.TrimPrefix(s.Text, "; deletes pods that no controller starts again: "))
+		}
+		want := []string{"", "a/1", "", "", "b/2"}
+		if workers == 0 {
+			want = make([]string, len(fc.Steps))
+		}
+		if !slices.Equal(got, want) || len(fc.Notes) > 0 {
+			t.Errorf("%d workers: %q, want %q; notes %q", workers, got, want, fc.Notes)
+		}
+	}
+}
+
 // TestForecastNamesLostPods: the plan of a push, and that of a directory, name at the first drain of
 // each node the pods that no controller starts again, some by name; and note where none can be listed.
 func TestForecastNamesLostPods(t *testing.T) {

@@ -364,7 +364,7 @@ func TestVerify(t *testing.T) {
 	bad.Formats = map[string]Format{"odd": {What: "odd", Write: "1", Pattern: regexp.MustCompile("^2$")}}
 	got := strings.Join(bad.Verify(reflect.TypeFor[weeds]()), "\n")
 	for _, want := range []string{"weeds.Silent says nothing whole", "weeds.Ruleless is a text without a rule", "weeds.Endless is a number without unit or bounds",
-		"weeds.Lying has an example that is wrong", `weeds.Short has a short form for "nothing"`, `format odd shows "1", which it refuses`} {
+		"weeds.Lying has an example that is wrong", `weeds.Short has a short form for "nothing"`, `weeds.Counted has a short form for "many"`, `format odd shows "1", which it refuses`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is not found in\n%s", want, got)
 		}
@@ -373,6 +373,11 @@ func TestVerify(t *testing.T) {
 	if len(bad.Verify(reflect.TypeFor[weeds]())) == 0 {
 		t.Error("sources that are none are not found")
 	}
+}
+
+type count struct {
+	// How many.
+	Many int `yaml:"many" unit:"number" min:"1" max:"9"`
 }
 
 // weeds has every mistake a model can have.
@@ -386,4 +391,6 @@ type weeds struct {
 	Lying bool `yaml:"lying" example:"maybe"`
 	// Is shortened to what is not there.
 	Short rain `yaml:"short" short:"nothing"`
+	// Is shortened to a number.
+	Counted count `yaml:"counted" short:"many"`
 }
