@@ -86,7 +86,7 @@ func (o Options) Get(key, otherwise string) string {
 //
 // Without a list of devices the firmware goes by letters, "cdn" by default, of which c stands for
 // the disk that bootdisk names: where it names none no disk is booted from, and the network is.
-// Source: PVE 8.4 and 9.2 qemu-server, device_bootorder and bootorder_from_legacy.
+// Source: PVE 9.2 qemu-server, device_bootorder and bootorder_from_legacy.
 func (o Options) FirstBoot() string {
 	boot, disk := string(o["boot"]), string(o["bootdisk"])
 	order, listed := strings.CutPrefix(strings.TrimPrefix(boot, "legacy="), "order=")
