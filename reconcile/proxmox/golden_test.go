@@ -329,7 +329,7 @@ func TestGoldenHardware(t *testing.T) {
 		got := hardwareOf(o.Data)
 		want := cluster.Hardware{CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048, Machine: "q35", BIOS: "ovmf", SCSIHardware: "virtio-scsi-single",
 			MAC: "BC:24:11:00:00:11", Bridge: "vmbr1", System: cluster.DiskSeen{Datastore: "vmdata", Bytes: 10 << 30},
-			Data: map[string]cluster.DiskSeen{"talos-data0": {Datastore: "vmdata", Bytes: 2 << 30}}, Address: "10.78.0.11/24,gw=10.78.0.1", OnBoot: true}
+			Data: map[string]cluster.DiskSeen{"talos-data0": {Datastore: "vmdata", Bytes: 2 << 30}}, Address: "10.78.0.11/24,gw=10.78.0.1", OnBoot: true, Boot: cluster.BootSystemDisk}
 		if !sameHardware(got, want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", x.name, got, want)
 		}
