@@ -15,6 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -65,24 +66,22 @@ func (l *life) setOptions(t target, form url.Values) error {
 type option struct {
 	key   string
 	value func(was string) string // "" removes it
-	// downs is how often the VM may go down for it: at most once where it takes a stop, since the VM
-	// may stop for something else before the agent takes it back.
-	downs int
+	stops bool                    // a VM that runs takes it when it stops, and has to be stopped to lose it then
 }
 
 // handOptions are what people edit of a VM. The agent puts all of them back by itself.
 var handOptions = []option{
-	{"cores", func(string) string { return "3" }, 1},
-	{"memory", func(string) string { return "3072" }, 1},
-	{"cpu", func(string) string { return "kvm64" }, 1},
-	{"net0", func(was string) string { return strings.Replace(was, "virtio=", "e1000=", 1) }, 1},
-	{"net0", func(was string) string { return strings.Replace(was, "BC:24:11", handMAC, 1) }, 1},
-	{"net0", func(was string) string { return was + ",rate=10" }, 0}, // is left
-	{"onboot", func(string) string { return "0" }, 0},
-	{"onboot", func(string) string { return "0" }, 0},
-	{"description", func(string) string { return "mine" }, 0},
-	{"description", func(string) string { return "" }, 0},
-	{"boot", func(string) string { return "order=net0" }, 0},
+	{"cores", func(string) string { return "3" }, true},
+	{"memory", func(string) string { return "3072" }, true},
+	{"cpu", func(string) string { return "kvm64" }, true},
+	{"net0", func(was string) string { return strings.Replace(was, "virtio=", "e1000=", 1) }, true},
+	{"net0", func(was string) string { return strings.Replace(was, "BC:24:11", handMAC, 1) }, true},
+	{"net0", func(was string) string { return was + ",rate=10" }, false}, // is left
+	{"onboot", func(string) string { return "0" }, false},
+	{"onboot", func(string) string { return "0" }, false},
+	{"description", func(string) string { return "mine" }, false},
+	{"description", func(string) string { return "" }, false},
+	{"boot", func(string) string { return "order=net0" }, false},
 }
 
 // setByHand has somebody edit an option of a VM, which stays as it is until the agent puts it back.
@@ -98,11 +97,8 @@ func (l *life) setByHand(t target) {
 		form = url.Values{"delete": {o.key}}
 	}
 	l.guard.correct(t.name)
-	for range o.downs {
-		l.guard.permit(t.name)
-	}
 	l.plan("it answers %v", l.setOptions(t, form))
-	l.guard.noteEdit(t.name, t.vm.Config["vmgenid"], o.key)
+	l.guard.noteEdit(t.name, t.vm.Config["vmgenid"], o.key, o.stops)
 	l.later(func() bool { return true })
 }
 
@@ -119,7 +115,7 @@ func (l *life) replug(t target) {
 	l.permitNew(t.name) // it may be replaced because it is dead
 	if l.setOptions(t, url.Values{"net0": {strings.Replace(card, "bridge="+l.wishes.bridge, "bridge=vmbr9", 1)}}) == nil {
 		_ = l.Lab.Talos.Partition(t.id, true) // one that is off does not notice
-		l.guard.noteEdit(t.name, t.vm.Config["vmgenid"], "net0")
+		l.guard.noteEdit(t.name, t.vm.Config["vmgenid"], "net0", false)
 		l.lock.Lock()
 		l.unplugged[t.id] = t.vm.Config["vmgenid"]
 		l.lock.Unlock()
@@ -189,16 +185,21 @@ func (g *guard) judgeForeign(vm vmView) {
 
 // handEdit is an option of a VM that somebody has edited.
 type handEdit struct {
-	machine, key, value string
-	at                  time.Time
+	machine, value string
+	stops          bool // see option
+	taken          bool // the VM has run with it
+	at             time.Time
 }
 
+// editOf is what somebody has edited, of which node.
+type editOf struct{ node, key string }
+
 // noteEdit notes what somebody has just set of a VM.
-func (g *guard) noteEdit(node, machine, key string) {
+func (g *guard) noteEdit(node, machine, key string, stops bool) {
 	for _, vm := range g.s.Lab.PVE.VMs() {
 		if vm.Config["name"] == node && vm.Config["vmgenid"] == machine {
 			g.mu.Lock()
-			g.edits[node] = handEdit{machine, key, vm.Config[key], time.Now()}
+			g.edits[editOf{node, key}] = handEdit{machine, vm.Config[key], stops, false, time.Now()}
 			delete(g.cards, node) // its card is not as the agent left it
 			g.mu.Unlock()
 		}
@@ -207,18 +208,24 @@ func (g *guard) noteEdit(node, machine, key string) {
 
 // judgeEdits: what somebody has edited of a VM stays so where every order has that which may be in
 // force, and nothing else is asked for of its node. Who edits it last is not known where two people do.
+// What a VM runs with is a reason to take it down once.
 // The lock is held.
 func (g *guard) judgeEdits() {
 	vms := g.s.Lab.PVE.VMs()
-	for node, e := range maps.Clone(g.edits) {
+	for of, e := range maps.Clone(g.edits) {
 		i := slices.IndexFunc(vms, func(vm vmView) bool { return vm.Config["vmgenid"] == e.machine })
-		if i >= 0 && vms[i].Config[e.key] == e.value {
+		if i >= 0 && vms[i].Config[of.key] == e.value {
+			if _, waits := vms[i].Pending[of.key]; !waits && e.stops && !e.taken && vms[i].Power == pve.Running {
+				e.taken = true
+				g.edits[of] = e
+				g.reasons[of.node]++
+			}
 			continue
 		}
-		delete(g.edits, node)
-		isOther := func(o order) bool { return !g.had[node][o.of[node]] }
-		if i >= 0 && g.observes(node) && len(g.had[node]) == 1 && !slices.ContainsFunc(g.orders, isOther) && !g.corrected[node].After(e.at) {
-			g.s.Lab.World.Violate("switches", "%s: %s is put back from %q to %q: heal is observe", node, e.key, e.value, vms[i].Config[e.key])
+		delete(g.edits, of)
+		isOther := func(o order) bool { return !g.had[of.node][o.of[of.node]] }
+		if i >= 0 && g.observes(of.node) && len(g.had[of.node]) == 1 && !slices.ContainsFunc(g.orders, isOther) && !g.corrected[of.node].After(e.at) {
+			g.s.Lab.World.Violate("switches", "%s: %s is put back from %q to %q: heal is observe", of.node, of.key, e.value, vms[i].Config[of.key])
 		}
 	}
 }
@@ -339,12 +346,18 @@ func TestGuardOfHands(t *testing.T) {
 			}
 			g.guard.correct("dev-wk-1")
 			must(g.Lab.PVE.Edit(vm.VMID, key, value))
-			g.guard.noteEdit("dev-wk-1", vm.Config["vmgenid"], key)
-			g.Until(10*time.Minute, "seen", func(st cluster.Status) bool { return st.Condition != cluster.Ready })
+			g.guard.noteEdit("dev-wk-1", vm.Config["vmgenid"], key, key == "cores")
+			g.Until(10*time.Minute, "put back", func(cluster.Status) bool {
+				g.guard.lookAgain()
+				now, ok := g.Lab.PVE.VM(vm.VMID)
+				return ok && now.Config[key] != value
+			})
 			g.untilReady()
 		}
 		edit("onboot", "0")
 		g.want("an edit that is put back", "")
+		edit("cores", "3")
+		g.want("an edit that takes it down once", "")
 		believed := g.asked
 		believed.observe = true
 		g.push(believed)

@@ -202,7 +202,7 @@ func (l *life) live() {
 		l.Boot()
 	}
 	l.theme = l.drawTheme()
-	l.chaos(time.Duration(30+l.rnd.IntN(420)) * time.Second)
+	l.chaos(time.Duration(30+l.rnd.IntN(300)) * time.Second)
 	l.heal()
 	l.pass(3 * time.Minute) // for what was undone to be noticed
 	cleanUp := l.cleanUpAgain(time.Minute)

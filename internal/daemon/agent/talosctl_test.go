@@ -8,6 +8,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/client"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -42,7 +43,8 @@ func (l *life) shutDown(t target) {
 
 // resetNode has somebody reset a node with talosctl, all but its image: it is in maintenance mode
 // then, and gets its machine config as a new one. A control plane leaves etcd first where it is asked
-// to; where it is not, or cannot, its member stays, and the machine needs another.
+// to; where it cannot, it comes back as it was. A worker may be wiped with its image: nothing boots
+// then, and it is to get another machine in the end.
 func (l *life) resetNode(t target) {
 	l.plan("somebody resets %s with talosctl", t.name)
 	if l.Agent == nil || !t.isOurs() || t.n < l.size.ControlPlanes && !l.spendPlane(t) {
@@ -50,11 +52,34 @@ func (l *life) resetNode(t target) {
 	}
 	wipe := []*machineapi.ResetPartitionSpec{{Label: constants.StatePartitionLabel, Wipe: true}, {Label: constants.EphemeralPartitionLabel, Wipe: true}}
 	l.permitNew(t.name)
+	if t.n >= l.size.ControlPlanes && l.rnd.IntN(3) == 0 {
+		l.plan("it is wiped")
+		wipe = nil
+		l.later(func() bool { return l.replaceWiped(t) })
+	}
 	if l.useTalos(t, "Reset", func(ctx context.Context, c *client.Client) error {
 		return c.ResetGeneric(ctx, &machineapi.ResetRequest{Graceful: true, Reboot: true, SystemPartitionsToWipe: wipe})
 	}) == nil {
 		l.later(func() bool { return true })
 	}
+}
+
+// replaceWiped has a node get another machine where that of a target has nothing to boot, and reports
+// whether it has, or that machine works or is another one.
+func (l *life) replaceWiped(t target) (done bool) {
+	m, works := l.guard.machineOf(t.name)
+	vm, ok := l.Lab.PVE.VM(t.id)
+	switch {
+	case !ok || works || vm.Config["vmgenid"] != t.vm.Config["vmgenid"]:
+		return true
+	case vm.Power != pve.Running || m.Stage != "":
+		return false
+	}
+	if t.n < l.size.ControlPlanes+l.size.Workers && l.size.Name(t.n) == t.name {
+		l.replace(t)
+		l.ask("another machine for the one that was wiped")
+	}
+	return true
 }
 
 // leaveEtcd has somebody have the etcd of a control plane leave the others with talosctl. It does not
