@@ -207,7 +207,7 @@ func (c *Client) tag(ctx context.Context, id identity, p proven, wanted string) 
 		if refused && c.setUntagged(id.vmid, true) {
 			c.log.Warn("a VM stays without tags", logging.Detail, fmt.Sprintf("Proxmox VE does not let the agent tag vm %d (%s)", id.vmid, id.node),
 				logging.VMID, id.vmid, logging.Node, id.node, logging.Tags, wanted, logging.Err, err,
-				logging.Hint, "allow them: `user-tag-access` in Datacenter > Options")
+				logging.Hint, "allow them: `user-tag-access` in Datacenter > Options; and then `talos-agent reconcile`")
 		}
 		return refused
 	})

@@ -112,7 +112,8 @@ func TestCreateMeetsAnEdit(t *testing.T) {
 }
 
 // TestTagsRefused: where the datacenter's options forbid our tags the VM goes
-// without, is not taken for unfinished, and it is logged once.
+// without, is not taken for unfinished, and it is logged once. It is tagged when everything is to be looked
+// at again.
 func TestTagsRefused(t *testing.T) {
 	onStand(t, "9.2", func(t *testing.T, s *stand) {
 		d := desired(1)
@@ -131,6 +132,12 @@ func TestTagsRefused(t *testing.T) {
 			t.Errorf("logged %d times:\n%s", n, s.log)
 		}
 		s.world.Heal()
+		if !observe(c, d).VMs[n.Name].Untaggable {
+			t.Error("it is tried again unasked")
+		}
+		if c.Forget(d.Spec.ID); observe(c, d).VMs[n.Name].Untaggable {
+			t.Error("it is not tried again, though everything is to be looked at again")
+		}
 		s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
 		if vm := observe(c, d).VMs[n.Name]; fmt.Sprint(vm.Tags) != "[controlplane dev talos-agent]" {
 			t.Errorf("%+v", vm.Tags)

@@ -151,6 +151,7 @@ func (c *Client) Forget(clusterID string) {
 	of := c.memory.clusters[clusterID]
 	of.outdated = time.Now()
 	c.memory.clusters[clusterID] = of
+	clear(c.memory.untagged) // what refused may have been changed: it is tried again
 }
 
 // A cluster of so many VMs is seen whole within one interval: so often are configs read

@@ -27,10 +27,10 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 			out = append(out, d.At(cluster.Warning, "nodes."+n.Name, fmt.Sprintf("somebody removed the cloud-init drive of vm %d, from which its machine takes its address before it has a config", vm.VMID),
 				fmt.Sprintf("as root on %s: `qm set %d --ide2 %s:cloudinit`", vm.Carrier(n), vm.VMID, cmp.Or(n.CloudInitDatastore, n.Datastore))))
 		}
-		if vm.Untaggable {
+		if vm.Untaggable && len(drift.WithTags(vm, n)) > len(vm.Tags) { // else somebody has tagged it
 			out = append(out, d.At(cluster.Warning, "nodes."+n.Name, fmt.Sprintf("vm %d is without tags of the agent, because Proxmox VE does not let it tag its VMs", vm.VMID),
-				fmt.Sprintf("`qm set %d --tags '%s'` as root on %s; or allow it: `user-tag-access` in Datacenter > Options",
-					vm.VMID, strings.Join(drift.WithTags(vm, n), ";"), vm.Carrier(n))))
+				fmt.Sprintf("`qm set %d --tags '%s'` as root on %s; or allow it, `user-tag-access` in Datacenter > Options, and then `talos-agent reconcile %s`",
+					vm.VMID, strings.Join(drift.WithTags(vm, n), ";"), vm.Carrier(n), d.Spec.Name)))
 		}
 	}
 	out = append(out, reportUnjudged(d, o)...)

@@ -47,6 +47,9 @@ func TestWarnings(t *testing.T) {
 		{"not seen", func(w *world) {
 			vm(w, func(vm *cluster.VM) { vm.Host, vm.Presence = "pve2", cluster.PresenceUnknown })
 		}, nil},
+		{"without tags that somebody has given it", func(w *world) {
+			vm(w, func(vm *cluster.VM) { vm.Untaggable, vm.Tags = true, w.d.Spec.Nodes[0].VMTags() })
+		}, nil},
 		{"without tags", func(w *world) { vm(w, func(vm *cluster.VM) { vm.Untaggable = true }) }, []string{"vm 521 is without tags of the agent"}},
 		{"without a cloud-init drive", func(w *world) { vm(w, func(vm *cluster.VM) { vm.Seedless = true }) }, []string{"somebody removed the cloud-init drive of vm 521, from which its machine takes its address before it has a config -> as root on pve1: `qm set 521 --ide2 "}},
 		{"locked while it is made", func(w *world) { vm(w, func(vm *cluster.VM) { vm.Seedless, vm.Lock = true, "create" }) }, nil},

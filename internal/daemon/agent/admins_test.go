@@ -199,6 +199,10 @@ func (l *life) helpOut() {
 			_ = l.Lab.Talos.Reboot(l.vmidOf(w.Subject))
 		}
 	}
+	if isUntagged(st) { // it was refused while something was wrong
+		l.plan("somebody has everything looked at again")
+		must(l.Agent.Reconcile("dev"))
+	}
 	for _, b := range st.Blocked {
 		if st.Revision.Commit() == l.Head() {
 			l.takeHint(b)
@@ -214,6 +218,11 @@ func (l *life) helpOut() {
 		l.wishes.again++
 		l.ask("once more")
 	}
+}
+
+// isUntagged reports whether a VM is without the agent's tags, which takes somebody to end.
+func isUntagged(st cluster.Status) bool {
+	return strings.Contains(st.Problems.Error(), "is without tags of the agent")
 }
 
 // advice identifies a block whose hint a person takes.

@@ -26,8 +26,8 @@ var (
 )
 
 // TestSeeds gives every seed a life of its own: a cluster of some size, on some
-// version of Proxmox VE, with latencies, faults, crashes and people who get in
-// the way, drawn from the seed. Then the world is healed, and the cluster must
+// version of Proxmox VE, with latencies, faults, crashes, pushes, and people who get
+// in the way in Proxmox VE, with kubectl and with talosctl, drawn from the seed. Then the world is healed, and the cluster must
 // become what the repository says and stay so.
 //
 // To see one again: go test ./internal/daemon/agent -run TestSeeds -seed N -seeds 1 -v
@@ -208,7 +208,7 @@ func (l *life) live() {
 	cleanUp := l.cleanUpAgain(time.Minute)
 	l.Until(3*time.Hour, "Ready", func(st cluster.Status) bool {
 		l.see(st)
-		return cleanUp() && st.Condition == cluster.Ready && st.Revision == st.Applied && st.Revision.Commit() == l.Head()
+		return cleanUp() && !isUntagged(st) && st.Condition == cluster.Ready && st.Revision == st.Applied && st.Revision.Commit() == l.Head()
 	})
 	if l.T.(*testing.T).Failed() {
 		return
