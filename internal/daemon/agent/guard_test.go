@@ -63,7 +63,7 @@ type guard struct {
 	hands     map[world.Call]int         // calls that people make now
 	edits     map[editOf]handEdit        // what somebody has edited of its VM last
 	cards     map[string]networkCard     // by node, how its VM was plugged in when it was looked at last
-	moves     map[string]networkMove     // by role, the last one
+	moves     map[string][]networkMove   // by role, those of a moment ago
 	left      map[string]time.Time       // by node whose etcd somebody has had leave, since when
 }
 
@@ -79,7 +79,7 @@ func newGuard(s *sim, sz size) *guard {
 	return &guard{s: s, size: sz, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{}, out: map[string]bool{},
 		removals: max(s.Removals, 1), asked: map[string]order{}, same: map[string]string{}, corrected: map[string]time.Time{}, had: map[string]map[string]bool{}, begins: map[string]beginning{},
 		deletable: map[string]deletable{}, replaced: map[string]time.Time{}, idle: map[string]time.Time{}, votes: map[string]vote{}, downs: map[string]time.Time{}, lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]descent{}, works: map[string]time.Time{}, turned: map[string]time.Time{},
-		kept: map[string]bool{}, drains: map[drain]time.Time{}, markedAt: map[string]time.Time{}, hands: map[world.Call]int{}, edits: map[editOf]handEdit{}, cards: map[string]networkCard{}, moves: map[string]networkMove{}, left: map[string]time.Time{}}
+		kept: map[string]bool{}, drains: map[drain]time.Time{}, markedAt: map[string]time.Time{}, hands: map[world.Call]int{}, edits: map[editOf]handEdit{}, cards: map[string]networkCard{}, moves: map[string][]networkMove{}, left: map[string]time.Time{}}
 }
 
 // vote is what a node was of an etcd.

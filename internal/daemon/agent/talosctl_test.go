@@ -83,13 +83,14 @@ func (l *life) replaceWiped(t target) (done bool) {
 }
 
 // leaveEtcd has somebody have the etcd of a control plane leave the others with talosctl. It does not
-// join again before its machine boots, which the agent has it do.
+// join again before its machine boots, which the agent has it do. One whose address is the endpoint of the
+// cluster would not find the others again.
 func (l *life) leaveEtcd(t target) {
 	if t.n >= l.size.ControlPlanes {
 		t = l.targetOf(l.rnd.IntN(l.size.ControlPlanes))
 	}
 	l.plan("somebody has the etcd of %s leave", t.name)
-	if l.Agent == nil || !t.isOurs() || l.size.ControlPlanes < 3 || !l.isWhole() || !l.spendPlanes(1) {
+	if l.Agent == nil || !t.isOurs() || l.size.ControlPlanes < 3 || !l.isWhole() || !l.spendPlane(t) {
 		return
 	}
 	l.guard.correct(t.name)
