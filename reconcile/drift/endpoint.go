@@ -61,15 +61,24 @@ func isTaken(o cluster.Observed, n cluster.Node) bool {
 
 // LosesEndpoint reports whether a machine reaches the Kubernetes API at an address that leads
 // nowhere, or soon will not lead anywhere: that of no control plane that the inventory has and
-// keeps, and not the endpoint of the inventory.
+// keeps, or of one that has left etcd, and not the endpoint of the inventory.
 func LosesEndpoint(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	addr, err := netip.ParseAddr(o.Machines[n.Name].Summary.Endpoint)
 	if u, bad := url.Parse(d.Repository().Spec.Network.Endpoint); err != nil || bad != nil || u.Hostname() == addr.String() {
 		return false
 	}
 	return !slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
-		return cp.IP == addr && !IsReplaced(cp, o.VMs[cp.Name], o.Facts) && o.VMs[cp.Name].Presence != cluster.Absent && !isTaken(o, cp)
+		return cp.IP == addr && !IsReplaced(cp, o.VMs[cp.Name], o.Facts) && o.VMs[cp.Name].Presence != cluster.Absent && !isTaken(o, cp) && !FindsNoEtcd(o, cp)
 	})
+}
+
+// FindsNoEtcd reports whether a control plane that is no member of etcd reaches the Kubernetes API at its
+// own address: no kube-apiserver serves there, so that it does not find the others and boots for ever.
+// Where it has discovery it finds them by that.
+func FindsNoEtcd(o cluster.Observed, n cluster.Node) bool {
+	has := o.Machines[n.Name].Summary
+	return n.Role == cluster.ControlPlane && o.Members.Known && len(o.Members.Value) > 0 && has.Endpoint == n.IP.String() && !has.Discovery &&
+		!slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(n) })
 }
 
 // EndpointToCome is what is to be so before a machine is given the endpoint of the inventory, where

@@ -179,7 +179,7 @@ func (m *planner) isOnlyMember(node string) bool {
 }
 
 // waitsForEndpoint reports whether a control plane works only when the others have another endpoint:
-// it has no machine and cannot get one before, or has one that is lost and goes first.
+// it has no machine and cannot get one before, or has one that finds no etcd, or is lost and goes first.
 func (m *planner) waitsForEndpoint(name string) bool {
 	n, stays := m.d.Spec.Node(name)
 	switch _, taken := m.carries(n); {
@@ -187,7 +187,7 @@ func (m *planner) waitsForEndpoint(name string) bool {
 		return !slices.Contains(m.etcd.Healthy, name)
 	case n.Role != cluster.ControlPlane:
 		return false
-	case taken, drift.IsReplaced(n, m.o.VMs[name], m.o.Facts) && m.isLostPlane(n):
+	case taken, drift.FindsNoEtcd(m.o, n), drift.IsReplaced(n, m.o.VMs[name], m.o.Facts) && m.isLostPlane(n):
 		return true
 	}
 	return m.plan.Phases[name] == cluster.PhaseAbsent && (len(m.crowded) > 0 || len(m.lacks[name]) > 0 || readiness.OwnEndpoint(m.d, n).Reason != "")

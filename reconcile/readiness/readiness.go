@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // BootWithin is how long a machine may take from its start until it answers.
@@ -102,6 +103,9 @@ func Lacking(n cluster.Node, o cluster.Observed) Lack {
 		if LacksVIP(o) {
 			// The last step of a boot is a call of the Kubernetes API.
 			message += ", which does not end before the VIP answers"
+		}
+		if drift.FindsNoEtcd(o, n) {
+			message += ", and does not find etcd: it looks for the others at its own address, which is its endpoint; a `vip`, or another `endpoint`, under network in cluster.yaml leads out"
 		}
 		return Lack{cluster.WaitingForTalos, m.Stage, message, false}
 	}

@@ -59,8 +59,12 @@ func TestWhatAControlPlaneLacks(t *testing.T) {
 		about  string
 		phase  cluster.Phase
 	}{
-		"nothing":           {func(*cluster.Observed) {}, "", "", cluster.PhaseReady},
-		"boots":             {func(o *cluster.Observed) { edit(o.Machines, func(m *cluster.Machine) { m.Stage = "booting" }) }, cluster.WaitingForTalos, "booting", cluster.PhaseJoining},
+		"nothing": {func(*cluster.Observed) {}, "", "", cluster.PhaseReady},
+		"boots":   {func(o *cluster.Observed) { edit(o.Machines, func(m *cluster.Machine) { m.Stage = "booting" }) }, cluster.WaitingForTalos, "booting", cluster.PhaseJoining},
+		"finds no etcd": {func(o *cluster.Observed) {
+			o.Members = cluster.Saw([]cluster.Member{{Name: "cp-2"}})
+			edit(o.Machines, func(m *cluster.Machine) { m.Stage, m.Summary.Endpoint = "booting", n.IP.String() })
+		}, cluster.WaitingForTalos, "booting", cluster.PhaseJoining},
 		"members not known": {func(o *cluster.Observed) { o.Members.Known, o.Members.Why = false, "timeout" }, cluster.EtcdMembersUnknown, "", cluster.PhaseUnknown},
 		"no member":         {func(o *cluster.Observed) { o.Members = cluster.Saw([]cluster.Member{{Name: "cp-2"}}) }, cluster.WaitingForMembership, "", cluster.PhaseJoining},
 		"left": {func(o *cluster.Observed) {

@@ -350,6 +350,33 @@ func TestEtcdThatSomebodyHadLeave(t *testing.T) {
 	})
 }
 
+// TestEtcdOfTheEndpointThatSomebodyHadLeave: a control plane whose etcd has left the others does not find
+// them again while its own address is the endpoint. A vip that is pushed brings it back: the others get that
+// although it is not Ready.
+func TestEtcdOfTheEndpointThatSomebodyHadLeave(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 3, Workers: 1}
+	files := sz.Files()
+	changed(t, files, "inventory/dev/cluster.yaml", "  vip: 10.10.0.5\n", "")
+	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {
+		must(s.askTalos("10.10.0.11", func(ctx context.Context, c *client.Client) error {
+			_, err := c.MachineClient.EtcdLeaveCluster(ctx, &machineapi.EtcdLeaveClusterRequest{})
+			return err
+		}))
+		s.Until(time.Hour, "it boots for long", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Waiting, func(w cluster.WaitStatus) bool {
+				return w.Subject == "dev-cp-1" && w.Reason == cluster.WaitingForTalos && w.Overdue
+			})
+		})
+		s.Push(sz.Files(), "a vip")
+		s.UntilReady(2 * time.Hour)
+		if got := s.members(); len(got) != 3 || len(s.cordoned()) > 0 {
+			t.Errorf("members %v, cordoned %v", got, s.cordoned())
+		}
+		s.CheckRules(sz)
+	})
+}
+
 // TestResetWhileAnotherIsDead: somebody resets a control plane while another one is dead. Its etcd
 // cannot leave, so that it comes back with its data after five minutes, and etcd has no quorum meanwhile.
 // The agent waits, and touches nothing.
