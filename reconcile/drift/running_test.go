@@ -63,7 +63,7 @@ func TestUpgradeIsNamed(t *testing.T) {
 		"two minors":      {cluster.Versions{Talos: "v1.12.4", Kubernetes: "v1.34.1"}, cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.34.1"}, "set talos_version back, or upgrade with talosctl, all nodes to one version after the other: Talos v1.12.11, then Talos v1.13.9, then Talos v1.14.1"},
 		"both":            {cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1"}, cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.37.1"}, "Talos v1.14.1, then Kubernetes v1.37.1"},
 		"Kubernetes":      {cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.35.1"}, cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.37.1"}, "set kubernetes_version back, or upgrade with talosctl upgrade-k8s, all nodes to one version after the other: Kubernetes v1.36.6, then Kubernetes v1.37.1"},
-		"a downgrade":     {cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.36.1"}, cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1"}, "set talos_version back; there is no way to upgrade: Talos v1.13.9 is older than v1.14.1, which runs: Talos is not downgraded"},
+		"a downgrade":     {cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.36.1"}, cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1"}, "set talos_version back; there is no way to upgrade: a downgrade of Talos, from v1.14.1 to v1.13.9, is not made"},
 		"not seen to run": {cluster.Versions{Talos: "v1.12.4"}, cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.34.1"}, "set talos_version back, or upgrade with talosctl"},
 	} {
 		mach := cluster.Machine{Reach: cluster.Configured, Talos: tc.have.Talos}

@@ -83,13 +83,13 @@ func checkEnds(talos, kubernetes, wantTalos, wantKubernetes version) error {
 	}
 	switch {
 	case wantTalos.isOlder(talos):
-		return fmt.Errorf("Talos %s is older than %s, which runs: Talos is not downgraded", wantTalos, talos)
+		return fmt.Errorf("a downgrade of Talos, from %s to %s, is not made", talos, wantTalos)
 	case wantKubernetes.isOlder(kubernetes):
-		return fmt.Errorf("Kubernetes %s is older than %s, which runs: Kubernetes is not downgraded", wantKubernetes, kubernetes)
+		return fmt.Errorf("a downgrade of Kubernetes, from %s to %s, is not made", kubernetes, wantKubernetes)
 	case !windows[wantTalos.minor].has(wantKubernetes):
-		return fmt.Errorf("Kubernetes %s does not run on Talos %s, which has %s", wantKubernetes, wantTalos, windows[wantTalos.minor])
+		return fmt.Errorf("on Talos %s Kubernetes %s does not run, but %s", wantTalos, wantKubernetes, windows[wantTalos.minor])
 	case !windows[talos.minor].has(kubernetes):
-		return fmt.Errorf("Kubernetes %s and Talos %s, which run, are not meant for each other: that Talos has %s", kubernetes, talos, windows[talos.minor])
+		return fmt.Errorf("what runs is not meant for each other: on Talos %s Kubernetes %s, and not %s", talos, kubernetes, windows[talos.minor])
 	}
 	return nil
 }
@@ -112,10 +112,10 @@ func nextOf(at, want version, last map[int]int, leaves bool) version {
 
 func parsePair(v cluster.Versions) (talos, kubernetes version, err error) {
 	if talos, err = parseVersion(v.Talos); err != nil {
-		return version{}, version{}, fmt.Errorf("Talos: %w", err)
+		return version{}, version{}, fmt.Errorf("version of Talos: %w", err)
 	}
 	if kubernetes, err = parseVersion(v.Kubernetes); err != nil {
-		return version{}, version{}, fmt.Errorf("Kubernetes: %w", err)
+		return version{}, version{}, fmt.Errorf("version of Kubernetes: %w", err)
 	}
 	return talos, kubernetes, nil
 }

@@ -40,15 +40,15 @@ func TestFind(t *testing.T) {
 		"Kubernetes is too old for the next Talos": {run("v1.11.6", "v1.29.3"), run("v1.14.1", "v1.32.1"),
 			"Kubernetes v1.30.14, then Talos v1.12.11, then Kubernetes v1.31.14, then Talos v1.13.9, then Kubernetes v1.32.1, then Talos v1.14.1"},
 
-		"older Talos":      {run("v1.13.9", "v1.36.1"), run("v1.13.8", "v1.36.1"), "refused: Talos v1.13.8 is older than v1.13.9, which runs: Talos is not downgraded"},
-		"older Kubernetes": {run("v1.13.9", "v1.36.1"), run("v1.14.1", "v1.35.1"), "refused: Kubernetes v1.35.1 is older than v1.36.1, which runs: Kubernetes is not downgraded"},
-		"window":           {run("v1.13.9", "v1.36.1"), run("v1.13.9", "v1.37.0"), "refused: Kubernetes v1.37.0 does not run on Talos v1.13.9, which has v1.31 to v1.36"},
-		"stays too old":    {run("v1.11.6", "v1.29.3"), run("v1.12.1", "v1.29.3"), "refused: Kubernetes v1.29.3 does not run on Talos v1.12.1, which has v1.30 to v1.35"},
-		"runs in none":     {run("v1.13.9", "v1.30.1"), run("v1.14.1", "v1.36.1"), "refused: Kubernetes v1.30.1 and Talos v1.13.9, which run, are not meant for each other: that Talos has v1.31 to v1.36"},
+		"older Talos":      {run("v1.13.9", "v1.36.1"), run("v1.13.8", "v1.36.1"), "refused: a downgrade of Talos, from v1.13.9 to v1.13.8, is not made"},
+		"older Kubernetes": {run("v1.13.9", "v1.36.1"), run("v1.14.1", "v1.35.1"), "refused: a downgrade of Kubernetes, from v1.36.1 to v1.35.1, is not made"},
+		"window":           {run("v1.13.9", "v1.36.1"), run("v1.13.9", "v1.37.0"), "refused: on Talos v1.13.9 Kubernetes v1.37.0 does not run, but v1.31 to v1.36"},
+		"stays too old":    {run("v1.11.6", "v1.29.3"), run("v1.12.1", "v1.29.3"), "refused: on Talos v1.12.1 Kubernetes v1.29.3 does not run, but v1.30 to v1.35"},
+		"runs in none":     {run("v1.13.9", "v1.30.1"), run("v1.14.1", "v1.36.1"), "refused: what runs is not meant for each other: on Talos v1.13.9 Kubernetes v1.30.1, and not v1.31 to v1.36"},
 		"too new":          {run("v1.14.1", "v1.37.1"), run("v1.15.0", "v1.37.1"), "refused: which Kubernetes runs on Talos v1.15.0 is not known"},
 		"too old":          {run("v1.7.1", "v1.28.1"), run("v1.8.4", "v1.28.1"), "refused: which Kubernetes runs on Talos v1.7.1 is not known"},
-		"no version":       {run("v1.13", "v1.36.1"), run("v1.14.1", "v1.36.1"), `refused: Talos: "v1.13" is not a version like v1.13.9`},
-		"no version yet":   {run("v1.13.9", ""), run("v1.14.1", "v1.36.1"), `refused: Kubernetes: "" is not a version like v1.13.9`},
+		"no version":       {run("v1.13", "v1.36.1"), run("v1.14.1", "v1.36.1"), `refused: version of Talos: "v1.13" is not a version like v1.13.9`},
+		"no version yet":   {run("v1.13.9", ""), run("v1.14.1", "v1.36.1"), `refused: version of Kubernetes: "" is not a version like v1.13.9`},
 	} {
 		hops, err := Find(tc.from, tc.to)
 		got := Describe(hops)

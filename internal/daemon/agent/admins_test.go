@@ -128,8 +128,10 @@ func (l *life) lose(t target) {
 // editConfig has somebody edit the machine config of a node: at once, from its next boot on,
 // on trial, or with a reboot. The mark of the agent's own config tells them apart.
 func (l *life) editConfig(t target) {
+	//lint:ignore SA1019 versions up to v1.13 take it
+	const reboot = machineapi.ApplyConfigurationRequest_REBOOT
 	modes := []machineapi.ApplyConfigurationRequest_Mode{machineapi.ApplyConfigurationRequest_STAGED, machineapi.ApplyConfigurationRequest_STAGED,
-		machineapi.ApplyConfigurationRequest_NO_REBOOT, machineapi.ApplyConfigurationRequest_TRY, machineapi.ApplyConfigurationRequest_REBOOT}
+		machineapi.ApplyConfigurationRequest_NO_REBOOT, machineapi.ApplyConfigurationRequest_TRY, reboot}
 	mode := modes[l.rnd.IntN(len(modes))]
 	l.plan("somebody edits the machine config of %s: %s", t.name, mode)
 	if l.Agent == nil || !t.isOurs() {
