@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -26,11 +27,11 @@ func (r *Reconciler) ForecastForget(node string) (cluster.Forecast, error) {
 	o := v.observed
 	o.Now, o.Facts = time.Now(), r.c.Journal.Facts()
 	o.Running, o.Backoffs = r.exec.snapshot()
-	if b := plan.RefuseForget(v.desired, o, n); b.Reason != "" {
+	if b := lost.RefuseForget(v.desired, o, n); b.Reason != "" {
 		return cluster.Forecast{}, cluster.WithReason(b.Reason, fault.WithHint(fmt.Errorf("forget %s: %s", node, b.Message), b.Hint))
 	}
-	notes := plan.ConsequencesOfForget(v.desired, o, n)
-	unfenced := plan.ForgetsUnfenced(v.desired, o, n)
+	notes := lost.ConsequencesOfForget(v.desired, o, n)
+	unfenced := lost.ForgetsUnfenced(v.desired, o, n)
 	o.Facts.Forget(cluster.Forgotten{Node: node, At: o.Now.UTC(), Unfenced: unfenced})
 	f := plan.Forecast(v.desired, o, r.c.Policy())
 	f.Notes, f.Unfenced = append(notes, f.Notes...), unfenced

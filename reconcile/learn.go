@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -55,7 +56,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if in, ok := after.Intent(cluster.IntendApproved); ok {
 		after.Intend(stillApproved(in, d, *o))
 	}
-	after.Forgotten = plan.StillForgotten(before.Forgotten, d, *o)
+	after.Forgotten = lost.StillForgotten(before.Forgotten, d, *o)
 	after.Guarded = guardedNodes(before.Guarded, d, *o)
 	if r.memo.refused == nil {
 		after.Installed = installedAddons(before, d, *o)
@@ -243,7 +244,7 @@ func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 	}
 	r.memo.lost = keepSince(r.memo.lost, leftover.LostMembers(*d, *o), o.Now)
 	r.memo.evicted = keepSince(r.memo.evicted, leftover.EvictedPlanes(*d, *o, r.memo.evicted), o.Now)
-	r.memo.dead = keepSince(r.memo.dead, plan.DeadNodes(*d, *o), o.Now)
+	r.memo.dead = keepSince(r.memo.dead, lost.DeadNodes(*d, *o), o.Now)
 	o.DriftNotes = r.memo.drifts
 	r.memo.drifts = drift.Notes(*d, *o)
 	for key, note := range o.DriftNotes {

@@ -214,3 +214,8 @@ func lacksAPI(d cluster.Desired, o cluster.Observed) bool {
 		return mach.Reach == cluster.Configured && (mach.Ready || o.Now.Sub(mach.Since) < silentFor)
 	})
 }
+
+// EtcdOf is the etcd of the nodes that the inventory has, and of those that leave it.
+func EtcdOf(d cluster.Desired, o cluster.Observed) quorum.Etcd {
+	return quorum.Of(slices.Concat(d.Spec.Nodes, RemovedNodes(d, o)), o)
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 )
 
 // TestDeadNode: what has to be seen before a node that does not answer gets a new machine.
@@ -54,10 +55,10 @@ func TestDeadNode(t *testing.T) {
 		edits("made cps=3 workers=2", "replace-dead 15m 30m", "dead wk-2 1h")(t, w)
 		w.o = effect.Clone(w.o)
 		c.edit(t, w)
-		if got := slices.Contains(DeadNodes(w.d, w.o), "wk-2"); got != c.looks {
+		if got := slices.Contains(lost.DeadNodes(w.d, w.o), "wk-2"); got != c.looks {
 			t.Errorf("%s: looks dead: %v", c.what, got)
 		}
-		if got := deadNode(w.d, w.o) == "wk-2"; got != c.dead {
+		if got := lost.DeadNode(w.d, w.o) == "wk-2"; got != c.dead {
 			t.Errorf("%s: gets a new machine: %v", c.what, got)
 		}
 	}

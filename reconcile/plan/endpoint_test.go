@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/effect"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 )
 
 // TestEndpointOfANode: where the endpoint of the cluster is the address of a control plane, that
@@ -51,8 +52,8 @@ func TestEndpointOfANode(t *testing.T) {
 		w.d.Spec.Nodes[i].Replace = "again"
 		planned("another token", cluster.DrainNode)
 		w.d.Spec.Nodes[i].Replace = ""
-		w.o.Now = w.o.Now.Add(2 * replaceEvery)
-		if why := sparesDead(w.d, w.o, w.d.Spec.Nodes[i]); strings.Contains(why, c.endpoint) != c.held {
+		w.o.Now = w.o.Now.Add(2 * lost.ReplaceEvery)
+		if why := lost.SparesDead(w.d, w.o, w.d.Spec.Nodes[i]); strings.Contains(why, c.endpoint) != c.held {
 			t.Errorf("%s, dead: %q", c.name, why)
 		}
 		vm := w.o.VMs[c.node]

@@ -12,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -99,8 +100,8 @@ func digest(f cluster.Forecast) string {
 // endRunning lets an action that is under way come to its end.
 func endRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running) {
 	n, stays := d.Spec.Node(r.Subject)
-	leaves := !stays || drift.IsReplaced(n, o.VMs[n.Name], o.Facts) || r.Subject == deadNode(*d, *o) || isForgotten(*o, r.Subject)
-	vm, _ := vmOf(*d, *o, cluster.Node{Name: r.Subject})
+	leaves := !stays || drift.IsReplaced(n, o.VMs[n.Name], o.Facts) || r.Subject == lost.DeadNode(*d, *o) || lost.IsForgotten(*o, r.Subject)
+	vm, _ := lost.VMOf(*d, *o, cluster.Node{Name: r.Subject})
 	effect.OfRunning(d, o, r, leaves, vm)
 }
 

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 )
 
 // TestStillForgotten: how long it is kept in mind that a machine does not come back.
@@ -32,7 +33,7 @@ func TestStillForgotten(t *testing.T) {
 		edits("made cps=3", "dead cp-2 5m")(t, w)
 		in := []cluster.Forgotten{{Node: "cp-2", At: w.o.Now, Left: c.left}}
 		c.edit(t, w)
-		if kept := len(StillForgotten(in, w.d, w.o)) > 0; kept != c.kept {
+		if kept := len(lost.StillForgotten(in, w.d, w.o)) > 0; kept != c.kept {
 			t.Errorf("%s: kept in mind: %v", c.what, kept)
 		}
 	}

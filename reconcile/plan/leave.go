@@ -13,6 +13,8 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -82,9 +84,9 @@ func Deletions(d cluster.Desired, o cluster.Observed) []int {
 			out = append(out, vm.VMID)
 		}
 	}
-	dead := deadNode(d, o)
+	dead := lost.DeadNode(d, o)
 	for _, n := range d.Spec.Nodes {
-		if drift.IsReplaced(n, o.VMs[n.Name], o.Facts) || isMadeAgain(o, n, dead) {
+		if drift.IsReplaced(n, o.VMs[n.Name], o.Facts) || lost.IsMadeAgain(o, n, dead) {
 			out = append(out, n.VMID)
 		}
 	}
@@ -130,7 +132,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	}
 	approved, forgotten, refused := m.isApproved(vm), m.forgets(n.Name), bounds.OfDeletion(n.Name, vm, m.p, m.removalDrift(n, vm))
 	deletions, limit, planes := len(Deletions(m.d, m.o)), m.p.RemovalLimit(), len(m.d.Spec.ControlPlanes())
-	votes := hasMember(m.o, n) || !m.o.Members.Known
+	votes := quorum.HasMember(m.o, n) || !m.o.Members.Known
 	if own := m.ownEndpointOfSuccessor(n); !stays && !vm.Deleting && own.Reason != "" {
 		return keep(own.Reason, fmt.Sprintf("%s, which has its address, is to take its place: %s", own.Subject, own.Message), own.Hint)
 	}
@@ -192,7 +194,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		m.wait(w)
 	}
 	founded := m.mayBeFounded()
-	member, isMember := ownMemberOf(m.o, n)
+	member, isMember := quorum.OwnMember(m.o, n)
 	kn := m.o.Nodes.Value[n.Name]
 	_, watched := m.o.Machines[n.Name]
 	switch {
@@ -310,7 +312,7 @@ func (m *planner) holdObject(n cluster.Node, next action.CreateVM) bool {
 // be replaced, when its member had left etcd, and one whose member somebody has removed while its
 // machine runs: with the data that it has it cannot join again (Talos 1.13.9: seen).
 func (m *planner) blockLeft(n cluster.Node) bool {
-	word, _ := forgottenAs(m.o, n.Name)
+	word, _ := lost.Word(m.o, n.Name)
 	begun := word.Left || m.isOwnNode(n) && m.o.Nodes.Value[n.Name].Turn == cluster.TurnRemoval
 	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !begun && !leftover.IsEvicted(m.o, n.Name) || m.isUnderWay(n.Name) || m.o.Machines[n.Name].Services["etcd"].State == "Preparing" {
 		return false // or it joins, with no data
@@ -331,20 +333,11 @@ func (m *planner) isUnderWay(node string) bool {
 
 // memberOf is the member of etcd of a node.
 func (m *planner) memberOf(n cluster.Node) (cluster.Member, bool) {
-	return findMember(m.o, func(mem cluster.Member) bool { return mem.IsOf(n) })
-}
-
-// ownMemberOf is the member of etcd that the machine of a node is: the one with its name,
-// or one at its address that has no name yet. Its address may be another's by now.
-func ownMemberOf(o cluster.Observed, n cluster.Node) (cluster.Member, bool) {
-	return findMember(o, func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && mem.IsOf(n) })
-}
-
-func findMember(o cluster.Observed, is func(cluster.Member) bool) (found cluster.Member, ok bool) {
-	if i := slices.IndexFunc(o.Members.Value, is); i >= 0 {
-		return o.Members.Value[i], true
+	i := slices.IndexFunc(m.o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(n) })
+	if i < 0 {
+		return cluster.Member{}, false
 	}
-	return cluster.Member{}, false
+	return m.o.Members.Value[i], true
 }
 
 // isOwnNode reports whether the Node object with the name of a node is of its VM.

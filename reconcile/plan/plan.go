@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/capacity"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
@@ -135,7 +136,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		backoffs: map[cluster.ActionID]cluster.Backoff{},
 		held:     map[cluster.Claim]cluster.ActionID{},
 		overdue:  map[cluster.ActionID]bool{},
-		dead:     deadNode(d, o),
+		dead:     lost.DeadNode(d, o),
 		plan:     Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
 	}
 	for _, r := range o.Running {
@@ -157,14 +158,9 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 	m.removed = leftover.RemovedNodes(d, o)
 	narrowed := d.Spec
 	narrowed.MaxUnavailable, m.fewer = bounds.MaxUnavailable(d.Spec, p)
-	m.budgets, m.etcd = budgetsOf(narrowed, m.plan.Phases, o, m.removed), etcdOf(d, o)
+	m.budgets, m.etcd = budgetsOf(narrowed, m.plan.Phases, o, m.removed), leftover.EtcdOf(d, o)
 	m.crowded = bounds.OverLimits(d, p, o.Orphans.Value)
 	return m
-}
-
-// etcdOf is the etcd of the nodes that the inventory has, and of those that leave it.
-func etcdOf(d cluster.Desired, o cluster.Observed) quorum.Etcd {
-	return quorum.Of(slices.Concat(d.Spec.Nodes, leftover.RemovedNodes(d, o)), o)
 }
 
 // refusals are the reasons not to act on the cluster at all. Host policy comes
@@ -198,7 +194,7 @@ func (m *planner) do(a action.Action) {
 		return
 	}
 	if b := m.backoffs[i.ID()]; m.o.Now.Before(b.Until) {
-		w := retried(b)
+		w := wasRetried(b)
 		w.Drift = m.driftOfAction(i)
 		m.wait(w)
 		return
@@ -227,8 +223,8 @@ func (m *planner) hold(id cluster.ActionID, claims []cluster.Claim) {
 // trying all the same.
 const stalledAfter = 3
 
-// retried is the wait for another try of an action.
-func retried(b cluster.Backoff) cluster.Wait {
+// wasRetried is the wait for another try of an action.
+func wasRetried(b cluster.Backoff) cluster.Wait {
 	w := cluster.Wait{Subject: b.Subject, Reason: cluster.ActionFailed, About: string(b.Kind), Message: string(b.Kind) + " failed and is tried again: " + b.Error, Hint: b.Hint, Within: time.Hour}
 	if b.Undone {
 		w.Message = string(b.Kind) + " is done again later: " + b.Error
@@ -248,7 +244,7 @@ func (m *planner) keepRetries() {
 		again := m.isRunning(b.Kind, b.Subject) || m.isPlanned(b.Kind, b.Subject)
 		waits := b.Undone && m.o.Now.Before(b.Until)
 		if (again || waits) && b.Failed >= stalledAfter {
-			m.wait(retried(b))
+			m.wait(wasRetried(b))
 		}
 	}
 }

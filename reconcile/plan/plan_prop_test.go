@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -541,7 +542,7 @@ func lawOfDead(t *rapid.T, w *world, a action.Action, n cluster.Node, vm cluster
 	}
 	limit := w.d.Spec.ReplaceDead.Of(n.Role)
 	silent := w.o.Machines[n.Name].Reach == cluster.Silent || vm.Deleting
-	if limit == 0 || w.d.Spec.ObserveOnly || w.p.ObserveOnly || n.Locked || kn.Ready || !silent || !w.o.Nodes.Known || w.o.Now.Sub(kn.NotReadySince) < limit || !vm.Deleting && w.o.Now.Sub(w.o.DeadSince[n.Name]) < DeadFor {
+	if limit == 0 || w.d.Spec.ObserveOnly || w.p.ObserveOnly || n.Locked || kn.Ready || !silent || !w.o.Nodes.Known || w.o.Now.Sub(kn.NotReadySince) < limit || !vm.Deleting && w.o.Now.Sub(w.o.DeadSince[n.Name]) < lost.DeadFor {
 		t.Errorf("%s, which is not dead, or is to stay so: %+v", a.Info(), kn)
 	}
 	if 3*down > len(w.d.Spec.Nodes) || young || !w.o.Hosts[vm.Host].Known {

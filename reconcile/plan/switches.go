@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -203,7 +204,7 @@ func (m *planner) judgeMachines() {
 	for _, n := range slices.Concat(m.d.Spec.Nodes, left) {
 		mach := m.o.Machines[n.Name]
 		what, which, hint := mach.Summary.Authorities.Other(ours), "its machine", "somebody has rotated it: bring the new one into secrets.sops.yaml, or rotate it back"
-		vm, _ := vmOf(m.d, m.o, n)
+		vm, _ := lost.VMOf(m.d, m.o, n)
 		// A node that never worked has no machine of ours at its address that somebody could have changed.
 		unknown := mach.OtherAuthority && vm.Owner == cluster.Ours && vm.Power == cluster.PowerRunning && m.o.Facts.Settled[n.Name] != ""
 		switch {

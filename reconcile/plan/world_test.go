@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -488,11 +489,11 @@ func (w *world) run(t *testing.T, line string) string {
 		if !ok {
 			n = w.d.Removed[slices.IndexFunc(w.d.Removed, func(n cluster.Node) bool { return n.Name == arg(1) })]
 		}
-		if b := RefuseForget(w.d, w.o, n); b.Reason != "" {
+		if b := lost.RefuseForget(w.d, w.o, n); b.Reason != "" {
 			return fmt.Sprintf("refused: %s [%s]\n", b.Message, b.Hint)
 		}
-		w.o.Facts.Forget(cluster.Forgotten{Node: n.Name, At: w.o.Now, Unfenced: ForgetsUnfenced(w.d, w.o, n)})
-		return strings.Join(ConsequencesOfForget(w.d, w.o, n), "\n") + "\n"
+		w.o.Facts.Forget(cluster.Forgotten{Node: n.Name, At: w.o.Now, Unfenced: lost.ForgetsUnfenced(w.d, w.o, n)})
+		return strings.Join(lost.ConsequencesOfForget(w.d, w.o, n), "\n") + "\n"
 	case "clock": // goes on
 		w.o.Now = w.o.Now.Add(parseAge(t, arg(1)))
 	case "member-left": // the member of a node that is forgotten has left etcd
@@ -501,7 +502,7 @@ func (w *world) run(t *testing.T, line string) string {
 			w.o.Facts.Forgotten[i].Left = w.o.Facts.Forgotten[i].Left || w.o.Facts.Forgotten[i].Node == arg(1)
 		}
 	case "forgotten": // what is left of that word
-		w.o.Facts.Forgotten = StillForgotten(w.o.Facts.Forgotten, w.d, w.o)
+		w.o.Facts.Forgotten = lost.StillForgotten(w.o.Facts.Forgotten, w.d, w.o)
 		out := ""
 		for _, n := range w.o.Facts.Forgotten {
 			out += fmt.Sprintf("%s unfenced=%v left=%v\n", n.Node, n.Unfenced, n.Left)

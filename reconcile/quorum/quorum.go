@@ -215,3 +215,19 @@ func OwnerOf(members []cluster.Member, mem cluster.Member, planes []cluster.Node
 	}
 	return n.Name, candidates == 1 || exact == 1 && isExact(mem)
 }
+
+// OwnMember is the member of etcd that the machine of a node is: the one with its name,
+// or one at its address that has no name yet. Its address may be another's by now.
+func OwnMember(o cluster.Observed, n cluster.Node) (cluster.Member, bool) {
+	i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && mem.IsOf(n) })
+	if i < 0 {
+		return cluster.Member{}, false
+	}
+	return o.Members.Value[i], true
+}
+
+// HasMember reports whether the machine of a node is a member of etcd.
+func HasMember(o cluster.Observed, n cluster.Node) bool {
+	_, ok := OwnMember(o, n)
+	return ok
+}

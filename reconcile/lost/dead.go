@@ -1,4 +1,8 @@
-package plan
+// Package lost judges which machines of nodes do not come back: those that are dead, by all that is seen,
+// and those of which an administrator has it so.
+//
+// It is pure. What is done about them is for the planner.
+package lost
 
 import (
 	"fmt"
@@ -10,9 +14,9 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
-// replaceEvery is how much time lies between two dead nodes that get new machines: what
+// ReplaceEvery is how much time lies between two dead nodes that get new machines: what
 // makes nodes die may not be the nodes.
-const replaceEvery = time.Hour
+const ReplaceEvery = time.Hour
 
 // DeadFor is how long a node must be seen to be dead, while all else works, by this agent
 // and its own clock, before it gets a new machine, however long Kubernetes has it as not
@@ -32,9 +36,9 @@ func looksDead(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	return phase == cluster.PhaseUnreachable || phase == cluster.PhaseLeaving && kn.Turn == cluster.TurnRemoval
 }
 
-// dueAt is when a dead node may get a new machine: it has been dead for as long as the
+// DueAt is when a dead node may get a new machine: it has been dead for as long as the
 // inventory has it, and its VM has run for as long. false: never.
-func dueAt(d cluster.Desired, o cluster.Observed, n cluster.Node) (time.Time, bool) {
+func DueAt(d cluster.Desired, o cluster.Observed, n cluster.Node) (time.Time, bool) {
 	limit := d.Spec.ReplaceDead.Of(n.Role)
 	if limit <= 0 || n.Protect || n.Locked || d.Spec.ObserveOnly || !looksDead(d, o, n) {
 		return time.Time{}, false
@@ -47,9 +51,9 @@ func dueAt(d cluster.Desired, o cluster.Observed, n cluster.Node) (time.Time, bo
 	return due, true
 }
 
-// believedAt is when a dead node was seen to be so for DeadFor. What has begun to be
+// BelievedAt is when a dead node was seen to be so for DeadFor. What has begun to be
 // deleted was.
-func believedAt(o cluster.Observed, n cluster.Node) time.Time {
+func BelievedAt(o cluster.Observed, n cluster.Node) time.Time {
 	if o.VMs[n.Name].Deleting {
 		return time.Time{}
 	}
@@ -71,20 +75,20 @@ func DeadNodes(d cluster.Desired, o cluster.Observed) []string {
 	return out
 }
 
-// deadNode is the node that gets a new machine because it is dead, "" when none does: one
+// DeadNode is the node that gets a new machine because it is dead, "" when none does: one
 // at a time, and only when everything else shows that it is the node.
-func deadNode(d cluster.Desired, o cluster.Observed) string {
+func DeadNode(d cluster.Desired, o cluster.Observed) string {
 	for _, n := range d.Spec.Nodes {
-		if due, ok := dueAt(d, o, n); ok && !due.After(o.Now) && !believedAt(o, n).After(o.Now) && sparesDead(d, o, n) == "" {
+		if due, ok := DueAt(d, o, n); ok && !due.After(o.Now) && !BelievedAt(o, n).After(o.Now) && SparesDead(d, o, n) == "" {
 			return n.Name
 		}
 	}
 	return ""
 }
 
-// sparesDead returns why a dead node does not get a new machine, "" when it does: one
+// SparesDead returns why a dead node does not get a new machine, "" when it does: one
 // that got its own lately, or has not come with it yet, counts against all others.
-func sparesDead(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
+func SparesDead(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 	var last time.Time
 	for _, other := range d.Spec.Nodes {
 		switch kn := o.Nodes.Value[other.Name]; {
@@ -100,7 +104,7 @@ func sparesDead(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 			last = kn.Created
 		}
 	}
-	if next := last.Add(replaceEvery); !last.IsZero() && next.After(o.Now) {
+	if next := last.Add(ReplaceEvery); !last.IsZero() && next.After(o.Now) {
 		return "the last node came at " + text.Moment(last) + "; the next one may at " + text.Moment(next)
 	}
 	if d.Spec.IsOnlyPlane(n) {
@@ -135,27 +139,4 @@ func mayBeOther(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 		return fmt.Sprintf("no other node on host %s is Ready, so that it may be the host", host)
 	}
 	return ""
-}
-
-// waitForDead names when a dead node gets a new machine, and what keeps it from one.
-func (m *planner) waitForDead(n cluster.Node) {
-	due, ok := dueAt(m.d, m.o, n)
-	if !ok {
-		return
-	}
-	since, why := m.o.Nodes.Value[n.Name].NotReadySince, ""
-	if !due.After(m.o.Now) {
-		why = sparesDead(m.d, m.o, n)
-	}
-	if at := believedAt(m.o, n); at.After(due) {
-		due = at
-	}
-	if why == "" && !due.After(m.o.Now) && m.dead != n.Name {
-		why = m.dead + " comes first"
-	}
-	w := cluster.Wait{Subject: n.Name, Reason: cluster.NodeDead, Message: fmt.Sprintf("has not been Ready since %s, and gets a new machine at %s", text.Moment(since), text.Moment(due))}
-	if why != "" {
-		w.Message = fmt.Sprintf("has not been Ready since %s, and would get a new machine: %s", text.Moment(since), why)
-	}
-	m.wait(w)
 }

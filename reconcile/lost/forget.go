@@ -1,4 +1,4 @@
-package plan
+package lost
 
 import (
 	"cmp"
@@ -8,8 +8,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
-	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // A node whose machine does not come back, by an administrator's word, is removed or made
@@ -21,8 +21,8 @@ import (
 // strength of one that was given long ago.
 const forgetWithin = 24 * time.Hour
 
-// forgottenAs is an administrator's word about a node, if there is one.
-func forgottenAs(o cluster.Observed, node string) (cluster.Forgotten, bool) {
+// Word is an administrator's word about a node, if there is one.
+func Word(o cluster.Observed, node string) (cluster.Forgotten, bool) {
 	i := slices.IndexFunc(o.Facts.Forgotten, func(n cluster.Forgotten) bool { return n.Node == node })
 	if i < 0 {
 		return cluster.Forgotten{}, false
@@ -30,18 +30,18 @@ func forgottenAs(o cluster.Observed, node string) (cluster.Forgotten, bool) {
 	return o.Facts.Forgotten[i], true
 }
 
-// isForgotten reports whether the machine of a node does not come back, by an
+// IsForgotten reports whether the machine of a node does not come back, by an
 // administrator's word of the last day. A machine that may answer is believed before it.
-func isForgotten(o cluster.Observed, node string) bool {
-	word, ok := forgottenAs(o, node)
+func IsForgotten(o cluster.Observed, node string) bool {
+	word, ok := Word(o, node)
 	return ok && o.Now.Sub(word.At) < forgetWithin && !answers(o, node)
 }
 
-// isMadeAgain reports whether a node of the inventory is to have another machine although
+// IsMadeAgain reports whether a node of the inventory is to have another machine although
 // it has no new token: it is dead, or an administrator has taken its machine for lost.
-func isMadeAgain(o cluster.Observed, n cluster.Node, dead string) bool {
+func IsMadeAgain(o cluster.Observed, n cluster.Node, dead string) bool {
 	vm := o.VMs[n.Name]
-	return n.Name == dead || isForgotten(o, n.Name) && vm.Presence != cluster.Absent && vm.Owner != cluster.Foreign
+	return n.Name == dead || IsForgotten(o, n.Name) && vm.Presence != cluster.Absent && vm.Owner != cluster.Foreign
 }
 
 // answers reports whether a node may be at work: it answers, or Kubernetes hears from it,
@@ -56,8 +56,8 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 		return cluster.Block{Subject: n.Name, Reason: reason, Message: message, Hint: hint}
 	}
 	_, stays := d.Spec.Node(n.Name)
-	member, isMember := ownMemberOf(o, n)
-	etcd := etcdOf(d, o).WithoutMember(n.Name, member.ID)
+	member, isMember := quorum.OwnMember(o, n)
+	etcd := leftover.EtcdOf(d, o).WithoutMember(n.Name, member.ID)
 	switch vm := o.VMs[n.Name]; {
 	case o.Facts.Destroying():
 		return refuse(cluster.Destroying, "the cluster is being destroyed", fmt.Sprintf("`talos-agent status %s` shows how far that is", d.Spec.Name))
@@ -77,12 +77,6 @@ func RefuseForget(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster
 		return refuse(cluster.WaitingForQuorum, "its member cannot be removed from etcd: "+etcd, "bring the other control planes back first")
 	}
 	return cluster.Block{}
-}
-
-// hasMember reports whether a node has a member of etcd.
-func hasMember(o cluster.Observed, n cluster.Node) bool {
-	_, ok := ownMemberOf(o, n)
-	return ok
 }
 
 // StillForgotten are those of some nodes whose machines do not come back of which anything
@@ -110,62 +104,22 @@ func endForgotten(in cluster.Forgotten, d cluster.Desired, o cluster.Observed) (
 	switch {
 	case stays && o.VMs[in.Node].Presence == cluster.Absent, !stays && !removed && leftover.SeesAllVMs(o):
 		return in, false
-	case answers && (!in.Left || o.Members.Known && hasMember(o, n)), !in.Left && o.Now.Sub(in.At) >= forgetWithin:
+	case answers && (!in.Left || o.Members.Known && quorum.HasMember(o, n)), !in.Left && o.Now.Sub(in.At) >= forgetWithin:
 		return in, false
 	}
 	return in, true
 }
 
-// forgets reports whether the machine of a node does not come back.
-func (m *planner) forgets(node string) bool { return isForgotten(m.o, node) }
-
-// isDead reports whether a node of the inventory is to have another machine although it
-// has no new token.
-func (m *planner) isDead(node string) bool {
-	n, ok := m.d.Spec.Node(node)
-	return ok && isMadeAgain(m.o, n, m.dead)
-}
-
-// forgetUnseen takes what a lost machine has left in etcd and in Kubernetes while its VM
-// cannot be deleted, and reports whether that is so.
-func (m *planner) forgetUnseen(n cluster.Node) bool {
-	_, why := vmOf(m.d, m.o, n)
-	word, _ := forgottenAs(m.o, n.Name)
-	switch {
-	case !m.forgets(n.Name), why == "":
-		return false
-	case !word.Unfenced:
-		// Its VM was to be deleted first, which switches it off.
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMConfigUnknown, About: "removal", Message: "is lost, and its vm cannot be deleted now: " + why, Within: seeWithin,
-			Hint: fmt.Sprintf("when its machine is off for certain, `talos-agent forget %s %s` once more removes it from etcd and Kubernetes before that", m.d.Spec.Name, n.Name)})
-		return true
-	}
-	member, isMember := ownMemberOf(m.o, n)
-	switch {
-	case !m.o.Members.Known || !m.o.Nodes.Known:
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, About: "removal", Message: "is lost: cannot see the members of etcd and the nodes in Kubernetes" + text.Colon(m.o.Members.Why), Within: etcdWithin})
-	case isMember:
-		m.do(action.RemoveMember{Node: n, Member: member})
-	case m.isOwnNode(n):
-		m.do(action.DeleteNode{Node: n})
-	default:
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMConfigUnknown, About: "removal",
-			Message: fmt.Sprintf("is lost, and what it had in etcd and Kubernetes is removed; its vm is deleted when that is possible: %s", why),
-			Hint:    "when its host does not come back either: `pvecm delnode` removes that from the Proxmox VE cluster, and its vm goes with its folder in /etc/pve/nodes"})
-	}
-	return true
-}
-
 // ConsequencesOfForget is what it means to take the machine of a node for lost, a sentence
 // each.
 func ConsequencesOfForget(d cluster.Desired, o cluster.Observed, n cluster.Node) []string {
-	vm, why := vmOf(d, o, n)
+	vm, why := VMOf(d, o, n)
 	out := []string{n.Name + " does not answer, and Kubernetes does not have it as Ready"}
 	if kn := o.Nodes.Value[n.Name]; !kn.NotReadySince.IsZero() {
 		out[0] = fmt.Sprintf("%s does not answer, and has not been Ready since %s", n.Name, text.Moment(kn.NotReadySince))
 	}
-	if hasMember(o, n) {
-		out = append(out, "etcd: "+etcdOf(d, o).DescribeRemoval(n.Name))
+	if quorum.HasMember(o, n) {
+		out = append(out, "etcd: "+leftover.EtcdOf(d, o).DescribeRemoval(n.Name))
 	}
 	if why == "" {
 		out = append(out, fmt.Sprintf("vm %d on %s is deleted with its disks, and what is on them", vm.VMID, vm.Host))
@@ -178,8 +132,8 @@ func ConsequencesOfForget(d cluster.Desired, o cluster.Observed, n cluster.Node)
 	return append(out, "the inventory does not have it: it is removed")
 }
 
-// vmOf is the VM of a node, and why it cannot be deleted now, "" when it can.
-func vmOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (vm cluster.VM, why string) {
+// VMOf is the VM of a node, and why it cannot be deleted now, "" when it can.
+func VMOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (vm cluster.VM, why string) {
 	vm = o.VMs[n.Name]
 	if _, stays := d.Spec.Node(n.Name); !stays {
 		vm = cluster.VM{}
@@ -202,6 +156,6 @@ func vmOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (vm cluster.VM,
 // ForgetsUnfenced reports whether what the machine of a node has left would be removed
 // before its VM, which cannot be seen.
 func ForgetsUnfenced(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
-	_, why := vmOf(d, o, n)
+	_, why := VMOf(d, o, n)
 	return why != ""
 }
