@@ -71,6 +71,9 @@ func TestWhatAControlPlaneLacks(t *testing.T) {
 			o.Members = cluster.Saw([]cluster.Member{{Name: "cp-2"}})
 			edit(o.Machines, func(m *cluster.Machine) { m.Services = map[string]cluster.Service{"etcd": {State: "Finished"}} })
 		}, cluster.WaitingForMembership, "left", cluster.PhaseJoining},
+		"stopped, and not out of etcd": {func(o *cluster.Observed) {
+			edit(o.Machines, func(m *cluster.Machine) { m.Services = map[string]cluster.Service{"etcd": {State: "Finished"}} })
+		}, cluster.EtcdUnhealthy, "", cluster.PhaseJoining},
 		"a learner":           {func(o *cluster.Observed) { o.Members = cluster.Saw([]cluster.Member{{Name: "cp-1", Learner: true}}) }, cluster.WaitingForMembership, "learner", cluster.PhaseJoining},
 		"etcd is not healthy": {func(o *cluster.Observed) { edit(o.Machines, func(m *cluster.Machine) { m.Services = nil }) }, cluster.EtcdUnhealthy, "", cluster.PhaseJoining},
 		"API not known":       {func(o *cluster.Observed) { o.APIs = nil }, cluster.APIServerNotReady, "", cluster.PhaseUnknown},
@@ -123,6 +126,8 @@ func TestWhatAControlPlaneLacks(t *testing.T) {
 		tc.change(&o)
 		if l := Lacking(n, o); l.Reason != tc.want || l.About != tc.about {
 			t.Errorf("%s: lacks %+v, want %s %s", name, l, tc.want, tc.about)
+		} else if none := strings.Contains(l.Message, "does not have its"); none != (name == "not shown yet") {
+			t.Errorf("%s: %s", name, l.Message)
 		}
 		if p := Classify(n, o); p != tc.phase {
 			t.Errorf("%s: %s, want %s", name, p, tc.phase)
