@@ -24,3 +24,8 @@ func ImageName(version, schematic string) string {
 	}
 	return "talos-" + version + "-" + schematic + "-nocloud-amd64.qcow2"
 }
+
+// Installer is the image that installs the Talos version of a cluster with a schematic.
+func (s Spec) Installer(schematic string) string {
+	return s.InstallerRegistry + "/nocloud-installer/" + schematic + ":" + s.Versions.Talos
+}

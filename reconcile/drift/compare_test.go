@@ -209,7 +209,7 @@ func TestRefusals(t *testing.T) {
 		{Drift{Field: "disk x", Want: "1 GiB"}, "volumes of the vm are detached", "`serial=x`"},
 		{Drift{Field: string(cluster.FieldMAC), Have: "a", Want: "b"}, "which is not changed on a vm that is there", "undo the change in the repository"},
 	} {
-		if b := c.dr.Refusal(cluster.Spec{}, cluster.Observed{}, n); !strings.Contains(b.Message, c.message) || !strings.Contains(b.Hint, c.hint) {
+		if b := c.dr.Refusal(cluster.Desired{}, cluster.Observed{}, n); !strings.Contains(b.Message, c.message) || !strings.Contains(b.Hint, c.hint) {
 			t.Errorf("%+v: %+v", c.dr, b)
 		}
 	}

@@ -343,20 +343,21 @@ func HintOfReserved(s cluster.Spec, f cluster.Facts, n cluster.Node) string {
 }
 
 // Refusal is the block for a drift that is not corrected, with what to do instead.
-func (dr Drift) Refusal(s cluster.Spec, o cluster.Observed, n cluster.Node) cluster.Block {
+func (dr Drift) Refusal(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster.Block {
+	s := d.Spec
 	b := cluster.Block{Subject: n.Name, Reason: dr.Reason, About: dr.Field}
 	switch {
 	case dr.Reason == cluster.TalosVersionDrift:
 		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
-		b.Hint = hintOfUpgrade(s, "talos_version", "talosctl", n, o)
+		b.Hint = hintOfUpgrade(d, "talos_version", "talosctl", n, o)
 		return b
 	case dr.Reason == cluster.SchematicDrift:
 		b.Message = "its image was made with other extensions or kernel arguments than the inventory has; upgrading is not supported yet"
-		b.Hint = "undo the change of talos.schematic, or upgrade with talosctl to the image that `talos-agent plan` names"
+		b.Hint = "undo the change of talos.schematic, or upgrade each node in turn: `talosctl -n " + n.IP.String() + " upgrade --image " + s.Installer(d.Schematic) + "`"
 		return b
 	case dr.Reason == cluster.KubernetesDrift:
 		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
-		b.Hint = hintOfUpgrade(s, "kubernetes_version", "talosctl upgrade-k8s", n, o)
+		b.Hint = hintOfUpgrade(d, "kubernetes_version", "talosctl upgrade-k8s", n, o)
 		return b
 	case dr.Reason == cluster.ConfigDrift && dr.Have == uncompared:
 		b.Message = "its machine config is " + uncompared

@@ -116,7 +116,7 @@ func TestConfigOfOtherVersions(t *testing.T) {
 			if dr.How != Refuse || dr.Field != FieldConfig || dr.Reason != cluster.ConfigDrift {
 				t.Errorf("%s: %+v", what, dr)
 			}
-			b := dr.Refusal(s, cluster.Observed{}, n)
+			b := dr.Refusal(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, cluster.Observed{}, n)
 			switch {
 			case dr.By != "" && dr.Since.Equal(since) && strings.Contains(b.Message, "the one that it was given (edited on the node; it runs that since 2026-11-22 10:31 UTC"):
 				got = edited

@@ -44,11 +44,11 @@ func versionsOf(n cluster.Node, o cluster.Observed) (cluster.Versions, bool) {
 
 // hintOfUpgrade names the hops that lead from what a node runs to the versions of the inventory, or
 // why there are none. field is what can be set back instead.
-func hintOfUpgrade(s cluster.Spec, field, tool string, n cluster.Node, o cluster.Observed) string {
+func hintOfUpgrade(d cluster.Desired, field, tool string, n cluster.Node, o cluster.Observed) string {
 	running, seen := versionsOf(n, o)
-	hops, err := ladder.Find(running, s.Versions)
+	hops, err := ladder.Find(running, d.Repository().Spec.Versions) // d may be narrowed to what runs
 	switch {
-	case !seen:
+	case !seen, len(hops) == 0 && err == nil:
 		return fmt.Sprintf("set %s back, or upgrade with %s", field, tool)
 	case err != nil:
 		return fmt.Sprintf("set %s back; there is no way to upgrade: %v", field, err)

@@ -74,7 +74,7 @@ func TestUpgradeIsNamed(t *testing.T) {
 			t.Errorf("%s: %v", name, drifts)
 			continue
 		}
-		if b := drifts[0].Refusal(d.Spec, o, n); !strings.HasSuffix(b.Hint, tc.hint) {
+		if b := drifts[0].Refusal(d, o, n); !strings.HasSuffix(b.Hint, tc.hint) {
 			t.Errorf("%s:\n got %s\nwant %s", name, b.Hint, tc.hint)
 		}
 	}

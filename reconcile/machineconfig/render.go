@@ -241,7 +241,7 @@ func listInputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Siz
 		Contract:   spec.Versions.Contract,
 		Minor:      contract,
 		Kubernetes: spec.Versions.Kubernetes,
-		Installer:  spec.InstallerRegistry + "/nocloud-installer/" + schematic + ":" + spec.Versions.Talos,
+		Installer:  spec.Installer(schematic),
 		Network:    spec.Network,
 		CNI:        spec.CNI,
 		Mirrors:    spec.Mirrors,

@@ -83,7 +83,7 @@ func (m *planner) planVM(n cluster.Node, vm cluster.VM) bool {
 		case drift.InPlace, drift.NextStart:
 			now = append(now, dr)
 		case drift.Replace, drift.Refuse:
-			b := dr.Refusal(m.d.Spec, m.o, n)
+			b := dr.Refusal(m.d, m.o, n)
 			if drift.OriginOf(m.d, m.o, n, dr.Field).Edited {
 				b.Message += drift.ChangedOf(m.o, n.Name, dr.Field).String()
 			}
@@ -188,7 +188,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 	}
 	for _, dr := range drift.OfWholeMachine(m.d, m.o, n, mach) {
 		if isOther := slices.Contains(m.rotated, n.Name) || slices.Contains(m.reassigned, n.Name); dr.Reason != cluster.ConfigDrift || dr.How == drift.Refuse && !isOther {
-			m.blockDrift(dr.Refusal(m.d.Spec, m.o, n), m.describe(n, dr))
+			m.blockDrift(dr.Refusal(m.d, m.o, n), m.describe(n, dr))
 			continue
 		}
 		fixed := drift.Fixed(m.d, m.o, n)

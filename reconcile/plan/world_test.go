@@ -32,7 +32,7 @@ const imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"
 // newWorld is an empty host, fully seen, and a cluster of the given size.
 func newWorld(cps, workers int) *world {
 	id := cluster.ClusterID("talos-agent", "dev")
-	s := cluster.Spec{ID: id, Name: "dev", CNI: cluster.CNIFlannel,
+	s := cluster.Spec{ID: id, Name: "dev", CNI: cluster.CNIFlannel, InstallerRegistry: "factory.talos.dev",
 		Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1", Contract: "v1.13"},
 		Network: cluster.Network{Mode: cluster.AddressStatic, CIDR: netip.MustParsePrefix("10.10.0.0/24"),
 			Gateway: netip.MustParseAddr("10.10.0.1")}}

@@ -143,6 +143,9 @@ func TestEditUnderOtherVersions(t *testing.T) {
 			return out
 		}
 		s.Until(10*time.Minute, "of another version", func(st cluster.Status) bool { return len(blocked(st, cluster.KubernetesDrift)) == 3 })
+		if b := blocked(s.Status(), cluster.KubernetesDrift)[0]; !strings.HasSuffix(b.Hint, "one version after the other: Kubernetes v1.36.2") {
+			t.Errorf("the way is not named: %s", b.Hint)
+		}
 		time.Sleep(10 * time.Minute)
 		if got := blocked(s.Status(), cluster.ConfigDrift); len(got) > 0 {
 			t.Errorf("nothing was edited: %+v", got)
