@@ -37,6 +37,7 @@ type Step struct {
 	Text        string     `json:"text"`    // the whole sentence
 	Destructive bool       `json:"destructive,omitempty"`
 	Reboots     bool       `json:"reboots,omitempty"`
+	MayReboot   bool       `json:"mayReboot,omitempty"` // that is asked later
 	// Change is what the step changes, in a fixed form; an approval is for it.
 	Change string `json:"change,omitempty"`
 	// Round is the round of the forecast the step belongs to, from 1; steps of

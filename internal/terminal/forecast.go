@@ -48,7 +48,7 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 		p.printHint("    ", w.Hint)
 	}
 	p.printBlocks(f.Blocked)
-	destructive, reboots := 0, 0
+	destructive, reboots, asked := 0, 0, 0
 	for _, s := range f.Steps {
 		if s.Destructive {
 			destructive++
@@ -56,9 +56,16 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 		if s.Reboots {
 			reboots++
 		}
+		if s.MayReboot {
+			asked++
+		}
 	}
 	if len(f.Steps) > 0 {
-		p.Printf("%s, %d destructive, %s\n", text.Count(len(f.Steps), "step"), destructive, text.Count(reboots, "reboot"))
+		p.Printf("%s, %d destructive, %s", text.Count(len(f.Steps), "step"), destructive, text.Count(reboots, "reboot"))
+		if asked > 0 {
+			p.Printf(", and up to %d more: nodes are asked first", asked)
+		}
+		p.Printf("\n")
 	}
 	switch {
 	case f.Unapproved && f.Digest == "":

@@ -23,6 +23,11 @@ func TestForecastOutput(t *testing.T) {
 	if !strings.Contains(out.String(), "1 step, 1 destructive, 1 reboot\n") {
 		t.Errorf("one step: %s", &out)
 	}
+	out.Reset()
+	p.PrintForecast(cluster.Forecast{Cluster: "dev", Steps: []cluster.Step{{Text: "a", MayReboot: true}, {Text: "b", MayReboot: true}, {Text: "c", Reboots: true}}})
+	if !strings.Contains(out.String(), "3 steps, 0 destructive, 1 reboot, and up to 2 more: nodes are asked first\n") {
+		t.Errorf("two that are asked first: %s", &out)
+	}
 }
 
 // TestForecastShowsWhatHoldsSteps: a step that waits for a window shows that, with what it lacks

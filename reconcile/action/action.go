@@ -35,6 +35,8 @@ type Info struct {
 	Disrupts bool
 	// Reboots means that its machine goes down.
 	Reboots bool
+	// MayReboot means that it may be found to take that, and then is another action.
+	MayReboot bool
 	// Destructive means that something is lost that cannot be made again.
 	Destructive bool
 	// Change is what the action changes, in a fixed form: "cores=4 memory=8192". An
@@ -58,7 +60,7 @@ func (i Info) String() string { return i.Text }
 
 // Step prints an action for the socket, the CLI and the log.
 func (i Info) Step() cluster.Step {
-	return cluster.Step{Action: i.Kind, Subject: i.Subject, Text: i.Text, Destructive: i.Destructive, Reboots: i.Reboots, Change: i.Change}
+	return cluster.Step{Action: i.Kind, Subject: i.Subject, Text: i.Text, Destructive: i.Destructive, Reboots: i.Reboots, MayReboot: i.MayReboot, Change: i.Change}
 }
 
 // WatchedFor is how long the first node with a new machine config is watched before others get the same: a
@@ -384,6 +386,7 @@ func (a ChangeConfig) Info() Info {
 	}
 	if a.Asks {
 		i.Text += ", or reboot it for that: it is asked then"
+		i.MayReboot = true
 	}
 	// On a control plane it may restart a static pod.
 	i.Disrupts = a.Node.Role == cluster.ControlPlane

@@ -78,7 +78,7 @@ func Check(snap cluster.Snapshot) cluster.Problems {
 	case err != nil || patch != "":
 		report(cluster.Error, "config_contract", "write the minor at which the cluster was made, like v1.13", "%q is not a minor of Talos", v.Contract)
 	case contract > talos:
-		report(cluster.Error, "config_contract", "it is the minor at which the cluster was made and stays behind when talos_version moves on",
+		report(cluster.Error, "config_contract", "it is the minor at which the cluster was made and stays behind when talos_version moves on; for a cluster that is still to be made, write the minor of talos_version",
 			"contract %s asks for configs that Talos %s does not know", v.Contract, v.Talos)
 	case contract < oldestMinor:
 		report(cluster.Error, "config_contract", fmt.Sprintf("choose one from v1.%d to v1.%d", oldestMinor, talos),

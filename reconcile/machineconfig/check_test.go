@@ -24,10 +24,10 @@ func TestCheck(t *testing.T) {
 		"kubernetes old":    {"v1.13.9", "v1.30.1", "v1.13", at + ":3:21: kubernetes_version: Kubernetes v1.30.1 does not run on Talos v1.13.9 (choose a version from v1.31 to v1.36)"},
 		"kubernetes new":    {"v1.12.4", "v1.36.0", "v1.12", at + ":3:21: kubernetes_version: Kubernetes v1.36.0 does not run on Talos v1.12.4 (choose a version from v1.30 to v1.35)"},
 		"kubernetes none":   {"v1.12.4", "stable", "v1.12", at + ":3:21: kubernetes_version: \"stable\" is not a version of Kubernetes (write it like v1.36.1)"},
-		"contract ahead":    {"v1.12.4", "v1.35.0", "v1.13", at + ":4:18: config_contract: contract v1.13 asks for configs that Talos v1.12.4 does not know (it is the minor at which the cluster was made and stays behind when talos_version moves on)"},
+		"contract ahead":    {"v1.12.4", "v1.35.0", "v1.13", at + ":4:18: config_contract: contract v1.13 asks for configs that Talos v1.12.4 does not know (it is the minor at which the cluster was made and stays behind when talos_version moves on; for a cluster that is still to be made, write the minor of talos_version)"},
 		"contract too old":  {"v1.12.4", "v1.35.0", "v1.7", at + ":4:18: config_contract: contract v1.7 is too old to be written (choose one from v1.8 to v1.12)"},
 		"contract no minor": {"v1.12.4", "v1.35.0", "v1.12.4", at + ":4:18: config_contract: \"v1.12.4\" is not a minor of Talos (write the minor at which the cluster was made, like v1.13)"},
-		"two at once": {"v1.12.4", "v1.36.0", "v1.13", at + ":4:18: config_contract: contract v1.13 asks for configs that Talos v1.12.4 does not know (it is the minor at which the cluster was made and stays behind when talos_version moves on)\n" +
+		"two at once": {"v1.12.4", "v1.36.0", "v1.13", at + ":4:18: config_contract: contract v1.13 asks for configs that Talos v1.12.4 does not know (it is the minor at which the cluster was made and stays behind when talos_version moves on; for a cluster that is still to be made, write the minor of talos_version)\n" +
 			at + ":3:21: kubernetes_version: Kubernetes v1.36.0 does not run on Talos v1.12.4 (choose a version from v1.30 to v1.35)"},
 	} {
 		t.Run(name, func(t *testing.T) {
