@@ -66,6 +66,7 @@ func (m *planner) planNode(n cluster.Node) {
 		}
 	case cluster.PhaseJoining:
 		if m.blockLeft(n) {
+			m.planVM(n, vm) // a new `replace`, which is the way out, is compared with the mark
 			return
 		}
 		if !m.blockLearner(n) && !m.isRunning(cluster.ApplyConfig, n.Name) {

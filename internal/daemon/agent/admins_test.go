@@ -233,11 +233,12 @@ type advice struct {
 	subject, about string
 }
 
-// takeHint does what the hint of a block has a person do, once.
+// takeHint does what the hint of a block has a person do, and once more where that has not helped for
+// half an hour: a token that is pushed while somebody has edited the mark of the VM away is written there.
 func (l *life) takeHint(b cluster.Block) {
 	of := advice{b.Reason, b.Subject, b.About}
 	switch {
-	case l.helped[of]:
+	case time.Since(l.helped[of]) < 30*time.Minute:
 		return
 	case b.Reason == cluster.EtcdMemberStuck, b.Reason == cluster.EtcdMemberLost: // Talos makes no voter of it with the data that it has
 		l.guard.permit(b.Subject)
@@ -248,7 +249,7 @@ func (l *life) takeHint(b cluster.Block) {
 	default:
 		return
 	}
-	l.helped[of] = true
+	l.helped[of] = time.Now()
 	l.plan("somebody does what is to be done about %s: %s", b.Subject, b.Message)
 	l.ask(string(b.Reason))
 }

@@ -99,6 +99,7 @@ func TestDestroyKeepsARestoredCopy(t *testing.T) {
 func TestDestroyKeepsWhatCameLater(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
 		defer s.Close()
@@ -131,6 +132,7 @@ func TestDestroyKeepsWhatCameLater(t *testing.T) {
 // is made beside it.
 func TestDestroyReportsAControlPlaneOutOfSight(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}

@@ -17,6 +17,7 @@ import (
 func TestSharedSecrets(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
+	t.Parallel()
 	for _, c := range []struct {
 		what    string
 		renamed bool

@@ -64,6 +64,7 @@ func removal(files map[string][]byte) map[string][]byte {
 func TestGhosts(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()
@@ -171,6 +172,7 @@ func TestGhosts(t *testing.T) {
 // none.
 func TestGhostThatMayHaveVMs(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})

@@ -101,14 +101,14 @@ type life struct {
 	chaotic     atomic.Bool
 	lock        sync.Mutex // calls reach the world side by side
 	interfered  int
-	theme       func(target)     // what happens more often than else; nil: nothing
-	grown       bool             // the chaos begins when the cluster is there
-	pushes      int              // that change nothing, in the end
-	helped      map[advice]bool  // that was taken
-	shown       cluster.Forecast // a plan that was shown
-	planesSpent int              // how many control planes are to leave, or were lost
-	trap        func()           // what happens as soon as something is under way that takes a node out of service
-	undo        []func() bool    // what people do to clean up after themselves
+	theme       func(target)         // what happens more often than else; nil: nothing
+	grown       bool                 // the chaos begins when the cluster is there
+	pushes      int                  // that change nothing, in the end
+	helped      map[advice]time.Time // when that was taken
+	shown       cluster.Forecast     // a plan that was shown
+	planesSpent int                  // how many control planes are to leave, or were lost
+	trap        func()               // what happens as soon as something is under way that takes a node out of service
+	undo        []func() bool        // what people do to clean up after themselves
 	founders    map[string]bool
 	unplugged   map[int]string    // by VMID, which machine somebody moved to a bridge where nothing answers
 	labelled    map[string]string // by node, the UID of the Node object that somebody labelled
@@ -118,7 +118,7 @@ type life struct {
 }
 
 func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
-	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, unplugged: map[int]string{}, labelled: map[string]string{}, helped: map[advice]bool{}, asked: map[string]size{}}
+	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, unplugged: map[int]string{}, labelled: map[string]string{}, helped: map[advice]time.Time{}, asked: map[string]size{}}
 	sizes := []size{{ControlPlanes: 1, Workers: 1}, {ControlPlanes: 1, Workers: 2}, {ControlPlanes: 1, Workers: 3}, {ControlPlanes: 3, Workers: 1}, {ControlPlanes: 3, Workers: 3},
 		{ControlPlanes: 3, Workers: 2}, {ControlPlanes: 5, Workers: 1}}
 	l.size = sizes[l.rnd.IntN(len(sizes))]
