@@ -419,7 +419,6 @@ func TestCrashDuringAResize(t *testing.T) {
 func TestNodeThatDoesNotComeBack(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

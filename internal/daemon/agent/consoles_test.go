@@ -53,7 +53,6 @@ func TestConsoleOfNoVM(t *testing.T) {
 func TestConsoleOfAMachineThatDoesNotComeUp(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
-	t.Parallel()
 	for _, flavour := range []string{"9.2", "8.4"} {
 		t.Run(flavour, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

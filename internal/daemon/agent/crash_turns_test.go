@@ -58,7 +58,6 @@ func healedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 // down once.
 func TestCrashDuringAHealingTurn(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 1, Workers: 2}, 8, healedWith)
 }
 
@@ -129,6 +128,5 @@ func heldWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cras
 // pod deleted and the node down once.
 func TestCrashDuringADrainThatIsHeld(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 1, Workers: 2}, 8, heldWith)
 }

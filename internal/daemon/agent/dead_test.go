@@ -20,7 +20,6 @@ import (
 func TestDeadNodesAreReplaced(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 3}
 		files := sz.Files()
@@ -88,7 +87,6 @@ func waitsFor(st cluster.Status, node, words string) bool {
 // such, which no list of Proxmox VE shows, and is not replaced however long it lasts.
 func TestPausedIsNotDead(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
@@ -232,7 +230,6 @@ func (s *sim) endReplaced(sz size, first map[string]string, nodes ...string) (de
 // every one, while a worker and a control plane that are dead get new machines: another one ends it.
 func TestCrashDuringADeadReplacement(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 30, func(t *testing.T, sz size, c lab.Config, p *crashPoint) ([]crashPoint, int) {
 		return hungWith(t, sz, c, p, "replace_dead: {worker: 10m, controlplane: 10m}\n", func(*sim, *guard, string) {})
 	})

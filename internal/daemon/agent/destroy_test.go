@@ -99,7 +99,6 @@ func TestDestroyKeepsARestoredCopy(t *testing.T) {
 func TestDestroyKeepsWhatCameLater(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
 		defer s.Close()
@@ -132,7 +131,6 @@ func TestDestroyKeepsWhatCameLater(t *testing.T) {
 // is made beside it.
 func TestDestroyReportsAControlPlaneOutOfSight(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}

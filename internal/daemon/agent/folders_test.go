@@ -17,7 +17,6 @@ import (
 func TestSharedSecrets(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
-	t.Parallel()
 	for _, c := range []struct {
 		what    string
 		renamed bool

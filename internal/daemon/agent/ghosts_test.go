@@ -64,7 +64,6 @@ func removal(files map[string][]byte) map[string][]byte {
 func TestGhosts(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()
@@ -172,7 +171,6 @@ func TestGhosts(t *testing.T) {
 // none.
 func TestGhostThatMayHaveVMs(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})

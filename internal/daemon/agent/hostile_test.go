@@ -221,7 +221,6 @@ func packagedPolicy() cluster.Policy {
 func TestHostilePushes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()

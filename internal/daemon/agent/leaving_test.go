@@ -36,7 +36,6 @@ func withoutNode(t *testing.T, files map[string][]byte, name string) {
 // is deleted in the end, and the node leaves.
 func TestBudgetHoldsARemoval(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		files := sz.Files()
@@ -84,7 +83,6 @@ func pinned(files map[string][]byte, app, node string) {
 // for without both there would be no quorum, until the other is back.
 func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	files := sz.Files()
 	slowAddon(files)
@@ -123,7 +121,6 @@ func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
 // where one may be removed without approval. The first removal ends, and then the second begins.
 func TestRemovalsOfTwoPushes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 3}
 	files := sz.Files()
 	slowAddon(files)
@@ -187,7 +184,6 @@ func TestPeopleInARemoval(t *testing.T) {
 // what was fetched before, and removes nothing else.
 func TestOutageInARemoval(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		files := sz.Files()
@@ -226,7 +222,6 @@ func TestOutageInARemoval(t *testing.T) {
 // never comes up. The second keeps the one that it has until somebody has helped.
 func TestNewMachineThatDoesNotCome(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
 		files := sz.Files()
@@ -271,7 +266,6 @@ func TestNewMachineThatDoesNotCome(t *testing.T) {
 // the next to be missed. When both are back one is.
 func TestUnhealthyControlPlanesHoldRemovals(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 5, Workers: 1}
 		files := sz.Files()
@@ -318,7 +312,6 @@ func TestUnhealthyControlPlanesHoldRemovals(t *testing.T) {
 // and the removal ends when the second is back.
 func TestControlPlaneDiesInAnothersRemoval(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		files := sz.Files()

@@ -76,7 +76,6 @@ func (l *lockedBuffer) String() string {
 func TestRepositoryOutage(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 0}, lab.Config{})
 		defer s.Close()

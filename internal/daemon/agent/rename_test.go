@@ -19,7 +19,6 @@ import (
 func TestRenamedNodes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -66,7 +65,6 @@ func TestRenamedNodes(t *testing.T) {
 // replacement is not replaced once more, until another token asks for that.
 func TestRestoredMachineIsKept(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

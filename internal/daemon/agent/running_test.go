@@ -17,7 +17,6 @@ import (
 // restart too, with the config read from the history of the repository.
 func TestNodesBesideARefusedChange(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	t.Parallel()
 	for name, change := range map[string][2]string{
 		"versions":  {"talos_version: v1.13.9\nkubernetes_version: v1.36.1", "talos_version: v1.14.1\nkubernetes_version: v1.36.3"},
 		"schematic": {"siderolabs/iscsi-tools, siderolabs/util-linux-tools", "siderolabs/iscsi-tools"},
