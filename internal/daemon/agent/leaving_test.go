@@ -170,6 +170,10 @@ func TestPeopleInARemoval(t *testing.T) {
 		})
 		s.Push(map[string][]byte{"inventory/dev/nodes.yaml": []byte(all)}, "it stays")
 		s.UntilReady(time.Hour)
+		s.Until(10*time.Minute, "marked again", func(cluster.Status) bool { // its config is read once in an interval
+			vm, _ := s.Lab.PVE.VM(s.vmidOf(leaves))
+			return strings.HasSuffix(vm.Config["description"], "\nmine")
+		})
 		s.Quiet(10 * time.Minute)
 		if got := s.generations(); got[leaves] != first[leaves] || len(s.cordoned()) > 0 || len(s.nodeObjects()) != 3 {
 			t.Errorf("%s: another machine: %v; cordoned %v, nodes %v", leaves, got[leaves] != first[leaves], s.cordoned(), s.nodeObjects())
