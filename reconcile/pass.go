@@ -177,7 +177,7 @@ func (r *Reconciler) Forecast(ctx context.Context) (cluster.Forecast, error) {
 	return f, err
 }
 
-// forecast is Forecast, and asks nobody.
+// forecast is Forecast without those pods, for which Kubernetes is asked.
 func (r *Reconciler) forecast() (cluster.Forecast, error) {
 	v := r.view.Load()
 	if v == nil {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // AtEndpoint are the nodes that would lose the Kubernetes API with the machine of a node: those
@@ -77,8 +78,8 @@ func LosesEndpoint(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 // Where it has discovery it finds them by that.
 func FindsNoEtcd(o cluster.Observed, n cluster.Node) bool {
 	has := o.Machines[n.Name].Summary
-	return n.Role == cluster.ControlPlane && o.Members.Known && len(o.Members.Value) > 0 && has.Endpoint == n.IP.String() && !has.Discovery &&
-		!slices.ContainsFunc(o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(n) })
+	_, isMember := quorum.MemberOf(o, n)
+	return n.Role == cluster.ControlPlane && o.Members.Known && len(o.Members.Value) > 0 && has.Endpoint == n.IP.String() && !has.Discovery && !isMember
 }
 
 // EndpointToCome is what is to be so before a machine is given the endpoint of the inventory, where

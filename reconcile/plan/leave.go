@@ -314,7 +314,7 @@ func (m *planner) holdObject(n cluster.Node, next action.CreateVM) bool {
 func (m *planner) blockLeft(n cluster.Node) bool {
 	word, _ := lost.Word(m.o, n.Name)
 	begun := word.Left || m.isOwnNode(n) && m.o.Nodes.Value[n.Name].Turn == cluster.TurnRemoval
-	if _, isMember := m.memberOf(n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !begun && !leftover.IsEvicted(m.o, n.Name) || m.isUnderWay(n.Name) || m.o.Machines[n.Name].Services["etcd"].State == "Preparing" {
+	if _, isMember := quorum.MemberOf(m.o, n); isMember || n.Role != cluster.ControlPlane || !m.o.Members.Known || !begun && !leftover.IsEvicted(m.o, n.Name) || m.isUnderWay(n.Name) || m.o.Machines[n.Name].Services["etcd"].State == "Preparing" {
 		return false // or it joins, with no data
 	}
 	what, or := "its removal had begun, and its member has left etcd", "; or take it out again, to end its removal"
@@ -329,15 +329,6 @@ func (m *planner) blockLeft(n cluster.Node) bool {
 // isUnderWay reports whether a step in the removal of a node is.
 func (m *planner) isUnderWay(node string) bool {
 	return slices.ContainsFunc([]cluster.ActionKind{cluster.DrainNode, cluster.RemoveMember, cluster.DeleteVM, cluster.DeleteNode}, func(kind cluster.ActionKind) bool { return m.isRunning(kind, node) })
-}
-
-// memberOf is the member of etcd of a node.
-func (m *planner) memberOf(n cluster.Node) (cluster.Member, bool) {
-	i := slices.IndexFunc(m.o.Members.Value, func(mem cluster.Member) bool { return mem.IsOf(n) })
-	if i < 0 {
-		return cluster.Member{}, false
-	}
-	return m.o.Members.Value[i], true
 }
 
 // isOwnNode reports whether the Node object with the name of a node is of its VM.

@@ -54,7 +54,7 @@ func (m *planner) holdMember(a action.RemoveMember) bool {
 // awaitsRemoval reports whether a control plane without data is still a member of etcd,
 // which has to leave before it can join again.
 func (m *planner) awaitsRemoval(n cluster.Node) bool {
-	mem, ok := m.memberOf(n)
+	mem, ok := quorum.MemberOf(m.o, n)
 	if ok && !m.removeLost(n, mem) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "its member of etcd has no machine any longer; waits until all VMs and the nodes in Kubernetes are seen, to remove it", Within: apiWithin})
 	}
@@ -135,7 +135,7 @@ func learnerOf(d cluster.Desired, mem cluster.Member) string {
 // blockLearner reports a control plane that stays a learner: only the boot that has added it
 // to etcd makes it a voter (Talos 1.13.9: source), and etcd takes no other one meanwhile.
 func (m *planner) blockLearner(n cluster.Node) bool {
-	mem, _ := m.memberOf(n)
+	mem, _ := quorum.MemberOf(m.o, n)
 	l, known := m.o.Learners[mem.ID]
 	if !mem.Learner || !known {
 		return false

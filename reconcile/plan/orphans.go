@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // planTwins reports VMs of this cluster that are a second machine for a node of the
@@ -42,7 +43,7 @@ func (m *planner) planOrphanNodes() {
 			continue
 		}
 		n := cluster.Node{Name: name, UUID: cluster.NodeUUID(m.d.Spec.ID, name)}
-		_, isMember := m.memberOf(n)
+		_, isMember := quorum.MemberOf(m.o, n)
 		kn := m.o.Nodes.Value[name]
 		off := m.appliesNothing() && kn.Turn != cluster.TurnRemoval // a removal that has begun is ended
 		if m.isOwnNode(n) && leftover.SeesAllVMs(m.o) && !off {

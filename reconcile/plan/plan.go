@@ -194,7 +194,7 @@ func (m *planner) do(a action.Action) {
 		return
 	}
 	if b := m.backoffs[i.ID()]; m.o.Now.Before(b.Until) {
-		w := wasRetried(b)
+		w := waitForRetry(b)
 		w.Drift = m.driftOfAction(i)
 		m.wait(w)
 		return
@@ -223,8 +223,8 @@ func (m *planner) hold(id cluster.ActionID, claims []cluster.Claim) {
 // trying all the same.
 const stalledAfter = 3
 
-// wasRetried is the wait for another try of an action.
-func wasRetried(b cluster.Backoff) cluster.Wait {
+// waitForRetry is the wait for another try of an action.
+func waitForRetry(b cluster.Backoff) cluster.Wait {
 	w := cluster.Wait{Subject: b.Subject, Reason: cluster.ActionFailed, About: string(b.Kind), Message: string(b.Kind) + " failed and is tried again: " + b.Error, Hint: b.Hint, Within: time.Hour}
 	if b.Undone {
 		w.Message = string(b.Kind) + " is done again later: " + b.Error
@@ -244,7 +244,7 @@ func (m *planner) keepRetries() {
 		again := m.isRunning(b.Kind, b.Subject) || m.isPlanned(b.Kind, b.Subject)
 		waits := b.Undone && m.o.Now.Before(b.Until)
 		if (again || waits) && b.Failed >= stalledAfter {
-			m.wait(wasRetried(b))
+			m.wait(waitForRetry(b))
 		}
 	}
 }

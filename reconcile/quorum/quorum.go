@@ -219,7 +219,16 @@ func OwnerOf(members []cluster.Member, mem cluster.Member, planes []cluster.Node
 // OwnMember is the member of etcd that the machine of a node is: the one with its name,
 // or one at its address that has no name yet. Its address may be another's by now.
 func OwnMember(o cluster.Observed, n cluster.Node) (cluster.Member, bool) {
-	i := slices.IndexFunc(o.Members.Value, func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && mem.IsOf(n) })
+	return findMember(o, func(mem cluster.Member) bool { return cmp.Or(mem.Name, n.Name) == n.Name && mem.IsOf(n) })
+}
+
+// MemberOf is the member of etcd of a node, or the one at its address.
+func MemberOf(o cluster.Observed, n cluster.Node) (cluster.Member, bool) {
+	return findMember(o, func(mem cluster.Member) bool { return mem.IsOf(n) })
+}
+
+func findMember(o cluster.Observed, is func(cluster.Member) bool) (cluster.Member, bool) {
+	i := slices.IndexFunc(o.Members.Value, is)
 	if i < 0 {
 		return cluster.Member{}, false
 	}

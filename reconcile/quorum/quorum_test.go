@@ -342,3 +342,28 @@ func TestWayOutOfQuorum(t *testing.T) {
 		}
 	}
 }
+
+// TestMembersOfNodes: a member is that of a node by its name, or by its address while it has none; what
+// has the address and another name is at its place only.
+func TestMembersOfNodes(t *testing.T) {
+	n := cluster.Node{Name: "cp-1", Role: cluster.ControlPlane, IP: netip.MustParseAddr("10.0.0.1")}
+	at := func(name, ip string) cluster.Member {
+		return cluster.Member{ID: 7, Name: name, Address: ip}
+	}
+	for name, c := range map[string]struct {
+		members []cluster.Member
+		is, own bool
+	}{
+		"none":            {nil, false, false},
+		"its own":         {[]cluster.Member{at("cp-2", "10.0.0.2"), at("cp-1", "10.0.0.1")}, true, true},
+		"no name yet":     {[]cluster.Member{at("", "10.0.0.1")}, true, true},
+		"of another":      {[]cluster.Member{at("cp-9", "10.0.0.1")}, true, false},
+		"no name, beside": {[]cluster.Member{at("", "10.0.0.2")}, false, false},
+	} {
+		o := cluster.Observed{Members: cluster.Saw(c.members)}
+		mem, is := MemberOf(o, n)
+		if own := HasMember(o, n); is != c.is || own != c.own || is != (mem.ID == 7) {
+			t.Errorf("%s: a member is %t, its own %t: %+v", name, is, own, mem)
+		}
+	}
+}

@@ -474,10 +474,7 @@ func destroyedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points [
 	g.look()
 	s.Lab.World.OnCall(func(c world.CallRecord) { s.Witness(c); s.judgeRemoval(c); g.lookAgain(); g.watch(c) })
 	first, vmids := s.generations(), map[string]int{"dev-wk-1": s.vmidOf("dev-wk-1"), "dev-cp-1": s.vmidOf("dev-cp-1")}
-	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
-	if p != nil {
-		s.arm(*p)
-	}
+	pointsOf := s.armAt(p)
 	for _, name := range []string{"dev-wk-1", "dev-cp-1"} {
 		object := s.object("", "nodes", "", name).GetUID()
 		g.touch(name)
@@ -489,9 +486,7 @@ func destroyedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points [
 			t.Errorf("%s has the Node object of the machine before", name)
 		}
 	}
-	if p == nil {
-		points = s.pointsSince(before, steps)
-	}
+	points = pointsOf()
 	return points, s.endReplaced(sz, first, "dev-wk-1", "dev-cp-1")
 }
 

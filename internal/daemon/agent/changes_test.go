@@ -353,17 +353,12 @@ func resizedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []c
 	s.Boot()
 	s.UntilReady(20 * time.Minute)
 	s.watchTurns(sz)
-	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
-	if p != nil {
-		s.arm(*p)
-	}
+	pointsOf := s.armAt(p)
 	files := sz.Files()
 	changed(t, files, "inventory/dev/nodes.yaml", "10.10.0.41, cpu: 4", "10.10.0.41, cpu: 6")
 	s.Push(files, "more cores")
 	s.UntilReady(3 * time.Hour)
-	if p == nil {
-		points = s.pointsSince(before, steps)
-	}
+	points = pointsOf()
 	if t.Failed() {
 		return points, s.Deaths
 	}

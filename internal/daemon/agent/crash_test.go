@@ -153,6 +153,17 @@ func crashAt(t *testing.T, sz size, c lab.Config, p crashPoint) (deaths int) {
 	return s.Deaths
 }
 
+// armAt sets the trap at a crash point of a story that begins now, if there is one. What it returns
+// lists the points of the story when it has ended, where there is none.
+func (s *sim) armAt(p *crashPoint) (points func() []crashPoint) {
+	if p != nil {
+		s.arm(*p)
+		return func() []crashPoint { return nil }
+	}
+	calls, steps := len(s.Lab.World.Calls()), s.Disk.Steps
+	return func() []crashPoint { return s.pointsSince(calls, steps) }
+}
+
 // arm sets the trap at a crash point; writes are counted from now on.
 func (s *sim) arm(p crashPoint) {
 	if p.step > 0 {

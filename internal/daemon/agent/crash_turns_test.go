@@ -20,10 +20,7 @@ func healedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 	s.Boot()
 	s.UntilReady(20 * time.Minute)
 	w := s.watchTurns(sz)
-	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
-	if p != nil {
-		s.arm(*p)
-	}
+	pointsOf := s.armAt(p)
 	edited := []string{"dev-wk-1", "dev-cp-1"}
 	for _, name := range edited {
 		vmid := s.vmidOf(name)
@@ -33,9 +30,7 @@ func healedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 			return vm.Config["memory"] == "8192" && len(vm.Pending) == 0 && st.Condition == cluster.Ready && len(s.cordoned()) == 0
 		})
 	}
-	if p == nil {
-		points = s.pointsSince(before, steps)
-	}
+	points = pointsOf()
 	if t.Failed() {
 		return points, s.Deaths
 	}
@@ -73,10 +68,8 @@ func heldWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cras
 	s.Boot()
 	s.UntilReady(20 * time.Minute)
 	turns, held := s.watchTurns(sz), s.nodeOf("stuck")
-	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
-	if p != nil {
-		s.arm(*p)
-	}
+	before := len(s.Lab.World.Calls())
+	pointsOf := s.armAt(p)
 	files := w.files(sz)
 	resize := func() {
 		ip := fmt.Sprintf("10.10.0.4%s, cpu: ", strings.TrimPrefix(held, "dev-wk-"))
@@ -99,9 +92,7 @@ func heldWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cras
 	resize()
 	s.Push(files, "it may go")
 	s.UntilReady(3 * time.Hour)
-	if p == nil {
-		points = s.pointsSince(before, steps)
-	}
+	points = pointsOf()
 	if t.Failed() {
 		return points, s.Deaths
 	}

@@ -175,19 +175,14 @@ func hungWith(t *testing.T, sz size, c lab.Config, p *crashPoint, setting string
 	g.look()
 	s.Lab.World.OnCall(func(c world.CallRecord) { s.Witness(c); s.judgeRemoval(c); g.lookAgain(); g.watch(c) })
 	first, vmids := s.generations(), map[string]int{"dev-wk-1": s.vmidOf("dev-wk-1"), "dev-cp-1": s.vmidOf("dev-cp-1")}
-	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
-	if p != nil {
-		s.arm(*p)
-	}
+	pointsOf := s.armAt(p)
 	for _, name := range []string{"dev-wk-1", "dev-cp-1"} {
 		g.touch(name)
 		must(s.Lab.Talos.Kill(vmids[name]))
 		s.untilReplaced(name, first[name], func() { do(s, g, name) })
 		s.UntilReady(time.Hour)
 	}
-	if p == nil {
-		points = s.pointsSince(before, steps)
-	}
+	points = pointsOf()
 	return points, s.endReplaced(sz, first, "dev-wk-1", "dev-cp-1")
 }
 

@@ -342,10 +342,7 @@ func rolledWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 	s.UntilReady(20 * time.Minute)
 	g, w := newGuard(s, sz), newWishes(sz)
 	s.Lab.World.OnCall(func(c world.CallRecord) { s.Witness(c); g.watch(c) })
-	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
-	if p != nil {
-		s.arm(*p)
-	}
+	pointsOf := s.armAt(p)
 	for n := range sz.ControlPlanes + sz.Workers {
 		g.permit(sz.Name(n))
 		if n < sz.ControlPlanes {
@@ -358,9 +355,7 @@ func rolledWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 	w.env = 1
 	s.Push(w.files(sz), "another environment")
 	s.UntilReady(3 * time.Hour)
-	if p == nil {
-		points = s.pointsSince(before, steps)
-	}
+	points = pointsOf()
 	if t.Failed() {
 		return points, s.Deaths
 	}

@@ -31,7 +31,7 @@ func (l *life) drawTarget() target {
 	return l.targetOf(l.rnd.IntN(l.size.ControlPlanes + l.size.Workers))
 }
 
-// targetOf is the nth node. While Proxmox VE has no quorum nobody finds a VM to change.
+// targetOf is the nth node. While Proxmox VE has no quorum there is no VM to change.
 func (l *life) targetOf(n int) target {
 	t := target{n: n, name: l.size.Name(n), id: l.vmid(n)}
 	if t.vm, t.exists = l.Lab.PVE.VM(t.id); l.noQuorum {

@@ -167,19 +167,14 @@ func replacedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []
 	s.UntilReady(20 * time.Minute)
 	s.watchRemovals()
 	first := s.generations()
-	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
-	if p != nil {
-		s.arm(*p)
-	}
+	pointsOf := s.armAt(p)
 	files := sz.Files()
 	for _, name := range []string{"dev-wk-1", "dev-cp-1"} {
 		changed(t, files, "inventory/dev/nodes.yaml", "{name: "+name+",", "{name: "+name+", replace: now,")
 		s.Push(files, "replace "+name)
 		s.UntilReady(3 * time.Hour)
 	}
-	if p == nil {
-		points = s.pointsSince(before, steps)
-	}
+	points = pointsOf()
 	if t.Failed() {
 		return points, s.Deaths
 	}
@@ -222,10 +217,7 @@ func removedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []c
 	s.Boot()
 	s.UntilReady(20 * time.Minute)
 	s.watchRemovals()
-	before, steps := len(s.Lab.World.Calls()), s.Disk.Steps
-	if p != nil {
-		s.arm(*p)
-	}
+	pointsOf := s.armAt(p)
 	files := sz.Files()
 	changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium", "allow_even: true\ncni: cilium")
 	changed(t, files, "inventory/dev/nodes.yaml", "  - {name: dev-cp-1, ip: 10.10.0.11, cpu: 4, ram: 8192, disk: 40G}\n", "")
@@ -234,9 +226,7 @@ func removedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []c
 	changed(t, files, "inventory/dev/nodes.yaml", "  - {name: dev-wk-2, ip: 10.10.0.42, cpu: 4, ram: 8192, disk: 60G}\n", "")
 	s.Push(files, "a worker leaves")
 	s.UntilReady(3 * time.Hour)
-	if p == nil {
-		points = s.pointsSince(before, steps)
-	}
+	points = pointsOf()
 	if t.Failed() {
 		return points, s.Deaths
 	}
