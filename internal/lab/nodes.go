@@ -11,10 +11,11 @@ import (
 var (
 	_ world.Containers = nodes{}
 	_ world.Drainer    = nodes{}
+	_ world.Storage    = nodes{}
 )
 
 // nodes is the simulated Kubernetes as the machines below its nodes see it. It
-// implements world.Containers and world.Drainer.
+// implements world.Containers, world.Drainer and world.Storage.
 type nodes struct{ *kube.Clusters }
 
 // PodsOn returns the pods that run on a node.

@@ -246,17 +246,16 @@ func (c *talosctl) lookInside() {
 // begins to answer belongs elsewhere.
 func (c *talosctl) askMore() {
 	for line, reason := range map[string]string{
-		"inspect dependencies":             `unknown service inspect.InspectService`, // no controllers run
-		"usage /var":                       `method DiskUsage not implemented`,       // there are no files to add up
-		"copy /proc/cmdline -":             `method Copy not implemented`,            // likewise
-		"netstat":                          `method Netstat not implemented`,         // no connections are counted
-		"pcap -i ens18 --duration 1s":      `method PacketCapture not implemented`,   // there are no packets
-		"restart kube-system/nosuch":       `method Restart not implemented`,         // no program runs in a container
-		"meta write 0x0a x":                `method MetaWrite not implemented`,       // META holds nothing
-		"wipe disk sda":                    `method BlockDeviceWipe not implemented`,
-		"etcd downgrade validate 3.5":      `method EtcdDowngradeValidate not implemented`,
-		"etcd snapshot made/etcd.snapshot": `sha256 checksum not found`,              // it holds no database
-		"health --wait-timeout 2s":         `unknown service cluster.ClusterService`, // see health --server=false
+		"inspect dependencies":        `unknown service inspect.InspectService`, // no controllers run
+		"usage /var":                  `method DiskUsage not implemented`,       // there are no files to add up
+		"copy /proc/cmdline -":        `method Copy not implemented`,            // likewise
+		"netstat":                     `method Netstat not implemented`,         // no connections are counted
+		"pcap -i ens18 --duration 1s": `method PacketCapture not implemented`,   // there are no packets
+		"restart kube-system/nosuch":  `method Restart not implemented`,         // no program runs in a container
+		"meta write 0x0a x":           `method MetaWrite not implemented`,       // META holds nothing
+		"wipe disk sda":               `method BlockDeviceWipe not implemented`,
+		"etcd downgrade validate 3.5": `method EtcdDowngradeValidate not implemented`,
+		"health --wait-timeout 2s":    `unknown service cluster.ClusterService`, // see health --server=false
 	} {
 		c.fails(line, reason)
 	}
@@ -268,6 +267,7 @@ func (c *talosctl) askEtcd(cp string) {
 	c.ok("etcd status", `MEMBER`, regexp.QuoteMeta(cp))
 	c.ok("etcd alarm list")
 	c.ok("etcd defrag")
+	c.ok("etcd snapshot made/etcd.snapshot", `etcd snapshot saved to "made/etcd.snapshot"`, `snapshot info: hash [0-9a-f]{8}, revision \d{2,}, total keys \d{2,}`)
 	c.fails("etcd forfeit-leadership", `cannot forfeit leadership, only one member`)
 	c.fails("etcd remove-member 1", `NotFound|not found`)
 }

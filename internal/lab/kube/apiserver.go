@@ -17,9 +17,9 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/plumbing"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -45,39 +45,7 @@ type apiserver struct {
 	listeners []net.Listener // own address, and the VIP if it holds it
 	halt      context.CancelFunc
 
-	conns connections
-}
-
-// connections are those a server has open.
-type connections struct {
-	mu   sync.Mutex
-	open map[net.Conn]bool
-}
-
-// followState is what http.Server.ConnState wants.
-func (c *connections) followState(conn net.Conn, state http.ConnState) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	switch state {
-	case http.StateNew:
-		if c.open == nil {
-			c.open = map[net.Conn]bool{}
-		}
-		c.open[conn] = true
-	case http.StateClosed, http.StateHijacked:
-		delete(c.open, conn)
-	}
-}
-
-// cutAll closes them all without the farewell of TLS, as a power cut does.
-func (c *connections) cutAll() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for conn := range c.open {
-		if t, ok := conn.(*tls.Conn); ok {
-			_ = t.NetConn().Close() // it may be closed already
-		}
-	}
+	conns plumbing.Connections
 }
 
 // ServeAPI implements world.Kubernetes: the API answers at Address:6443 once
@@ -150,7 +118,7 @@ func (a *apiserver) listenAll() error {
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context {
 			return context.WithValue(ctx, callerKey{}, &caller{})
 		},
-		ConnState: a.conns.followState,
+		ConnState: a.conns.FollowState,
 		ErrorLog:  slog.NewLogLogger(a.c.world.Log.Handler(), slog.LevelDebug),
 	}
 	a.server, a.halt = server, halt
@@ -170,11 +138,11 @@ func (a *apiserver) openAddress(addr netip.Addr) error {
 	}
 	a.listeners = append(a.listeners, l)
 	server := a.server
-	if !a.c.gate.tryEnter() {
+	if !a.c.gate.TryEnter() {
 		return errors.Join(http.ErrServerClosed, l.Close())
 	}
 	go func() {
-		defer a.c.gate.leave()
+		defer a.c.gate.Leave()
 		if err := server.ServeTLS(l, "", ""); err != nil && !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			a.c.world.Log.Debug("kube-apiserver stopped serving", "node", a.cp.Node, "err", err)
 		}
@@ -206,7 +174,7 @@ func (a *apiserver) stopServing() {
 	if server == nil {
 		return
 	}
-	a.conns.cutAll()
+	a.conns.CutAll()
 	if err := server.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
 		a.c.world.Log.Debug("kube-apiserver closes", "node", a.cp.Node, "err", err)
 	}

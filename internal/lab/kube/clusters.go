@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"container/heap"
 	"context"
 	"slices"
 	"sync"
@@ -10,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/plumbing"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -26,7 +26,7 @@ type Clusters struct {
 	end   context.CancelFunc
 	wake  chan struct{} // capacity 1: there is something for run to look at
 	done  chan struct{} // closed when run has ended
-	gate  gate
+	gate  plumbing.Gate
 
 	mu               sync.Mutex
 	clusters         []*cluster // as founded
@@ -34,8 +34,7 @@ type Clusters struct {
 	awaiting         []*awaiting
 	pulled           map[string]bool
 	closedRegistries map[string]bool // by host
-	effects          effects
-	made             int      // effects so far
+	effects          plumbing.Queue
 	callbacks        []func() // callbacks to make once mu is free
 }
 
@@ -66,7 +65,24 @@ func (c *Clusters) Close() {
 	for _, a := range apis {
 		a.stopServing()
 	}
-	c.gate.closeAndWait()
+	c.gate.CloseAndWait()
+}
+
+// ReadRegistry implements world.Storage. An etcd that nothing was stored in yet has nothing.
+func (c *Clusters) ReadRegistry(ca, etcd string) world.Registry {
+	c.mu.Lock()
+	i := slices.IndexFunc(c.clusters, func(cl *cluster) bool { return cl.ca == ca && cl.etcd == etcd })
+	if i < 0 {
+		c.mu.Unlock()
+		return world.Registry{Revision: 1}
+	}
+	cl := c.clusters[i]
+	c.mu.Unlock()
+	r, err := cl.store.readRegistry()
+	if err != nil {
+		c.world.Log.Error("lab cannot read what it stores", "etcd", etcd, "err", err)
+	}
+	return r
 }
 
 // Objects returns copies of the objects of one resource in a namespace (""
@@ -149,8 +165,8 @@ func (c *Clusters) runDue() (next time.Time, calls []func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for c.ctx.Err() == nil {
-		if len(c.effects) > 0 && !c.effects[0].at.After(time.Now()) {
-			heap.Pop(&c.effects).(*effect).f()
+		if f, ok := c.effects.TakeDue(time.Now()); ok {
+			f()
 			continue
 		}
 		busy := false
@@ -161,9 +177,7 @@ func (c *Clusters) runDue() (next time.Time, calls []func()) {
 			break
 		}
 	}
-	if len(c.effects) > 0 {
-		next = c.effects[0].at
-	}
+	next, _ = c.effects.Next()
 	calls, c.callbacks = c.callbacks, nil
 	return next, calls
 }
@@ -176,8 +190,7 @@ func (c *Clusters) scheduleAfter(d time.Duration, f func()) {
 
 // scheduleAt plans f for a time of this process.
 func (c *Clusters) scheduleAt(at time.Time, f func()) {
-	c.made++
-	heap.Push(&c.effects, &effect{at: at, n: c.made, f: f})
+	c.effects.Add(at, f)
 	c.wakeLoop()
 }
 
@@ -223,58 +236,4 @@ func (c *Clusters) clusterOf(ca, etcd string) *cluster {
 	cl := newCluster(c, ca, etcd)
 	c.clusters = append(c.clusters, cl)
 	return cl
-}
-
-// effect is something that will happen.
-type effect struct {
-	at time.Time
-	n  int // breaks ties: first planned, first done
-	f  func()
-}
-
-// effects is a heap of them, the next one first.
-type effects []*effect
-
-func (e effects) Len() int      { return len(e) }
-func (e effects) Swap(i, j int) { e[i], e[j] = e[j], e[i] }
-func (e effects) Less(i, j int) bool {
-	if !e[i].at.Equal(e[j].at) {
-		return e[i].at.Before(e[j].at)
-	}
-	return e[i].n < e[j].n
-}
-func (e *effects) Push(x any) { *e = append(*e, x.(*effect)) }
-func (e *effects) Pop() any {
-	last := len(*e) - 1
-	x := (*e)[last]
-	(*e)[last] = nil
-	*e = (*e)[:last]
-	return x
-}
-
-// gate counts who is inside and can be closed behind them.
-type gate struct {
-	mu     sync.Mutex
-	closed bool
-	inside sync.WaitGroup
-}
-
-// tryEnter returns false if the gate is closed; otherwise leave must follow.
-func (g *gate) tryEnter() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if !g.closed {
-		g.inside.Add(1)
-	}
-	return !g.closed
-}
-
-func (g *gate) leave() { g.inside.Done() }
-
-// closeAndWait lets nobody in any more and waits until everybody is out.
-func (g *gate) closeAndWait() {
-	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.inside.Wait()
 }

@@ -34,10 +34,10 @@ func (a *apiserver) newHandler() http.Handler {
 	refuse := func(w http.ResponseWriter, code int, text string) { writeStatus(w, rules.NewRefusal(code, text)) }
 	faced := a.c.world.HTTP(name, refuse, http.HandlerFunc(a.answerRequest))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !a.c.gate.tryEnter() {
+		if !a.c.gate.TryEnter() {
 			panic(http.ErrAbortHandler)
 		}
-		defer a.c.gate.leave()
+		defer a.c.gate.Leave()
 		req, err := readRequest(w, r)
 		if err != nil {
 			writeError(w, err)

@@ -18,7 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/registry"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // keptEvents is how many events of one resource a watch can be resumed over;
@@ -279,6 +281,30 @@ func (s *store) eventsSince(res *resource, rv uint64) ([]event, uint64, <-chan s
 	}
 	i := sort.Search(len(t.log), func(i int) bool { return t.log[i].rv > rv })
 	return t.log[i:len(t.log):len(t.log)], max(rv, s.rv), t.moved, nil
+}
+
+// readRegistry returns everything that is stored, as an etcd has it. A deletion is there while it is
+// the last change of its resource.
+func (s *store) readRegistry() (r world.Registry, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r.Revision = max(s.rv, 1)
+	for _, res := range s.order {
+		t, prefix := s.tables[res.gr()], registry.Prefix(res.group, res.name, res.typ == nil)
+		for _, key := range t.keys {
+			ns, name := splitKey(key)
+			value, err := registry.Encode(t.objects[key].body, res.apiVersion(), res.kind)
+			if err != nil {
+				return r, fmt.Errorf("encode %s %s: %w", res.name, key, err)
+			}
+			r.Keys = append(r.Keys, world.RegistryKey{Key: registry.Key(prefix, ns, name), Value: value, Revision: t.objects[key].rv})
+		}
+		if n := len(t.log); n > 0 && t.log[n-1].new == nil {
+			meta := rules.MapAt(t.log[n-1].old.body, "metadata")
+			r.Keys = append(r.Keys, world.RegistryKey{Key: registry.Key(prefix, rules.TextAt(meta, "namespace"), rules.TextAt(meta, "name")), Revision: t.log[n-1].rv})
+		}
+	}
+	return r, nil
 }
 
 // takeChanges hands over what changed since it was last called.

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/etcddb"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/ingress"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
@@ -127,7 +128,7 @@ func (b *boot) serveAPI(l *ingress.Listener, config *tls.Config) *apiServer {
 		}
 	} else {
 		d.services = map[string]any{
-			machineapi.MachineService_ServiceDesc.ServiceName: &machineService{Service: system.Service{Machine: inside{b}}, UpgradeService: installer.UpgradeService{Machine: inside{b}}, b: b},
+			machineapi.MachineService_ServiceDesc.ServiceName: &machineService{Service: system.Service{Machine: inside{b}}, UpgradeService: installer.UpgradeService{Machine: inside{b}}, EtcdService: etcddb.EtcdService{Machine: inside{b}}, b: b},
 			storageapi.StorageService_ServiceDesc.ServiceName: &system.StorageService{Machine: inside{b}},
 			timeapi.TimeService_ServiceDesc.ServiceName:       &system.TimeService{Machine: inside{b}},
 			cosi.State_ServiceDesc.ServiceName:                resources,

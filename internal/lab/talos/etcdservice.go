@@ -7,14 +7,14 @@ import (
 	"slices"
 	"time"
 
-	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/etcddb"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // The etcd calls of Talos. Asked before there is an etcd to answer, they hang
@@ -170,12 +170,9 @@ func (s *machineService) EtcdMemberList(ctx context.Context, in *machineapi.Etcd
 			return err
 		}
 		for _, m := range e.members {
-			shown := &machineapi.EtcdMember{Id: m.id, IsLearner: m.learner, PeerUrls: []string{system.PeerURL(m.address)}}
-			if !m.unnamed {
-				shown.Hostname, shown.ClientUrls = m.name, []string{system.ClientURL(m.address)}
-			}
-			list.LegacyMembers = append(list.LegacyMembers, shown.GetHostname())
-			list.Members = append(list.Members, shown)
+			d := m.describe()
+			list.LegacyMembers = append(list.LegacyMembers, d.Name)
+			list.Members = append(list.Members, &machineapi.EtcdMember{Id: d.ID, Hostname: d.Name, PeerUrls: d.PeerURLs, ClientUrls: d.ClientURLs, IsLearner: d.Learner})
 		}
 		return nil
 	})
@@ -183,6 +180,44 @@ func (s *machineService) EtcdMemberList(ctx context.Context, in *machineapi.Etcd
 		return nil, err
 	}
 	return &machineapi.EtcdMemberListResponse{Messages: []*machineapi.EtcdMembers{list}}, nil
+}
+
+// describe is the member as etcd lists it.
+func (m *member) describe() etcddb.Member {
+	d := etcddb.Member{ID: m.id, Learner: m.learner, PeerURLs: []string{system.PeerURL(m.address)}}
+	if !m.unnamed {
+		d.Name, d.ClientURLs = m.name, []string{system.ClientURL(m.address)}
+	}
+	return d
+}
+
+// ReadEtcd implements etcddb.Machine. Kubernetes is asked for what it stores without the lock of the
+// fleet, which it may be waiting for.
+func (i inside) ReadEtcd(ctx context.Context, call string) (now etcddb.State, err error) {
+	b, ca, id := i.b, "", ""
+	if err := b.askEtcd(ctx, call, func() error {
+		m := b.localMember()
+		if m == nil {
+			return errHang
+		}
+		e := m.of
+		ca, id = b.set.kubeCA, e.id
+		now = etcddb.State{Self: m.id, Contents: etcddb.Contents{Registry: world.Registry{Revision: 1}, Index: e.index, Term: e.term, Version: "3.6.0"}}
+		if b.showsLeader(e) {
+			now.Leader = e.leader.id
+		}
+		for _, o := range e.members {
+			now.Members = append(now.Members, o.describe())
+		}
+		return nil
+	}); err != nil {
+		return now, err
+	}
+	if k, ok := b.f.kubernetes.(world.Storage); ok {
+		now.Registry = k.ReadRegistry(ca, id)
+	}
+	now.Index += now.Registry.Revision - 1 // each change is an entry of its log
+	return now, nil
 }
 
 // etcdToList is the etcd a member list is about.
@@ -200,33 +235,6 @@ func (b *boot) etcdToList(queryLocal bool) (*etcd, error) {
 		return nil, b.missLeader(m.of, localDelay)
 	}
 	return m.of, nil
-}
-
-// EtcdStatus is the machine's own etcd.
-func (s *machineService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdStatusResponse, error) {
-	var st *machineapi.EtcdMemberStatus
-	err := s.b.askEtcd(ctx, "etcd status", func() error {
-		m := s.b.localMember()
-		if m == nil {
-			return errHang
-		}
-		e := m.of
-		size := int64(20480 + 4096*e.index)
-		st = &machineapi.EtcdMemberStatus{
-			StorageVersion: "3.6.0", ProtocolVersion: "3.6.12", MemberId: m.id, IsLearner: m.learner,
-			DbSize: size, DbSizeInUse: size, RaftIndex: e.index, RaftAppliedIndex: e.index, RaftTerm: e.term,
-		}
-		if s.b.showsLeader(e) {
-			st.Leader = e.leader.id
-		} else {
-			st.Errors = []string{"etcdserver: no leader"}
-		}
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &machineapi.EtcdStatusResponse{Messages: []*machineapi.EtcdStatus{{MemberStatus: st}}}, nil
 }
 
 // EtcdAlarmList never has an alarm to list. It waits for a quorum (recorded).
@@ -336,25 +344,4 @@ func (s *machineService) EtcdForfeitLeadership(ctx context.Context, _ *machineap
 		return nil, err
 	}
 	return &machineapi.EtcdForfeitLeadershipResponse{Messages: []*machineapi.EtcdForfeitLeadership{answer}}, nil
-}
-
-// EtcdSnapshot sends bytes that stand for a snapshot: it names the etcd and
-// its members, and nothing can be restored from it.
-func (s *machineService) EtcdSnapshot(_ *machineapi.EtcdSnapshotRequest, out grpc.ServerStreamingServer[common.Data]) error {
-	var data []byte
-	err := s.b.askEtcd(out.Context(), "etcd snapshot", func() error {
-		m := s.b.localMember()
-		if m == nil {
-			return errHang
-		}
-		data = fmt.Appendf(nil, "lab snapshot of %s at %d:", m.of.id, m.of.index)
-		for _, o := range m.of.members {
-			data = fmt.Appendf(data, " %s", o.name)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return out.Send(&common.Data{Bytes: data})
 }

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/etcddb"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
@@ -20,6 +21,7 @@ import (
 type machineService struct {
 	system.Service
 	installer.UpgradeService
+	etcddb.EtcdService
 	b *boot
 }
 

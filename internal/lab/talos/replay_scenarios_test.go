@@ -155,7 +155,7 @@ var scenarios = []scenario{
 	},
 	{
 		name: "I1", file: "exchanges-I1-etcd-leave-rejoin.jsonl",
-		keep:    func(x exchange) bool { return !summedUp(x) && x.Seq <= 66 },
+		keep:    func(x exchange) bool { return x.Seq <= 66 },
 		latency: world.Latencies{Call: 1, Boot: seconds(2.9), Apply: 1, Etcd: 1, Learn: seconds(46)}, step: seconds(0.8896), stop: seconds(8),
 		prepare: func(r *replay) {
 			r.planes()
@@ -225,7 +225,6 @@ var scenarios = []scenario{
 	},
 	{
 		name: "I3", file: "exchanges-I3-etcd-quorum.jsonl",
-		keep:    func(x exchange) bool { return !summedUp(x) },
 		latency: world.Latencies{Call: 1, Boot: seconds(3), Apply: 1, Etcd: 1, Learn: 1},
 		prepare: func(r *replay) { r.planes() },
 		meanwhile: map[float64]func(*replay){
@@ -491,9 +490,6 @@ func (r *replay) seekPlanes(n node) {
 	}
 	time.Sleep(time.Minute)
 }
-
-// summedUp are the lines whose answer the recordings only sum up.
-func summedUp(x exchange) bool { return strings.HasSuffix(x.Method, "/EtcdSnapshot") }
 
 // excuses are the lines whose answer differs, with the reason. They are looked
 // at again when one of them agrees.

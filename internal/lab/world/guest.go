@@ -225,6 +225,27 @@ type Drainer interface {
 	DrainNode(ca, node string, done func()) (stop func())
 }
 
+// Registry is what Kubernetes keeps in an etcd, at one moment.
+type Registry struct {
+	// Revision is that of the last change of any key.
+	Revision uint64
+	Keys     []RegistryKey
+}
+
+// RegistryKey is one key of a registry: /registry/pods/kube-system/etcd-cp1.
+type RegistryKey struct {
+	Key      string
+	Value    []byte // the object as JSON; nil: the key was deleted in this revision
+	Revision uint64
+}
+
+// Storage is what a Kubernetes besides does for an etcd that is saved as a whole. A service that
+// simulates Kubernetes need not implement it: then its etcds are empty.
+type Storage interface {
+	// ReadRegistry returns what is stored in an etcd of the cluster with that CA.
+	ReadRegistry(ca, etcd string) Registry
+}
+
 // DiskCopier is what Guests may implement to copy what a guest keeps on a disk, as
 // a snapshot of the disk does. Without it disks and their snapshots share it.
 type DiskCopier interface {

@@ -1,0 +1,377 @@
+package lab
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/client"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
+	"github.com/siderolabs/talos/pkg/machinery/config/encoder"
+	"github.com/siderolabs/talos/pkg/machinery/config/generate"
+	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
+	"github.com/siderolabs/talos/pkg/machinery/config/generate/stdpatches"
+	"github.com/siderolabs/talos/pkg/machinery/config/machine"
+	"github.com/siderolabs/talos/pkg/machinery/role"
+	"go.etcd.io/bbolt"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube"
+	"github.com/talos-agent/talos-agent/internal/lab/talos"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// machines are Talos machines with the simulated Kubernetes on them, in a time of their own.
+type machines struct {
+	t       *testing.T
+	world   *world.World
+	fleet   *talos.Fleet
+	kube    *kube.Clusters
+	secrets *secrets.Bundle
+}
+
+func withMachines(t *testing.T, test func(*machines)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		bundle, err := secrets.NewBundle(secrets.NewFixedClock(time.Now()), config.TalosVersionCurrent, secrets.WithECDSAServiceAccountKey())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w, err := world.New(world.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := &machines{t: t, world: w, kube: kube.New(kube.Config{World: w}), secrets: bundle}
+		if m.fleet, err = talos.New(talos.Config{World: w, Kubernetes: nodes{m.kube}}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour) // certificates are of an hour ago
+		test(m)
+		m.fleet.Close()
+		m.kube.Close()
+		w.Close()
+	})
+}
+
+// address is that of the n-th control plane.
+func address(n int) string { return fmt.Sprintf("10.5.0.%d", 10+n) }
+
+// configure makes the n-th control plane and gives it its config.
+func (m *machines) configure(n int) {
+	m.t.Helper()
+	m.fleet.PowerOn(world.Guest{
+		VMID: 400 + n, Name: fmt.Sprintf("cp%d", n), Host: "pve1", UUID: fmt.Sprintf("00000000-0000-5000-8000-%012d", n), MAC: fmt.Sprintf("bc:24:11:00:00:%02x", n),
+		Cores: 2, MemoryMiB: 4096, Address: netip.MustParsePrefix(address(n) + "/24"), Gateway: netip.MustParseAddr("10.5.0.1"),
+		Boot: &world.Disk{Image: world.Image{Platform: "nocloud", Version: "v1.13.9"}},
+	})
+	time.Sleep(m.world.Latency.Boot + time.Second)
+	contract := config.TalosVersion1_13
+	in, err := generate.NewInput("lab", "https://10.5.0.11:6443", "1.36.1", generate.WithVersionContract(contract), generate.WithSecretsBundle(m.secrets))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	cfg, err := in.Config(machine.TypeControlPlane)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	hostname, err := stdpatches.WithStaticHostname(contract, fmt.Sprintf("cp%d", n))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	patch, err := configpatcher.LoadPatch(hostname)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	out, err := configpatcher.Apply(configpatcher.WithConfig(cfg), []configpatcher.Patch{patch})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if cfg, err = out.Config(); err != nil {
+		m.t.Fatal(err)
+	}
+	data, err := cfg.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if _, err := m.connect(n, &tls.Config{InsecureSkipVerify: true}).ApplyConfiguration(m.within(5*time.Second), &machineapi.ApplyConfigurationRequest{Data: data}); err != nil {
+		m.t.Fatal(err)
+	}
+	time.Sleep(m.world.Latency.Apply + 5*time.Second)
+}
+
+// cluster brings control planes up, with everything that runs on them.
+func (m *machines) cluster(count int) {
+	m.t.Helper()
+	m.configure(1)
+	if err := m.admin(1).Bootstrap(m.within(10*time.Second), &machineapi.BootstrapRequest{}); err != nil {
+		m.t.Fatal(err)
+	}
+	for n := 2; n <= count; n++ {
+		m.configure(n)
+	}
+	time.Sleep(10 * time.Minute)
+}
+
+func (m *machines) connect(n int, config *tls.Config) *client.Client {
+	m.t.Helper()
+	c, err := client.New(m.t.Context(), client.WithTLSConfig(config), client.WithEndpoints(address(n)),
+		client.WithGRPCDialOptions(grpc.WithNoProxy(), grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return m.world.Net.DialContext(ctx, "tcp", addr)
+		})))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// admin is a client of the n-th control plane.
+func (m *machines) admin(n int) *client.Client {
+	m.t.Helper()
+	bundle := *m.secrets
+	bundle.Clock = secrets.NewFixedClock(time.Now())
+	crt, err := bundle.GenerateTalosAPIClientCertificate(role.MakeSet(role.Admin))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	pair, err := tls.X509KeyPair(crt.Crt, crt.Key)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AppendCertsFromPEM(bundle.Certs.OS.Crt)
+	return m.connect(n, &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}})
+}
+
+func (m *machines) within(d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(m.t.Context(), d)
+	m.t.Cleanup(cancel)
+	return ctx
+}
+
+// snapshot fetches a snapshot as Talos' client does.
+func (m *machines) snapshot(n int, patience time.Duration) ([]byte, error) {
+	r, err := m.admin(n).EtcdSnapshot(m.within(patience), &machineapi.EtcdSnapshotRequest{})
+	if err != nil {
+		return nil, err
+	}
+	data, err := io.ReadAll(r)
+	return data, errors.Join(err, r.Close())
+}
+
+// status is what a member shows of itself.
+func (m *machines) status(n int) *machineapi.EtcdMemberStatus {
+	m.t.Helper()
+	resp, err := m.admin(n).EtcdStatus(m.within(5 * time.Second))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return resp.GetMessages()[0].GetMemberStatus()
+}
+
+// objects is a client of the n-th control plane's kube-apiserver, whose idle connections end with
+// the test.
+func (m *machines) objects(n int) dynamic.Interface {
+	m.t.Helper()
+	file, err := m.admin(n).Kubeconfig(m.within(5 * time.Second))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	c, err := clientcmd.RESTConfigFromKubeConfig(file)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	c.Host, c.Dial, c.QPS = "https://"+address(n)+":6443", m.world.Net.DialContext, -1
+	plain, err := rest.HTTPClientFor(c)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(plain.CloseIdleConnections)
+	d, err := dynamic.NewForConfigAndClient(c, plain)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return d
+}
+
+var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+
+// keep makes a ConfigMap with a text, or gives it another.
+func (m *machines) keep(n int, name, text string) {
+	m.t.Helper()
+	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]any{"text": text}}}
+	if _, err := m.objects(n).Resource(configMaps).Namespace("default").Apply(m.within(time.Minute), name, o, metav1.ApplyOptions{FieldManager: "test"}); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// opened is a snapshot as whoever opens its file sees it.
+type opened struct {
+	revision uint64
+	values   map[string][]byte // by key
+	deleted  []string
+	members  []string // their names
+	index    uint64
+}
+
+// openSnapshot checks a snapshot as etcd does, and reads it with bbolt.
+func openSnapshot(t *testing.T, data []byte) (o opened) {
+	t.Helper()
+	if len(data) < sha256.Size || len(data)%512 != sha256.Size {
+		t.Fatalf("%d bytes are no snapshot", len(data))
+	}
+	body := data[:len(data)-sha256.Size]
+	if sum := sha256.Sum256(body); !bytes.Equal(sum[:], data[len(body):]) {
+		t.Fatal("the hash is another one")
+	}
+	path := filepath.Join(t.TempDir(), "db")
+	if err := os.WriteFile(path, body, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	db, err := bbolt.Open(path, 0o400, &bbolt.Options{ReadOnly: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.values = map[string][]byte{}
+	if err := errors.Join(db.View(func(tx *bbolt.Tx) error {
+		for err := range tx.Check() {
+			t.Error(err)
+		}
+		o.index = binary.BigEndian.Uint64(tx.Bucket([]byte("meta")).Get([]byte("consistent_index")))
+		return errors.Join(tx.Bucket([]byte("members")).ForEach(func(_, value []byte) error {
+			var member struct{ Name string }
+			err := json.Unmarshal(value, &member)
+			o.members = append(o.members, member.Name)
+			return err
+		}), tx.Bucket([]byte("key")).ForEach(func(rev, value []byte) error {
+			o.revision = binary.BigEndian.Uint64(rev)
+			key, text := readKey(t, value)
+			if len(rev) == 18 {
+				o.deleted = append(o.deleted, key)
+				return nil
+			}
+			o.values[key] = text
+			return nil
+		}))
+	}), db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// readKey reads the key and the value of an mvccpb.KeyValue.
+func readKey(t *testing.T, b []byte) (key string, value []byte) {
+	t.Helper()
+	for len(b) > 0 {
+		field, typ, n := protowire.ConsumeField(b)
+		if n < 0 {
+			t.Fatal(protowire.ParseError(n))
+		}
+		_, _, tag := protowire.ConsumeTag(b)
+		if typ == protowire.BytesType {
+			text, _ := protowire.ConsumeBytes(b[tag:])
+			switch field {
+			case 1:
+				key = string(text)
+			case 5:
+				value = bytes.Clone(text)
+			}
+		}
+		b = b[n:]
+	}
+	return key, value
+}
+
+// TestSnapshotHoldsTheCluster: what a control plane sends as a snapshot of its etcd is a database of
+// bbolt with the objects that its kube-apiserver serves, their revisions, and the members.
+func TestSnapshotHoldsTheCluster(t *testing.T) {
+	withMachines(t, func(m *machines) {
+		m.cluster(2)
+		m.keep(1, "kept", "first")
+		m.keep(1, "kept", "second")
+		m.keep(1, "dropped", "first")
+		if err := m.objects(1).Resource(configMaps).Namespace("default").Delete(m.within(time.Minute), "dropped", metav1.DeleteOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		for n := 1; n <= 2; n++ {
+			data, err := m.snapshot(n, 5*time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := m.status(n)
+			o := openSnapshot(t, data)
+			if size := int64(len(data) - sha256.Size); st.GetDbSize() != size || st.GetRaftIndex() != o.index || st.GetRaftIndex() < o.revision {
+				t.Errorf("status %v of an etcd whose file has %d bytes, of index %d and revision %d", st, size, o.index, o.revision)
+			}
+			if fmt.Sprint(o.members) != "[cp1 cp2]" && fmt.Sprint(o.members) != "[cp2 cp1]" {
+				t.Errorf("members %v", o.members)
+			}
+			if !slices.Contains(o.deleted, "/registry/configmaps/default/dropped") {
+				t.Errorf("deletions %v", o.deleted)
+			}
+			var kept struct {
+				APIVersion, Kind string
+				Metadata         map[string]any
+				Data             map[string]string
+			}
+			if err := json.Unmarshal(o.values["/registry/configmaps/default/kept"], &kept); err != nil {
+				t.Fatal(err)
+			}
+			if kept.APIVersion != "v1" || kept.Kind != "ConfigMap" || kept.Data["text"] != "second" || kept.Metadata["uid"] == "" || kept.Metadata["resourceVersion"] != nil {
+				t.Errorf("object %+v", kept)
+			}
+			for _, want := range []string{"/registry/minions/cp1", "/registry/minions/cp2", "/registry/namespaces/kube-system", "/registry/pods/kube-system/kube-apiserver-cp1",
+				"/registry/services/specs/default/kubernetes", "/registry/services/endpoints/default/kubernetes", "/registry/deployments/kube-system/coredns"} {
+				if o.values[want] == nil {
+					t.Errorf("no key %s", want)
+				}
+			}
+		}
+	})
+}
+
+// TestSnapshotNeedsNoQuorum, but an etcd that runs.
+func TestSnapshotNeedsNoQuorum(t *testing.T) {
+	withMachines(t, func(m *machines) {
+		m.cluster(2)
+		m.fleet.PowerOff(402)
+		time.Sleep(time.Minute)
+		data, err := m.snapshot(1, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if o := openSnapshot(t, data); len(o.members) != 2 || o.values["/registry/minions/cp2"] == nil {
+			t.Errorf("%d keys, members %v", len(o.values), o.members)
+		}
+		m.configure(3) // it finds nothing to join
+		if _, err := m.snapshot(3, 5*time.Second); client.StatusCode(err) != codes.DeadlineExceeded {
+			t.Errorf("a snapshot where no etcd runs: %v", err)
+		}
+	})
+}

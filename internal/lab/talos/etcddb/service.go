@@ -1,0 +1,62 @@
+package etcddb
+
+import (
+	"context"
+	"slices"
+
+	"github.com/siderolabs/talos/pkg/machinery/api/common"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/emptypb"
+)
+
+// Machine is the control plane that is called.
+type Machine interface {
+	// ReadEtcd returns the etcd of the machine as its own member has it, for a call of that name. It
+	// waits until one runs, and needs no quorum.
+	ReadEtcd(ctx context.Context, call string) (State, error)
+}
+
+// State is an etcd as one of its members has it.
+type State struct {
+	Contents
+	Self   uint64 // the member
+	Leader uint64 // 0: none that it knows
+}
+
+// EtcdService is the part of machine.MachineService that is about the database of etcd.
+type EtcdService struct{ Machine Machine }
+
+// EtcdStatus is the machine's own etcd.
+func (s *EtcdService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdStatusResponse, error) {
+	e, err := s.Machine.ReadEtcd(ctx, "etcd status")
+	if err != nil {
+		return nil, err
+	}
+	file, err := Encode(e.Contents)
+	if err != nil {
+		return nil, err
+	}
+	st := &machineapi.EtcdMemberStatus{
+		StorageVersion: e.Version, ProtocolVersion: "3.6.12", MemberId: e.Self, Leader: e.Leader,
+		IsLearner: slices.ContainsFunc(e.Members, func(m Member) bool { return m.ID == e.Self && m.Learner }),
+		DbSize:    int64(len(file)), DbSizeInUse: int64(len(file)), RaftIndex: e.Index, RaftAppliedIndex: e.Index, RaftTerm: e.Term,
+	}
+	if e.Leader == 0 {
+		st.Errors = []string{"etcdserver: no leader"}
+	}
+	return &machineapi.EtcdStatusResponse{Messages: []*machineapi.EtcdStatus{{MemberStatus: st}}}, nil
+}
+
+// EtcdSnapshot sends the database and its hash.
+func (s *EtcdService) EtcdSnapshot(_ *machineapi.EtcdSnapshotRequest, out grpc.ServerStreamingServer[common.Data]) error {
+	e, err := s.Machine.ReadEtcd(out.Context(), "etcd snapshot")
+	if err != nil {
+		return err
+	}
+	file, err := Encode(e.Contents)
+	if err != nil {
+		return err
+	}
+	return Send(Seal(file), func(part []byte) error { return out.Send(&common.Data{Bytes: part}) })
+}
