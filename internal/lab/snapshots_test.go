@@ -16,6 +16,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -29,6 +31,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
 	"github.com/siderolabs/talos/pkg/machinery/config/generate/stdpatches"
 	"github.com/siderolabs/talos/pkg/machinery/config/machine"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/role"
 	"go.etcd.io/bbolt"
 	"google.golang.org/grpc"
@@ -78,14 +81,23 @@ func withMachines(t *testing.T, test func(*machines)) {
 	})
 }
 
-// address is that of the n-th control plane.
+// address is that of the n-th machine.
 func address(n int) string { return fmt.Sprintf("10.5.0.%d", 10+n) }
 
-// configure makes the n-th control plane and gives it its config.
+// describe names the n-th machine; from the eleventh on they are workers.
+func describe(n int) (name string, kind machine.Type) {
+	if n > 10 {
+		return fmt.Sprintf("w%d", n), machine.TypeWorker
+	}
+	return fmt.Sprintf("cp%d", n), machine.TypeControlPlane
+}
+
+// configure makes the n-th machine and gives it its config.
 func (m *machines) configure(n int) {
 	m.t.Helper()
+	name, kind := describe(n)
 	m.fleet.PowerOn(world.Guest{
-		VMID: 400 + n, Name: fmt.Sprintf("cp%d", n), Host: "pve1", UUID: fmt.Sprintf("00000000-0000-5000-8000-%012d", n), MAC: fmt.Sprintf("bc:24:11:00:00:%02x", n),
+		VMID: 400 + n, Name: name, Host: "pve1", UUID: fmt.Sprintf("00000000-0000-5000-8000-%012d", n), MAC: fmt.Sprintf("bc:24:11:00:00:%02x", n),
 		Cores: 2, MemoryMiB: 4096, Address: netip.MustParsePrefix(address(n) + "/24"), Gateway: netip.MustParseAddr("10.5.0.1"),
 		Boot: &world.Disk{Image: world.Image{Platform: "nocloud", Version: "v1.13.9"}},
 	})
@@ -95,11 +107,11 @@ func (m *machines) configure(n int) {
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	cfg, err := in.Config(machine.TypeControlPlane)
+	cfg, err := in.Config(kind)
 	if err != nil {
 		m.t.Fatal(err)
 	}
-	hostname, err := stdpatches.WithStaticHostname(contract, fmt.Sprintf("cp%d", n))
+	hostname, err := stdpatches.WithStaticHostname(contract, name)
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -372,6 +384,317 @@ func TestSnapshotNeedsNoQuorum(t *testing.T) {
 		m.configure(3) // it finds nothing to join
 		if _, err := m.snapshot(3, 5*time.Second); client.StatusCode(err) != codes.DeadlineExceeded {
 			t.Errorf("a snapshot where no etcd runs: %v", err)
+		}
+	})
+}
+
+// upload gives the n-th control plane a file to recover from.
+func (m *machines) upload(n int, file []byte) error {
+	_, err := m.admin(n).EtcdRecover(m.within(10*time.Second), bytes.NewReader(file))
+	return err
+}
+
+// recover asks the n-th control plane to make an etcd of it.
+func (m *machines) recover(n int, skipHash bool) error {
+	return m.admin(n).Bootstrap(m.within(10*time.Second), &machineapi.BootstrapRequest{RecoverEtcd: true, RecoverSkipHashCheck: skipHash})
+}
+
+// etcdService is the state of the service of the n-th control plane, and its last event.
+func (m *machines) etcdService(n int) string {
+	m.t.Helper()
+	list, err := m.admin(n).ServiceList(m.within(5 * time.Second))
+	if err != nil {
+		return err.Error()
+	}
+	for _, s := range list.GetMessages()[0].GetServices() {
+		if events := s.GetEvents().GetEvents(); s.GetId() == "etcd" && len(events) > 0 {
+			return s.GetState() + ": " + events[len(events)-1].GetMsg()
+		}
+	}
+	return ""
+}
+
+// texts are the ConfigMaps of the namespace default by their names.
+func (m *machines) texts(n int) map[string]string {
+	m.t.Helper()
+	list, err := m.objects(n).Resource(configMaps).Namespace("default").List(m.within(time.Minute), metav1.ListOptions{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	texts := map[string]string{}
+	for _, o := range list.Items {
+		if text, ok, _ := unstructured.NestedString(o.Object, "data", "text"); ok {
+			texts[o.GetName()] = text
+		}
+	}
+	return texts
+}
+
+// isReady reports whether a Node is Ready.
+func (m *machines) isReady(n int, node string) bool {
+	m.t.Helper()
+	o, err := m.objects(n).Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}).Get(m.within(time.Minute), node, metav1.GetOptions{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	conditions, _, _ := unstructured.NestedSlice(o.Object, "status", "conditions")
+	return slices.ContainsFunc(conditions, func(c any) bool {
+		condition := c.(map[string]any)
+		return condition["type"] == "Ready" && condition["status"] == "True"
+	})
+}
+
+// ranges are the pod networks of the nodes.
+func (m *machines) ranges(n int) (ranges []string) {
+	m.t.Helper()
+	list, err := m.objects(n).Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}).List(m.within(time.Minute), metav1.ListOptions{})
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, o := range list.Items {
+		cidr, _, _ := unstructured.NestedString(o.Object, "spec", "podCIDR")
+		ranges = append(ranges, cidr)
+	}
+	slices.Sort(ranges)
+	return ranges
+}
+
+// TestRecoveredCluster: the control planes of a cluster are lost. One that is made again, and given the
+// last snapshot, has what the cluster had then; others join it, and a worker that ran all the time is
+// a node of it.
+func TestRecoveredCluster(t *testing.T) {
+	withMachines(t, func(m *machines) {
+		m.cluster(3)
+		m.configure(11)
+		time.Sleep(5 * time.Minute)
+		m.keep(1, "kept", "first")
+		crd := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "widgets.lab.io"},
+			"spec": map[string]any{"group": "lab.io", "scope": "Namespaced", "names": map[string]any{"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
+				"versions": []any{map[string]any{"name": "v1", "served": true, "storage": true,
+					"schema": map[string]any{"openAPIV3Schema": map[string]any{"type": "object", "x-kubernetes-preserve-unknown-fields": true}}}}}}}
+		if _, err := m.objects(1).Resource(schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}).Create(m.within(time.Minute), crd, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		widgets := schema.GroupVersionResource{Group: "lab.io", Version: "v1", Resource: "widgets"}
+		widget := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "lab.io/v1", "kind": "Widget", "metadata": map[string]any{"name": "w"}, "spec": map[string]any{"size": int64(3)}}}
+		if _, err := m.objects(1).Resource(widgets).Namespace("default").Create(m.within(time.Minute), widget, metav1.CreateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		data, err := m.snapshot(2, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		saved := openSnapshot(t, data)
+		m.keep(1, "kept", "second")
+		m.keep(1, "later", "first")
+		for n := 1; n <= 3; n++ {
+			m.fleet.PowerOff(400 + n)
+		}
+
+		m.configure(1)
+		if err := m.upload(1, data); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.recover(1, false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(m.world.Latency.Etcd + 2*time.Second)
+		st := m.status(1)
+		if st.GetMemberId() != 11578889183172514425 || st.GetRaftTerm() != 2 || st.GetRaftIndex() != 6 || st.GetLeader() != st.GetMemberId() {
+			t.Errorf("status %v", st)
+		}
+		again, err := m.snapshot(1, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := openSnapshot(t, again)
+		if o.revision != saved.revision || len(o.values) != len(saved.values) || fmt.Sprint(o.members) != "[cp1]" {
+			t.Errorf("revision %d, %d keys, members %v of a snapshot with revision %d and %d keys", o.revision, len(o.values), o.members, saved.revision, len(saved.values))
+		}
+		for key, value := range saved.values {
+			if !bytes.Equal(o.values[key], value) {
+				t.Errorf("%s is %s, was %s", key, o.values[key], value)
+			}
+		}
+		if err := m.recover(1, false); client.StatusCode(err) != codes.AlreadyExists {
+			t.Errorf("a second recovery: %v", err)
+		}
+
+		time.Sleep(5 * time.Minute)
+		seen := map[string]int{}
+		for _, o := range m.kube.Objects("", configMaps, "default") {
+			seen[o.GetName()]++
+		}
+		if seen["kept"] != 1 || seen["later"] != 0 {
+			t.Errorf("ConfigMaps %v: those of the etcd before are seen", seen)
+		}
+		if texts := m.texts(1); texts["kept"] != "first" || texts["later"] != "" {
+			t.Errorf("texts %v", texts)
+		}
+		if w, err := m.objects(1).Resource(widgets).Namespace("default").Get(m.within(time.Minute), "w", metav1.GetOptions{}); err != nil {
+			t.Error(err)
+		} else if size, _, _ := unstructured.NestedInt64(w.Object, "spec", "size"); size != 3 {
+			t.Errorf("widget %v", w)
+		}
+		if !m.isReady(1, "cp1") || m.isReady(1, "cp2") || m.isReady(1, "cp3") || !m.isReady(1, "w11") {
+			t.Error("nodes are not Ready as their machines are")
+		}
+		m.keep(1, "kept", "third")
+		kept, err := m.objects(1).Resource(configMaps).Namespace("default").Get(m.within(time.Minute), "kept", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rv, err := strconv.ParseUint(kept.GetResourceVersion(), 10, 64); err != nil || rv <= saved.revision {
+			t.Errorf("version %s after revision %d", kept.GetResourceVersion(), saved.revision)
+		}
+
+		m.configure(2)
+		m.configure(3)
+		m.configure(12)
+		time.Sleep(10 * time.Minute)
+		if ranges := m.ranges(1); len(ranges) != 5 || len(slices.Compact(slices.Clone(ranges))) != 5 {
+			t.Errorf("pod networks %v", ranges)
+		}
+		if !m.isReady(3, "cp2") || !m.isReady(3, "cp3") || m.texts(3)["kept"] != "third" {
+			t.Error("the others are no part of the cluster")
+		}
+		if v := m.world.Violations(); len(v) > 0 {
+			t.Errorf("broken rules %v", v)
+		}
+	})
+}
+
+// TestBadSnapshots: a file is taken whatever it is, and what is wrong with it is in the events of the
+// service alone. (Talos 1.13.9: recorded.)
+func TestBadSnapshots(t *testing.T) {
+	withMachines(t, func(m *machines) {
+		m.cluster(1)
+		good, err := m.snapshot(1, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		flipped := bytes.Clone(good)
+		flipped[bytes.Index(flipped, []byte("kube-root-ca.crt"))] ^= 1
+		wait := m.world.Latency.Etcd + time.Second
+		for _, tc := range []struct {
+			what string
+			file []byte // nil: nothing is uploaded
+			skip bool
+			want string // of the service
+			left bool   // the data directory is not empty
+		}{
+			{"nothing", nil, false, "Failed: Failed to run pre stage: error verifying snapshot: stat /var/lib/etcd.snapshot: no such file or directory", false},
+			{"no snapshot", []byte("this is no snapshot"), false, "Failed: Failed to run pre stage: error verifying snapshot: invalid database", false},
+			{"no hash", good[:len(good)-32], false, "Failed: Failed to run pre stage: error recovering from the snapshot: snapshot missing hash but --skip-hash-check=false", true},
+			{"a flipped bit", flipped, false, "Failed: Failed to run pre stage: error recovering from the snapshot: expected sha256 [", true},
+			{"no hash, which is skipped", good[:len(good)-32], true, "Running: Health check successful", true},
+			{"a flipped bit, and the hash is skipped", flipped, true, "Running: Health check successful", true},
+			{"a good one", good, false, "Running: Health check successful", true},
+		} {
+			m.fleet.PowerOff(401)
+			m.configure(1)
+			if tc.file != nil {
+				if err := m.upload(1, tc.file); err != nil {
+					t.Errorf("%s: upload: %v", tc.what, err)
+				}
+			}
+			if err := m.recover(1, tc.skip); err != nil {
+				t.Errorf("%s: %v", tc.what, err)
+			}
+			time.Sleep(wait)
+			if got := m.etcdService(1); !strings.HasPrefix(got, tc.want) {
+				t.Errorf("%s: %s", tc.what, got)
+			}
+			err := m.recover(1, tc.skip)
+			if code := client.StatusCode(err); tc.left && code != codes.AlreadyExists || !tc.left && code != codes.OK {
+				t.Errorf("%s, again: %v", tc.what, err)
+			}
+		}
+	})
+}
+
+// TestRefusedSnapshotStaysInTheWay until the data directory is emptied: no upload helps, nor a reboot.
+func TestRefusedSnapshotStaysInTheWay(t *testing.T) {
+	withMachines(t, func(m *machines) {
+		m.cluster(1)
+		good, err := m.snapshot(1, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := bytes.Clone(good)
+		bad[len(bad)-1] ^= 1
+		m.configure(2)
+		m.fleet.PowerOff(401)
+		m.fleet.PowerOff(402)
+		m.configure(2)
+		if err := errors.Join(m.upload(2, bad), m.recover(2, false)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if err := errors.Join(m.fleet.Reboot(402), m.bringBack(2)); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.etcdService(2); strings.HasPrefix(got, "Preparing") {
+			t.Errorf("it looks for an etcd to join: %s", got)
+		}
+		if err := m.upload(2, good); err != nil {
+			t.Fatal(err)
+		}
+		for _, in := range []*machineapi.BootstrapRequest{{RecoverEtcd: true}, {}} {
+			if err := m.admin(2).Bootstrap(m.within(10*time.Second), in); client.StatusCode(err) != codes.AlreadyExists {
+				t.Errorf("bootstrap %v: %v", in, err)
+			}
+		}
+		if _, err := m.admin(2).EtcdStatus(m.within(5 * time.Second)); client.StatusCode(err) != codes.DeadlineExceeded {
+			t.Errorf("etcd answers: %v", err)
+		}
+		wipe := &machineapi.ResetRequest{Reboot: true, SystemPartitionsToWipe: []*machineapi.ResetPartitionSpec{{Label: constants.EphemeralPartitionLabel, Wipe: true}}}
+		if err := errors.Join(m.admin(2).ResetGeneric(m.within(time.Minute), wipe), m.bringBack(2)); err != nil {
+			t.Fatal(err)
+		}
+		if err := m.recover(2, false); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		if got := m.etcdService(2); !strings.Contains(got, "no such file") {
+			t.Errorf("the upload was not wiped: %s", got)
+		}
+		if err := errors.Join(m.upload(2, good), m.recover(2, false)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		if !m.isReady(2, "cp2") {
+			t.Error("the node is not Ready")
+		}
+	})
+}
+
+// bringBack waits until a machine has booted again.
+func (m *machines) bringBack(n int) error {
+	time.Sleep(time.Minute)
+	_, err := m.admin(n).Version(m.within(5 * time.Second))
+	return err
+}
+
+// TestTruncatedSnapshotKillsTheMachine: the upload and Bootstrap are OK, and then nothing answers until
+// the machine is power cycled.
+func TestTruncatedSnapshotKillsTheMachine(t *testing.T) {
+	withMachines(t, func(m *machines) {
+		m.cluster(1)
+		good, err := m.snapshot(1, 5*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.fleet.PowerOff(401)
+		m.configure(1)
+		if err := errors.Join(m.upload(1, good[:len(good)/2]), m.recover(1, false)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Minute)
+		if _, err := m.admin(1).Version(m.within(5 * time.Second)); client.StatusCode(err) != codes.Unavailable {
+			t.Errorf("it answers: %v", err)
 		}
 	})
 }

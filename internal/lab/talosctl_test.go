@@ -268,6 +268,7 @@ func (c *talosctl) askEtcd(cp string) {
 	c.ok("etcd alarm list")
 	c.ok("etcd defrag")
 	c.ok("etcd snapshot made/etcd.snapshot", `etcd snapshot saved to "made/etcd.snapshot"`, `snapshot info: hash [0-9a-f]{8}, revision \d{2,}, total keys \d{2,}`)
+	c.fails("bootstrap --recover-from made/etcd.snapshot", `etcd data directory is not empty`)
 	c.fails("etcd forfeit-leadership", `cannot forfeit leadership, only one member`)
 	c.fails("etcd remove-member 1", `NotFound|not found`)
 }

@@ -2,17 +2,11 @@ package kube
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"errors"
-	"fmt"
 	"log/slog"
 	"maps"
-	"math/big"
 	"net"
 	"net/http"
 	"net/netip"
@@ -21,6 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/plumbing"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
+	"github.com/talos-agent/talos-agent/internal/lab/kube/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -60,7 +55,7 @@ func (c *Clusters) ServeAPI(ca, etcd string, cp world.ControlPlane, ready func(b
 	}
 	cl := c.clusterOf(ca, etcd)
 	a := &apiserver{c: c, cl: cl, cp: cp, ready: ready}
-	cl.apis = append(cl.apis, a)
+	cl.apis, cl.lost = append(cl.apis, a), false
 	pull, start := c.pullImages("api/"+ca+"/"+etcd+"/"+cp.Node, c.world.Latency.ImagePull), c.world.Latency.API
 	c.scheduleAfter(pull, func() {
 		if a.stopped {
@@ -96,7 +91,7 @@ func (a *apiserver) startServing() {
 }
 
 func (a *apiserver) listenAll() error {
-	cert, err := a.makeCertificate()
+	cert, err := system.ServerCertificate(a.cp, a.c.world.GuestNow())
 	if err != nil {
 		return err
 	}
@@ -287,45 +282,4 @@ func (c *Clusters) notifyAwaiting() {
 // answersAt reports whether an API of the cluster answers at an address.
 func (cl *cluster) answersAt(addr netip.Addr) bool {
 	return cl.vips[addr] != nil || slices.ContainsFunc(cl.up, func(a *apiserver) bool { return a.cp.Address == addr })
-}
-
-// makeCertificate makes the server's certificate, signed by the cluster's CA.
-func (a *apiserver) makeCertificate() (tls.Certificate, error) {
-	ca, err := tls.X509KeyPair(a.cp.CACert, a.cp.CAKey)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("read Kubernetes CA: %w", err)
-	}
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	tmpl := &x509.Certificate{
-		SerialNumber: big.NewInt(time.Now().UnixNano()),
-		Subject:      pkix.Name{CommonName: "kube-apiserver", Organization: []string{"kube-master"}},
-		NotBefore:    a.c.world.GuestNow().Add(-time.Hour),
-		NotAfter:     a.c.world.GuestNow().AddDate(1, 0, 0),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-		DNSNames: []string{
-			"kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local", "localhost", a.cp.Node,
-		},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), a.cp.Address.AsSlice()},
-	}
-	for _, addr := range []netip.Addr{a.cp.VIP, rules.NthAddr(rules.FirstRange(a.cp.ServiceCIDR), 1)} {
-		if addr.IsValid() {
-			tmpl.IPAddresses = append(tmpl.IPAddresses, addr.AsSlice())
-		}
-	}
-	for _, san := range a.cp.SANs {
-		if ip := net.ParseIP(san); ip != nil {
-			tmpl.IPAddresses = append(tmpl.IPAddresses, ip)
-		} else {
-			tmpl.DNSNames = append(tmpl.DNSNames, san)
-		}
-	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.Leaf, &key.PublicKey, ca.PrivateKey)
-	if err != nil {
-		return tls.Certificate{}, fmt.Errorf("sign certificate of kube-apiserver: %w", err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, nil
 }

@@ -35,10 +35,12 @@ type cluster struct {
 	cni       string
 	caPEM     string
 	podCIDR   netip.Prefix
-	ranges    int      // of the pod network given out
-	held      []func() // what waits for an API
+	ranges    int             // of the pod network given out
+	restored  map[string]bool // those that its nodes have from a snapshot
+	held      []func()        // what waits for an API
 
 	reported bool // the addon that is the network is there
+	lost     bool // another etcd was made of a snapshot in its place
 
 	kubelets map[string]*kubelet // that registered last, by node
 

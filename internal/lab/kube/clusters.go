@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/plumbing"
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -71,18 +73,45 @@ func (c *Clusters) Close() {
 // ReadRegistry implements world.Storage. An etcd that nothing was stored in yet has nothing.
 func (c *Clusters) ReadRegistry(ca, etcd string) world.Registry {
 	c.mu.Lock()
-	i := slices.IndexFunc(c.clusters, func(cl *cluster) bool { return cl.ca == ca && cl.etcd == etcd })
-	if i < 0 {
-		c.mu.Unlock()
-		return world.Registry{Revision: 1}
-	}
-	cl := c.clusters[i]
+	cl := c.clusterOf(ca, etcd)
 	c.mu.Unlock()
 	r, err := cl.store.readRegistry()
 	if err != nil {
 		c.world.Log.Error("lab cannot read what it stores", "etcd", etcd, "err", err)
 	}
 	return r
+}
+
+// FillRegistry implements world.Storage. The kubelets of the nodes that it holds have nodeGrace to come,
+// from when an API answers. What the etcds held that no API of the cluster stores in is seen no more.
+func (c *Clusters) FillRegistry(ca, etcd string, r world.Registry) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, before := range c.clusters {
+		before.lost = before.lost || before.ca == ca && len(before.apis) == 0
+	}
+	cl := c.clusterOf(ca, etcd)
+	cl.lost = false
+	for _, err := range cl.store.fillRegistry(r) {
+		c.world.Report(etcd, "holds what no kube-apiserver can read: %v", err)
+	}
+	nodes, _ := cl.store.listObjects(resNodes, "")
+	cl.restored = map[string]bool{}
+	for _, o := range nodes {
+		cl.restored[rules.TextAt(o.body, "spec", "podCIDR")] = true
+	}
+	cl.held = append(cl.held, func() {
+		for _, ch := range cl.store.takeChanges() {
+			cl.observeChange(ch)
+		}
+		for _, node := range slices.Sorted(maps.Keys(cl.nodes)) {
+			cl.scheduleAfter(nodeGrace, func() {
+				if !cl.kubelets[node].isAlive() {
+					cl.loseNode(node)
+				}
+			})
+		}
+	})
 }
 
 // Objects returns copies of the objects of one resource in a namespace (""
@@ -94,7 +123,7 @@ func (c *Clusters) Objects(ca string, gvr schema.GroupVersionResource, namespace
 	defer c.mu.Unlock()
 	var out []unstructured.Unstructured
 	for _, cl := range c.clusters {
-		if ca != "" && cl.ca != ca {
+		if ca != "" && cl.ca != ca || cl.lost {
 			continue
 		}
 		res := cl.store.findResource(gvr.GroupResource())

@@ -83,7 +83,7 @@ func (k *kubelet) stopRunning() {
 	if cl := k.cl; cl != nil {
 		cl.scheduleAfter(nodeGrace, func() {
 			if k.isCurrent() {
-				cl.loseNode(k)
+				cl.loseNode(k.k.Node)
 			}
 		})
 	}
@@ -95,14 +95,19 @@ func (k *kubelet) isCurrent() bool { return k.cl != nil && k.cl.kubelets[k.k.Nod
 // isAlive reports whether it runs and is the node's.
 func (k *kubelet) isAlive() bool { return k != nil && !k.stopped && k.isCurrent() }
 
-// registerNode makes the Node object, or takes it over after a restart.
+// registerNode makes the Node object, or takes it over after a restart. It does so once more where its
+// API stores in another etcd, and none of the one before is left.
 func (k *kubelet) registerNode() {
-	if k.stopped || !k.started || k.cl != nil {
+	cl := k.c.clusterUp(k.ca)
+	if k.stopped || !k.started || cl == nil || k.cl == cl {
 		return
 	}
-	cl := k.c.clusterUp(k.ca)
-	if cl == nil {
-		return
+	if k.cl != nil {
+		if len(k.cl.apis) > 0 {
+			return
+		}
+		delete(k.cl.kubelets, k.k.Node)
+		k.connecting = false
 	}
 	before := cl.kubelets[k.k.Node]
 	k.cl, k.since = cl, time.Now()
@@ -243,8 +248,7 @@ func (k *kubelet) connectNetwork() {
 }
 
 // loseNode calls a node lost whose kubelet is silent.
-func (cl *cluster) loseNode(k *kubelet) {
-	node := k.k.Node
+func (cl *cluster) loseNode(node string) {
 	cl.changeNode(node, system.LoseNode)
 	for _, p := range cl.podsOf(node) {
 		if o := cl.store.getObject(resPods, p.key); p.running && p.ready && o != nil {
@@ -259,10 +263,14 @@ func (cl *cluster) loseNode(k *kubelet) {
 // left. (In life a node without one stays NotReady; here big clusters on small
 // networks just go on.)
 func (cl *cluster) freePodCIDR() string {
-	addr := rules.NthAddr(cl.podCIDR, cl.ranges<<8)
-	if !addr.Is4() || !cl.podCIDR.Contains(addr) || cl.podCIDR.Bits() > 24 {
-		return ""
+	for {
+		addr := rules.NthAddr(cl.podCIDR, cl.ranges<<8)
+		if !addr.Is4() || !cl.podCIDR.Contains(addr) || cl.podCIDR.Bits() > 24 {
+			return ""
+		}
+		cl.ranges++
+		if free := netip.PrefixFrom(addr, 24).String(); !cl.restored[free] {
+			return free
+		}
 	}
-	cl.ranges++
-	return netip.PrefixFrom(addr, 24).String()
 }

@@ -23,6 +23,9 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/version"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
 // resource is one kind of object as the API serves it. It never changes.
@@ -241,3 +244,24 @@ func typeOf(group, kind string) reflect.Type {
 
 // scales reports whether the resource has a scale subresource.
 func (r *resource) scales() bool { return slices.Contains(r.subs, "scale") }
+
+// customResource is the resource a definition asks for.
+func customResource(o *object) *resource {
+	names := rules.MapAt(o.body, "spec", "names")
+	res := &resource{
+		group: rules.TextAt(o.body, "spec", "group"), name: rules.TextAt(names, "plural"), kind: rules.TextAt(names, "kind"),
+		listKind: rules.TextAt(names, "listKind"), singular: rules.TextAt(names, "singular"), namespaced: rules.TextAt(o.body, "spec", "scope") == "Namespaced",
+		short: rules.TextsAt(names, "shortNames"), categories: rules.TextsAt(names, "categories"),
+	}
+	for _, v := range rules.MapsAt(o.body, "spec", "versions") {
+		if rules.BoolAt(v, "storage") {
+			res.storage = rules.TextAt(v, "name")
+		}
+		if rules.BoolAt(v, "served") {
+			res.versions = append(res.versions, rules.TextAt(v, "name"))
+		}
+		res.status = res.status || rules.MapAt(v, "subresources")["status"] != nil
+	}
+	slices.SortFunc(res.versions, func(a, b string) int { return version.CompareKubeAwareVersionStrings(b, a) })
+	return res
+}

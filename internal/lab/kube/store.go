@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -147,6 +148,10 @@ func (s *store) serveResource(r *resource) {
 		s.order[i] = r
 		return
 	}
+	s.addTable(r)
+}
+
+func (s *store) addTable(r *resource) {
 	s.tables[r.gr()] = &table{res: r, objects: map[string]*object{}, dropped: s.rv, moved: make(chan struct{})}
 	s.order = append(s.order, r)
 }
@@ -305,6 +310,46 @@ func (s *store) readRegistry() (r world.Registry, err error) {
 		}
 	}
 	return r, nil
+}
+
+// fillRegistry puts what an etcd held into a store that is empty. No watch can be resumed from before.
+// It returns why it leaves out what it cannot read.
+func (s *store) fillRegistry(r world.Registry) (unread []error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rv = r.Revision
+	for _, t := range s.tables {
+		t.dropped = s.rv
+	}
+	fill := func(t *table) {
+		prefix := registry.Prefix(t.res.group, t.res.name, t.res.typ == nil)
+		for _, k := range r.Keys {
+			ns, name, ok := registry.Split(prefix, k.Key, t.res.namespaced)
+			if !ok {
+				continue
+			}
+			body, err := registry.Decode(k.Value)
+			if err != nil {
+				unread = append(unread, fmt.Errorf("%s: %w", k.Key, err))
+				continue
+			}
+			rules.MapAt(body, "metadata")["resourceVersion"] = strconv.FormatUint(k.Revision, 10)
+			c := change{res: t.res, key: objectKey(ns, name), event: event{rv: k.Revision, new: &object{rv: k.Revision, body: body}}}
+			t.objects[c.key] = c.new
+			s.changes = append(s.changes, c)
+		}
+		t.keys = slices.Sorted(maps.Keys(t.objects))
+	}
+	for _, t := range s.tables {
+		fill(t)
+	}
+	for _, o := range s.tables[resCRDs.gr()].objects {
+		res := customResource(o)
+		s.addTable(res)
+		fill(s.tables[res.gr()])
+	}
+	slices.SortFunc(s.changes, func(a, b change) int { return cmp.Compare(a.rv, b.rv) })
+	return unread
 }
 
 // takeChanges hands over what changed since it was last called.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
-	"k8s.io/apimachinery/pkg/version"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
@@ -33,8 +32,11 @@ func (cl *cluster) fillStore(cp world.ControlPlane) {
 	}
 }
 
-// addObject makes an object the way a client would, defaults and all.
+// addObject makes an object the way a client would, defaults and all, if a snapshot did not bring it.
 func (cl *cluster) addObject(res *resource, ns, name string, body map[string]any) {
+	if cl.store.getObject(res, objectKey(ns, name)) != nil {
+		return
+	}
 	meta := rules.EnsureMap(body, "metadata")
 	meta["name"] = name
 	body["apiVersion"], body["kind"] = res.apiVersion(), res.kind
@@ -218,25 +220,4 @@ func (cl *cluster) acceptDefinition(r ref) {
 	cl.setStatus(r, map[string]any{
 		"conditions": conditions, "acceptedNames": rules.ValueAt(o.body, "spec", "names"), "storedVersions": []any{customResource(o).storage},
 	})
-}
-
-// customResource is the resource a definition asks for.
-func customResource(o *object) *resource {
-	names := rules.MapAt(o.body, "spec", "names")
-	res := &resource{
-		group: rules.TextAt(o.body, "spec", "group"), name: rules.TextAt(names, "plural"), kind: rules.TextAt(names, "kind"),
-		listKind: rules.TextAt(names, "listKind"), singular: rules.TextAt(names, "singular"), namespaced: rules.TextAt(o.body, "spec", "scope") == "Namespaced",
-		short: rules.TextsAt(names, "shortNames"), categories: rules.TextsAt(names, "categories"),
-	}
-	for _, v := range rules.MapsAt(o.body, "spec", "versions") {
-		if rules.BoolAt(v, "storage") {
-			res.storage = rules.TextAt(v, "name")
-		}
-		if rules.BoolAt(v, "served") {
-			res.versions = append(res.versions, rules.TextAt(v, "name"))
-		}
-		res.status = res.status || rules.MapAt(v, "subresources")["status"] != nil
-	}
-	slices.SortFunc(res.versions, func(a, b string) int { return version.CompareKubeAwareVersionStrings(b, a) })
-	return res
 }

@@ -128,7 +128,8 @@ func (b *boot) serveAPI(l *ingress.Listener, config *tls.Config) *apiServer {
 		}
 	} else {
 		d.services = map[string]any{
-			machineapi.MachineService_ServiceDesc.ServiceName: &machineService{Service: system.Service{Machine: inside{b}}, UpgradeService: installer.UpgradeService{Machine: inside{b}}, EtcdService: etcddb.EtcdService{Machine: inside{b}}, b: b},
+			machineapi.MachineService_ServiceDesc.ServiceName: &machineService{Service: system.Service{Machine: inside{b}}, UpgradeService: installer.UpgradeService{Machine: inside{b}},
+				EtcdService: etcddb.EtcdService{Machine: inside{b}}, CredentialService: access.CredentialService{Machine: inside{b}}, b: b},
 			storageapi.StorageService_ServiceDesc.ServiceName: &system.StorageService{Machine: inside{b}},
 			timeapi.TimeService_ServiceDesc.ServiceName:       &system.TimeService{Machine: inside{b}},
 			cosi.State_ServiceDesc.ServiceName:                resources,

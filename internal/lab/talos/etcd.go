@@ -23,6 +23,7 @@ type etcd struct {
 	leader  *member
 	term    uint64
 	index   uint64
+	began   uint64    // the revision it began with, each later one is an entry of its log
 	lost    time.Time // since when it has no quorum; zero: it has one
 	lastIn  string    // the node that joined last, whose learning the next one waits for
 }
@@ -133,22 +134,9 @@ func (e *etcd) setLeader(m *member) {
 // foundEtcd makes a new etcd on this machine: what Bootstrap does. Nobody checks
 // whether there is another; that is the danger of it.
 func (b *boot) foundEtcd() {
-	f := b.f
-	e := &etcd{id: fmt.Sprintf("etcd-%d", len(f.etcds)+1), ca: b.set.etcdCA, founder: b.hostname(), term: 1, index: 10}
-	m := &member{of: e, id: system.MemberID(b.address.Addr(), time.Time{}), name: b.hostname(), address: b.address.Addr()}
-	e.members = []*member{m}
-	f.etcds = append(f.etcds, e)
-	b.m.disk().member = m
-	b.founded = true
-	f.world.Spend("etcd", b.hostname(), f.world.Latency.Etcd, "apply/"+b.m.subject())
-	f.world.Report(b.hostname(), "founds %s", e.id)
-
-	// The service is a new one: its history ends with the wait it was in.
-	delete(b.services, "etcd")
-	s := b.findService("etcd")
-	s.moveTo("Starting", "Starting service")
-	s.moveTo("Waiting", system.EtcdWaits)
-	b.runAfter(f.step/4, func() { b.runEtcd(m, f.world.Latency.Etcd-f.step/4) })
+	m := b.makeEtcd(system.MemberID(b.address.Addr(), time.Time{}), 10, 1)
+	b.renewEtcd()
+	b.runAfter(b.f.step/4, func() { b.runEtcd(m, b.f.world.Latency.Etcd-b.f.step/4) })
 }
 
 // runEtcd starts the etcd process on data that is there. It answers a moment
@@ -238,7 +226,7 @@ func (b *boot) joinEtcd(e *etcd) error {
 
 // seekAgain has the machine look for an etcd to join once more, if it is to.
 func (b *boot) seekAgain() {
-	b.joinable = b.m.disk().member == nil && b.findService("etcd").state == "Preparing"
+	b.joinable = b.m.disk().hasNoEtcd() && b.findService("etcd").state == "Preparing"
 }
 
 // limitJoin ends the service of an etcd that has found nothing to join for too long: what comes

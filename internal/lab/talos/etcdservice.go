@@ -125,9 +125,9 @@ func (b *boot) localMember() *member {
 	return nil
 }
 
-// Bootstrap founds an etcd on this machine, if it has none. Whether another
-// machine has one is not looked at, as in life.
-func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapRequest) (*machineapi.BootstrapResponse, error) {
+// Bootstrap founds an etcd on this machine, or makes one of a snapshot, if it has none. Whether
+// another machine has one is not looked at, as in life.
+func (s *machineService) Bootstrap(ctx context.Context, in *machineapi.BootstrapRequest) (*machineapi.BootstrapResponse, error) {
 	b := s.b
 	// The time is waited for, but not for ever.
 	patience, cancel := context.WithTimeout(ctx, b.f.world.Scale(5*time.Second))
@@ -145,8 +145,11 @@ func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapR
 			return status.Error(codes.InvalidArgument, "etcd is not configured, bootstrap is not possible")
 		case b.m.timeless:
 			return errHang
-		case d.member != nil:
+		case !d.hasNoEtcd():
 			return status.Error(codes.AlreadyExists, "etcd data directory is not empty")
+		case in.GetRecoverEtcd():
+			b.recoverEtcd(in.GetRecoverSkipHashCheck())
+			return nil
 		}
 		b.foundEtcd()
 		return nil
@@ -158,6 +161,61 @@ func (s *machineService) Bootstrap(ctx context.Context, _ *machineapi.BootstrapR
 		return nil, err
 	}
 	return &machineapi.BootstrapResponse{Messages: []*machineapi.Bootstrap{{}}}, nil
+}
+
+// makeEtcd makes an etcd with one member, whose data this machine has.
+func (b *boot) makeEtcd(id, index, revision uint64) *member {
+	f := b.f
+	e := &etcd{id: fmt.Sprintf("etcd-%d", len(f.etcds)+1), ca: b.set.etcdCA, founder: b.hostname(), term: 1, index: index, began: revision}
+	m := &member{of: e, id: id, name: b.hostname(), address: b.address.Addr()}
+	e.members = []*member{m}
+	f.etcds = append(f.etcds, e)
+	b.m.disk().member = m
+	f.world.Spend("etcd", b.hostname(), f.world.Latency.Etcd, "apply/"+b.m.subject())
+	f.world.Report(b.hostname(), "founds %s", e.id)
+	return m
+}
+
+// renewEtcd begins the service again as another one: its history ends with the wait it was in.
+func (b *boot) renewEtcd() *service {
+	b.founded, b.joinable = true, false
+	delete(b.services, "etcd")
+	s := b.findService("etcd")
+	s.moveTo("Starting", "Starting service")
+	s.moveTo("Waiting", system.EtcdWaits)
+	return s
+}
+
+// recoverEtcd makes an etcd of the snapshot that was uploaded: what a Bootstrap does that asks for it.
+// It has been answered when the file is read. A file that is too short kills the first process of the
+// machine, which is down then until it is power cycled (all recorded).
+func (b *boot) recoverEtcd(skipHash bool) {
+	s := b.renewEtcd()
+	b.runAfter(b.f.step/4, func() {
+		if b.stopping || b.services["etcd"] != s {
+			return // it goes down, or was asked once more
+		}
+		s.moveTo("Preparing", "Running pre state")
+		d := b.m.disk()
+		c, err := etcddb.Recover(d.upload, skipHash)
+		switch {
+		case errors.Is(err, etcddb.ErrTruncated):
+			b.f.world.Report(b.hostname(), "dies of the snapshot: %v", err)
+			b.m.haltNow()
+			return
+		case err != nil:
+			d.debris = etcddb.LeavesData(err)
+			s.moveTo("Failed", "Failed to run pre stage: "+err.Error())
+			return
+		}
+		d.upload = nil
+		m := b.makeEtcd(system.RecoveredID(b.address.Addr()), 4, c.Registry.Revision)
+		if k, ok := b.f.kubernetes.(world.Storage); ok {
+			ca := b.set.kubeCA
+			b.f.queueEffect(func() { k.FillRegistry(ca, m.of.id, c.Registry) })
+		}
+		b.runEtcd(m, b.f.world.Latency.Etcd)
+	})
 }
 
 // EtcdMemberList is answered by the cluster, also on a machine that has not
@@ -194,15 +252,15 @@ func (m *member) describe() etcddb.Member {
 // ReadEtcd implements etcddb.Machine. Kubernetes is asked for what it stores without the lock of the
 // fleet, which it may be waiting for.
 func (i inside) ReadEtcd(ctx context.Context, call string) (now etcddb.State, err error) {
-	b, ca, id := i.b, "", ""
+	b, ca, id, began := i.b, "", "", uint64(1)
 	if err := b.askEtcd(ctx, call, func() error {
 		m := b.localMember()
 		if m == nil {
 			return errHang
 		}
 		e := m.of
-		ca, id = b.set.kubeCA, e.id
-		now = etcddb.State{Self: m.id, Contents: etcddb.Contents{Registry: world.Registry{Revision: 1}, Index: e.index, Term: e.term, Version: "3.6.0"}}
+		ca, id, began = b.set.kubeCA, e.id, e.began
+		now = etcddb.State{Self: m.id, Contents: etcddb.Contents{Registry: world.Registry{Revision: began}, Index: e.index, Term: e.term, Version: "3.6.0"}}
 		if b.showsLeader(e) {
 			now.Leader = e.leader.id
 		}
@@ -216,8 +274,19 @@ func (i inside) ReadEtcd(ctx context.Context, call string) (now etcddb.State, er
 	if k, ok := b.f.kubernetes.(world.Storage); ok {
 		now.Registry = k.ReadRegistry(ca, id)
 	}
-	now.Index += now.Registry.Revision - 1 // each change is an entry of its log
+	now.Index += now.Registry.Revision - began
 	return now, nil
+}
+
+// KeepSnapshot implements etcddb.Machine.
+func (i inside) KeepSnapshot(file []byte) error {
+	return i.b.alterFleet(func() error {
+		if err := i.b.onControlPlane("etcd recover"); err != nil {
+			return err
+		}
+		i.b.m.disk().upload = file
+		return nil
+	})
 }
 
 // etcdToList is the etcd a member list is about.

@@ -13,6 +13,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"google.golang.org/grpc/status"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -78,6 +79,20 @@ func (i inside) Pull(ctx context.Context, image system.Image) error {
 		*to = append(*to, image)
 		return nil
 	})
+}
+
+// ListCredentials implements access.Machine.
+func (i inside) ListCredentials(call string) (c access.Credentials, err error) {
+	err = i.b.readFleet(func() error {
+		set := i.b.set
+		if err := i.b.onControlPlane(call); err != nil {
+			return err
+		}
+		c = access.Credentials{Now: i.b.f.world.GuestNow(), Config: set.provider, CACert: set.plane.CACert, CAKey: set.plane.CAKey,
+			Authority: i.b.f.authorities[set.machineCA], Accepted: set.acceptedCA[0]}
+		return nil
+	})
+	return c, err
 }
 
 // Events are those of this boot.

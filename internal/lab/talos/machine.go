@@ -38,6 +38,8 @@ type disk struct {
 	id     string         // another one for each disk that is made
 	config []byte         // the saved machine config; nil: none
 	member *member        // the etcd data directory; nil: empty
+	debris bool           // or what a failed recovery left in it
+	upload []byte         // a snapshot of etcd; nil: none
 	wiped  bool           // Talos itself was wiped: nothing to boot
 	images []system.Image // pulled by a caller of the API to CRI
 	slots  installer.Slots
@@ -56,6 +58,9 @@ func (m *machine) disk() *disk {
 	}
 	return d
 }
+
+// hasNoEtcd reports whether the etcd data directory is empty.
+func (d *disk) hasNoEtcd() bool { return d.member == nil && !d.debris }
 
 // canBoot reports whether there is a Talos image to boot and a guest that is
 // able to.

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/etcddb"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
@@ -22,6 +23,7 @@ type machineService struct {
 	system.Service
 	installer.UpgradeService
 	etcddb.EtcdService
+	access.CredentialService
 	b *boot
 }
 

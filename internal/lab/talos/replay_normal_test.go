@@ -51,6 +51,7 @@ var rewrites = []struct {
 	{regexp.MustCompile(`dns: .*`), "dns: <error>", "there is no DNS in the lab"},
 	{regexp.MustCompile(`decode error: .*(did not find expected .*)`), "decode error: $1", "another version of the YAML library"},
 	{regexp.MustCompile(`fe80:[0-9a-f:]+`), "<link-local>", "other hardware addresses"},
+	{regexp.MustCompile(`\[\d+( \d+){31}\]`), "[<sha256>]", "another snapshot"},
 	{regexp.MustCompile(`\beth0\b`), "ens18", "the recorded node was a container"},
 }
 

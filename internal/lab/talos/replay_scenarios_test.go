@@ -362,6 +362,57 @@ var scenarios = []scenario{
 		prepare: func(r *replay) { r.secondCluster("v1.36.3") },
 	},
 	{
+		name: "M1", file: "exchanges-M1-snapshot.jsonl",
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1, Learn: seconds(60)},
+		prepare: func(r *replay) {
+			r.saved(cp(1))
+			r.configured(wk(1))
+			r.founded(cp(2))
+			r.configured(cp(1))
+			time.Sleep(r.world.Latency.Learn + 10*time.Second)
+			r.lead(cp(1))
+			r.given(cp(3))
+			time.Sleep(time.Second)
+		},
+	},
+	{
+		name: "M2", file: "exchanges-M2-bad-snapshots.jsonl",
+		latency: world.Latencies{Call: 1, Boot: seconds(1.95), Apply: seconds(0.95), Etcd: 1}, step: seconds(0.3),
+		prepare: func(r *replay) {
+			r.saved(cp(1))
+			r.booted(cp(1))
+		},
+		meanwhile: map[float64]func(*replay){
+			2.84:  func(r *replay) { r.applyNow(cp(1)) },
+			17.02: func(r *replay) { r.powerOn(cp(1)) },
+		},
+	},
+	{
+		name: "M3", file: "exchanges-M3-restore.jsonl", keep: inStage("a new node"),
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1},
+		prepare: func(r *replay) { r.configured(cp(1)) },
+	},
+	{
+		name: "M3b", file: "exchanges-M3-restore.jsonl", keep: inStage("19 bytes"),
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1},
+		prepare: func(r *replay) { r.configured(cp(1)) },
+	},
+	{
+		name: "M3c", file: "exchanges-M3-restore.jsonl", keep: func(x exchange) bool { return x.Stage == "snapshot without its trailer" },
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: 1},
+		prepare: func(r *replay) { r.renewed(cp(1)) },
+	},
+	{
+		name: "M3d", file: "exchanges-M3-restore.jsonl", keep: inStage("snapshot without its trailer, "),
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: seconds(4.9)},
+		prepare: func(r *replay) { r.renewed(cp(1)) },
+	},
+	{
+		name: "M3e", file: "exchanges-M3-restore.jsonl", keep: inStage("the good snapshot"),
+		latency: world.Latencies{Call: 1, Boot: 1, Apply: 1, Etcd: seconds(4.9)},
+		prepare: func(r *replay) { r.renewed(cp(1)) },
+	},
+	{
 		name: "N3", file: "exchanges-N3-lab-shutdown-with-budget.jsonl",
 		latency: world.Latencies{Call: 1, Boot: seconds(7.04), Apply: 1, Etcd: 1, Stop: seconds(1)}, step: seconds(0.44), stop: seconds(1.52),
 		prepare: func(r *replay) { r.secondCluster("v1.36.3") },
@@ -513,7 +564,7 @@ var excuses = []struct {
 		"J2/7", "J2c/44", "J2c/46", "J2d/61", "J2e/82", "J2e/84", "J3/5", "J3b/28", "J3b/29", "J3c/53", "N1/20", "N3/13", "K2d/45", "K2d/47"}},
 	{"who comes to lead is chance", []string{"I1b/79"}},
 	{"the recorded node had joined the cluster, the lab's has founded it", []string{"I3/34", "I3/84"}},
-	{"a health check, or a start of a service, came at another moment", []string{"I1c/87", "I1c/93", "I2/17", "I2/18", "I2/33", "I2b/58", "I2c/68", "I2c/75", "I3/42", "I3/66", "I3/68", "J3b/32", "L1/13"}},
+	{"a health check, or a start of a service, came at another moment", []string{"I1c/87", "I1c/93", "I2/17", "I2/18", "I2/33", "I2b/58", "I2c/68", "I2c/75", "I3/42", "I3/66", "I3/68", "J3b/32", "L1/13", "M3b/6"}},
 	{"an etcd that is started again and again runs for another time each time", []string{"I2/39", "I2/43", "I2/44", "I3/69", "I3/73"}},
 	{"a learner answered, or was made a voter, at another moment", []string{"I1c/95", "I2b/61", "I2c/78", "J3/6"}},
 	{"the recorded node had the old kind of cgroups, of which its service reports", []string{"I2/22", "I2/47", "I3/77"}},

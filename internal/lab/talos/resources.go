@@ -15,7 +15,6 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	machinetype "github.com/siderolabs/talos/pkg/machinery/config/machine"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
-	"github.com/siderolabs/talos/pkg/machinery/extensions"
 	"github.com/siderolabs/talos/pkg/machinery/nethelpers"
 	"github.com/siderolabs/talos/pkg/machinery/resources/cluster"
 	configres "github.com/siderolabs/talos/pkg/machinery/resources/config"
@@ -93,19 +92,9 @@ func (b *boot) openState() {
 	putResource(b, "time.SyncController", timeres.NewStatus(), func(r *timeres.Status) { r.TypedSpec().Synced = !b.m.timeless })
 }
 
-// writeExtensions lists the extensions of the image. The image factory adds
-// one that is none: its name is schematic, its version the schematic's id.
+// writeExtensions lists the extensions of the image.
 func (b *boot) writeExtensions() {
-	img := b.image
-	layers := make([]extensions.Metadata, 0, len(img.Extensions)+1)
-	for _, e := range img.Extensions {
-		name := e[strings.LastIndexByte(e, '/')+1:]
-		layers = append(layers, extensions.Metadata{Name: name, Version: img.Version, Author: "Sidero Labs"})
-	}
-	if img.Schematic != "" {
-		layers = append(layers, extensions.Metadata{Name: "schematic", Version: img.Schematic, Author: "Image Factory"})
-	}
-	for i, md := range layers {
+	for i, md := range system.ListLayers(b.image) {
 		putResource(b, "runtime.ExtensionStatusController", runtime.NewExtensionStatus(runtime.NamespaceName, strconv.Itoa(i)), func(r *runtime.ExtensionStatus) {
 			r.TypedSpec().Image, r.TypedSpec().Metadata = fmt.Sprintf("%d.%s.sqsh", i, md.Name), md
 		})

@@ -349,7 +349,7 @@ func (d *disk) wipe(in *machineapi.ResetRequest) {
 		case p.GetLabel() == constants.StatePartitionLabel:
 			d.config = nil
 		case p.GetLabel() == constants.EphemeralPartitionLabel:
-			d.member, d.images = nil, nil
+			d.member, d.debris, d.upload, d.images = nil, false, nil, nil
 		}
 	}
 }

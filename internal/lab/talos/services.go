@@ -197,11 +197,11 @@ func (b *boot) startEtcd() {
 	}
 	s.moveTo("Waiting", `Waiting for service "cri" to be "up"`)
 	switch m := b.m.disk().member; {
-	case m == nil:
+	case b.m.disk().hasNoEtcd():
 		s.moveTo("Preparing", "Running pre state")
-		b.runAfter(joinWait, func() { b.joinable = true })
+		b.runAfter(joinWait, b.seekAgain)
 		b.limitJoin(s)
-	case !slices.Contains(m.of.members, m):
+	case m == nil || !slices.Contains(m.of.members, m):
 		s.moveTo("Preparing", "Running pre state")
 		b.runAfter(b.f.step*3/2, func() {
 			s.moveTo("Preparing", newRunner)

@@ -244,6 +244,9 @@ type RegistryKey struct {
 type Storage interface {
 	// ReadRegistry returns what is stored in an etcd of the cluster with that CA.
 	ReadRegistry(ca, etcd string) Registry
+	// FillRegistry has a new etcd of that cluster hold what another one held: the last revision of
+	// each key. No API stores in it yet.
+	FillRegistry(ca, etcd string, r Registry)
 }
 
 // DiskCopier is what Guests may implement to copy what a guest keeps on a disk, as

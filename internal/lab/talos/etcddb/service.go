@@ -2,6 +2,8 @@ package etcddb
 
 import (
 	"context"
+	"errors"
+	"io"
 	"slices"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
@@ -15,6 +17,9 @@ type Machine interface {
 	// ReadEtcd returns the etcd of the machine as its own member has it, for a call of that name. It
 	// waits until one runs, and needs no quorum.
 	ReadEtcd(ctx context.Context, call string) (State, error)
+	// KeepSnapshot keeps an uploaded file in the place of the one before; nil: none. It refuses to
+	// where no etcd can be.
+	KeepSnapshot(file []byte) error
 }
 
 // State is an etcd as one of its members has it.
@@ -59,4 +64,27 @@ func (s *EtcdService) EtcdSnapshot(_ *machineapi.EtcdSnapshotRequest, out grpc.S
 		return err
 	}
 	return Send(Seal(file), func(part []byte) error { return out.Send(&common.Data{Bytes: part}) })
+}
+
+// EtcdRecover takes a file, whatever it is. One that did not come as a whole is dropped.
+// Source: talos v1.13.9, v1alpha1_server.go.
+func (s *EtcdService) EtcdRecover(in grpc.ClientStreamingServer[common.Data, machineapi.EtcdRecoverResponse]) error {
+	if err := s.Machine.KeepSnapshot(nil); err != nil {
+		return err
+	}
+	file := []byte{}
+	for {
+		part, err := in.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		file = append(file, part.GetBytes()...)
+	}
+	if err := s.Machine.KeepSnapshot(file); err != nil {
+		return err
+	}
+	return in.SendAndClose(&machineapi.EtcdRecoverResponse{Messages: []*machineapi.EtcdRecover{{}}})
 }

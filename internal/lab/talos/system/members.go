@@ -12,11 +12,19 @@ import (
 // peer URL and the cluster's token alone, so that the same address founds with
 // the same id; later ones from the time too.
 func MemberID(address netip.Addr, joined time.Time) uint64 {
-	seed := PeerURL(address) + "etcd-cluster"
+	token := "etcd-cluster"
 	if !joined.IsZero() {
-		seed += strconv.FormatInt(joined.Unix(), 10)
+		token += strconv.FormatInt(joined.Unix(), 10)
 	}
-	sum := sha1.Sum([]byte(seed))
+	return hashMember(address, token)
+}
+
+// RecoveredID computes the id of the member that an etcd begins with that is made of a snapshot: then
+// there is no token (recorded: 10.5.0.11 is 11578889183172514425).
+func RecoveredID(address netip.Addr) uint64 { return hashMember(address, "") }
+
+func hashMember(address netip.Addr, token string) uint64 {
+	sum := sha1.Sum([]byte(PeerURL(address) + token))
 	return binary.BigEndian.Uint64(sum[:8])
 }
 
