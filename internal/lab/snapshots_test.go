@@ -36,6 +36,7 @@ import (
 	"go.etcd.io/bbolt"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -165,6 +166,12 @@ func (m *machines) connect(n int, config *tls.Config) *client.Client {
 // admin is a client of the n-th control plane.
 func (m *machines) admin(n int) *client.Client {
 	m.t.Helper()
+	return m.connect(n, m.tls())
+}
+
+// tls are an administrator's credentials.
+func (m *machines) tls() *tls.Config {
+	m.t.Helper()
 	bundle := *m.secrets
 	bundle.Clock = secrets.NewFixedClock(time.Now())
 	crt, err := bundle.GenerateTalosAPIClientCertificate(role.MakeSet(role.Admin))
@@ -177,7 +184,7 @@ func (m *machines) admin(n int) *client.Client {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle.Certs.OS.Crt)
-	return m.connect(n, &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}})
+	return &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{pair}}
 }
 
 func (m *machines) within(d time.Duration) context.Context {
@@ -187,8 +194,8 @@ func (m *machines) within(d time.Duration) context.Context {
 }
 
 // snapshot fetches a snapshot as Talos' client does.
-func (m *machines) snapshot(n int, patience time.Duration) ([]byte, error) {
-	r, err := m.admin(n).EtcdSnapshot(m.within(patience), &machineapi.EtcdSnapshotRequest{})
+func (m *machines) snapshot(n int) ([]byte, error) {
+	r, err := m.admin(n).EtcdSnapshot(m.within(5*time.Second), &machineapi.EtcdSnapshotRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -234,10 +241,10 @@ func (m *machines) objects(n int) dynamic.Interface {
 var configMaps = schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
 
 // keep makes a ConfigMap with a text, or gives it another.
-func (m *machines) keep(n int, name, text string) {
+func (m *machines) keep(name, text string) {
 	m.t.Helper()
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": name}, "data": map[string]any{"text": text}}}
-	if _, err := m.objects(n).Resource(configMaps).Namespace("default").Apply(m.within(time.Minute), name, o, metav1.ApplyOptions{FieldManager: "test"}); err != nil {
+	if _, err := m.objects(1).Resource(configMaps).Namespace("default").Apply(m.within(time.Minute), name, o, metav1.ApplyOptions{FieldManager: "test"}); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -324,15 +331,15 @@ func readKey(t *testing.T, b []byte) (key string, value []byte) {
 func TestSnapshotHoldsTheCluster(t *testing.T) {
 	withMachines(t, func(m *machines) {
 		m.cluster(2)
-		m.keep(1, "kept", "first")
-		m.keep(1, "kept", "second")
-		m.keep(1, "dropped", "first")
+		m.keep("kept", "first")
+		m.keep("kept", "second")
+		m.keep("dropped", "first")
 		if err := m.objects(1).Resource(configMaps).Namespace("default").Delete(m.within(time.Minute), "dropped", metav1.DeleteOptions{}); err != nil {
 			t.Fatal(err)
 		}
 		synctest.Wait()
 		for n := 1; n <= 2; n++ {
-			data, err := m.snapshot(n, 5*time.Second)
+			data, err := m.snapshot(n)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -374,7 +381,7 @@ func TestSnapshotNeedsNoQuorum(t *testing.T) {
 		m.cluster(2)
 		m.fleet.PowerOff(402)
 		time.Sleep(time.Minute)
-		data, err := m.snapshot(1, 5*time.Second)
+		data, err := m.snapshot(1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -382,8 +389,97 @@ func TestSnapshotNeedsNoQuorum(t *testing.T) {
 			t.Errorf("%d keys, members %v", len(o.values), o.members)
 		}
 		m.configure(3) // it finds nothing to join
-		if _, err := m.snapshot(3, 5*time.Second); client.StatusCode(err) != codes.DeadlineExceeded {
+		if _, err := m.snapshot(3); client.StatusCode(err) != codes.DeadlineExceeded {
 			t.Errorf("a snapshot where no etcd runs: %v", err)
+		}
+	})
+}
+
+// window is how much of a stream is under way at most, before it is read.
+const window = 1 << 16
+
+// receive fetches a snapshot of the first control plane, with what came before an error.
+func (m *machines) receive(each func()) (data []byte, err error) {
+	m.t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+net.JoinHostPort(address(1), strconv.Itoa(constants.ApidPort)), grpc.WithTransportCredentials(credentials.NewTLS(m.tls())),
+		grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window), grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+			return m.world.Net.DialContext(ctx, "tcp", addr)
+		}))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	m.t.Cleanup(func() { _ = conn.Close() })
+	stream, err := machineapi.NewMachineServiceClient(conn).EtcdSnapshot(m.within(time.Minute), &machineapi.EtcdSnapshotRequest{})
+	for err == nil {
+		part, failed := stream.Recv()
+		if err = failed; err == nil {
+			data = append(data, part.GetBytes()...)
+			each()
+		}
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return data, err
+}
+
+// TestFaultsOfSnapshots: what can become of a snapshot on its way.
+func TestFaultsOfSnapshots(t *testing.T) {
+	withMachines(t, func(m *machines) {
+		m.cluster(1)
+		good, err := m.receive(func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tc := range []struct {
+			kind world.FaultKind
+			at   int
+			want func() []byte // what arrives
+			code codes.Code
+		}{
+			{world.BreakStream, 0, func() []byte { return nil }, codes.Unavailable},
+			{world.BreakStream, 10_000, func() []byte { return good[:10_000] }, codes.Unavailable},
+			{world.BreakStream, 1 << 30, func() []byte { return good }, codes.Unavailable},
+			{world.EndStream, 10_000, func() []byte { return good[:10_000] }, codes.OK},
+			{world.EndStream, len(good) - 32, func() []byte { return good[:len(good)-32] }, codes.OK},
+			{world.FlipBit, 70_000, func() []byte { bad := bytes.Clone(good); bad[70_000] ^= 1; return bad }, codes.OK},
+			{world.FlipBit, -1, func() []byte { bad := bytes.Clone(good); bad[len(bad)-1] ^= 1; return bad }, codes.OK},
+		} {
+			m.world.Inject(world.Fault{System: "talos", Op: "machine.MachineService/EtcdSnapshot", Subject: "cp1", Kind: tc.kind, Bytes: tc.at, Nth: 1})
+			got, err := m.receive(func() {})
+			if client.StatusCode(err) != tc.code || !bytes.Equal(got, tc.want()) {
+				t.Errorf("%s at %d: %d of %d bytes, %v", tc.kind, tc.at, len(got), len(good), err)
+			}
+			m.world.Heal()
+		}
+		if again, err := m.receive(func() {}); err != nil || !bytes.Equal(again, good) {
+			t.Errorf("without a fault: %d of %d bytes, %v", len(again), len(good), err)
+		}
+	})
+}
+
+// TestMachineDiesInTheStream: whoever reads a snapshot gets an error, and less than all.
+func TestMachineDiesInTheStream(t *testing.T) {
+	withMachines(t, func(m *machines) {
+		m.cluster(1)
+		good, err := m.receive(func() {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(good) < window*3/2 {
+			t.Fatalf("%d bytes may arrive before the machine dies", len(good))
+		}
+		dead := false
+		got, err := m.receive(func() {
+			if !dead {
+				dead = true
+				if err := m.fleet.Kill(401); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+		if client.StatusCode(err) != codes.Unavailable || len(got) == 0 || len(got) >= len(good) {
+			t.Errorf("%d of %d bytes, %v", len(got), len(good), err)
 		}
 	})
 }
@@ -445,9 +541,9 @@ func (m *machines) isReady(n int, node string) bool {
 }
 
 // ranges are the pod networks of the nodes.
-func (m *machines) ranges(n int) (ranges []string) {
+func (m *machines) ranges() (ranges []string) {
 	m.t.Helper()
-	list, err := m.objects(n).Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}).List(m.within(time.Minute), metav1.ListOptions{})
+	list, err := m.objects(1).Resource(schema.GroupVersionResource{Version: "v1", Resource: "nodes"}).List(m.within(time.Minute), metav1.ListOptions{})
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -467,7 +563,7 @@ func TestRecoveredCluster(t *testing.T) {
 		m.cluster(3)
 		m.configure(11)
 		time.Sleep(5 * time.Minute)
-		m.keep(1, "kept", "first")
+		m.keep("kept", "first")
 		crd := &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": map[string]any{"name": "widgets.lab.io"},
 			"spec": map[string]any{"group": "lab.io", "scope": "Namespaced", "names": map[string]any{"plural": "widgets", "singular": "widget", "kind": "Widget", "listKind": "WidgetList"},
@@ -482,13 +578,13 @@ func TestRecoveredCluster(t *testing.T) {
 		if _, err := m.objects(1).Resource(widgets).Namespace("default").Create(m.within(time.Minute), widget, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		data, err := m.snapshot(2, 5*time.Second)
+		data, err := m.snapshot(2)
 		if err != nil {
 			t.Fatal(err)
 		}
 		saved := openSnapshot(t, data)
-		m.keep(1, "kept", "second")
-		m.keep(1, "later", "first")
+		m.keep("kept", "second")
+		m.keep("later", "first")
 		for n := 1; n <= 3; n++ {
 			m.fleet.PowerOff(400 + n)
 		}
@@ -505,7 +601,7 @@ func TestRecoveredCluster(t *testing.T) {
 		if st.GetMemberId() != 11578889183172514425 || st.GetRaftTerm() != 2 || st.GetRaftIndex() != 6 || st.GetLeader() != st.GetMemberId() {
 			t.Errorf("status %v", st)
 		}
-		again, err := m.snapshot(1, 5*time.Second)
+		again, err := m.snapshot(1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -541,7 +637,7 @@ func TestRecoveredCluster(t *testing.T) {
 		if !m.isReady(1, "cp1") || m.isReady(1, "cp2") || m.isReady(1, "cp3") || !m.isReady(1, "w11") {
 			t.Error("nodes are not Ready as their machines are")
 		}
-		m.keep(1, "kept", "third")
+		m.keep("kept", "third")
 		kept, err := m.objects(1).Resource(configMaps).Namespace("default").Get(m.within(time.Minute), "kept", metav1.GetOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -554,7 +650,7 @@ func TestRecoveredCluster(t *testing.T) {
 		m.configure(3)
 		m.configure(12)
 		time.Sleep(10 * time.Minute)
-		if ranges := m.ranges(1); len(ranges) != 5 || len(slices.Compact(slices.Clone(ranges))) != 5 {
+		if ranges := m.ranges(); len(ranges) != 5 || len(slices.Compact(slices.Clone(ranges))) != 5 {
 			t.Errorf("pod networks %v", ranges)
 		}
 		if !m.isReady(3, "cp2") || !m.isReady(3, "cp3") || m.texts(3)["kept"] != "third" {
@@ -571,7 +667,7 @@ func TestRecoveredCluster(t *testing.T) {
 func TestBadSnapshots(t *testing.T) {
 	withMachines(t, func(m *machines) {
 		m.cluster(1)
-		good, err := m.snapshot(1, 5*time.Second)
+		good, err := m.snapshot(1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -619,7 +715,7 @@ func TestBadSnapshots(t *testing.T) {
 func TestRefusedSnapshotStaysInTheWay(t *testing.T) {
 	withMachines(t, func(m *machines) {
 		m.cluster(1)
-		good, err := m.snapshot(1, 5*time.Second)
+		good, err := m.snapshot(1)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -683,7 +779,7 @@ func (m *machines) bringBack(n int) error {
 func TestTruncatedSnapshotKillsTheMachine(t *testing.T) {
 	withMachines(t, func(m *machines) {
 		m.cluster(1)
-		good, err := m.snapshot(1, 5*time.Second)
+		good, err := m.snapshot(1)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -50,6 +50,11 @@ const (
 	FailTask  FaultKind = "fail-task"  // the task the call starts fails with Text
 	HangTask  FaultKind = "hang-task"  // the task takes Delay longer
 	NeverUp   FaultKind = "never-up"   // the guest that is started never answers
+
+	// What becomes of the data that a call streams, at the byte Bytes of it.
+	BreakStream FaultKind = "break-stream" // the connection breaks there: the machine dies
+	EndStream   FaultKind = "end-stream"   // it ends there as if that were all
+	FlipBit     FaultKind = "flip-bit"     // that byte has another lowest bit
 )
 
 // Fault is a fault as data. Empty match fields match anything; Op may be a
@@ -62,6 +67,7 @@ type Fault struct {
 	Status              int
 	Text                string
 	Delay               time.Duration
+	Bytes               int // from the end: negative
 
 	seen, struck int
 }
@@ -293,8 +299,8 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(b []byte) (int, error) { return len(b), nil }
 func (d *discard) WriteHeader(int)             {}
 
-// errBroken is what a gRPC client sees when a connection breaks.
-var errBroken = status.Error(codes.Unavailable, "error reading from server: EOF")
+// ErrBroken is what a gRPC client sees when a connection breaks.
+var ErrBroken = status.Error(codes.Unavailable, "error reading from server: EOF")
 
 // GRPC returns interceptors that put the world's latency and faults in front
 // of a gRPC service. subject names the machine; mutating reports whether methods
@@ -306,7 +312,7 @@ func (w *World) GRPC(subject func(context.Context) string, mutating func(method 
 		delay := w.Latency.Call
 		switch v.Fault.Kind {
 		case LoseRequest, CrashBefore:
-			return c, v, errBroken
+			return c, v, ErrBroken
 		case Answer:
 			return c, v, status.Error(codes.Code(v.Fault.Status), v.Fault.Text)
 		case Slow:
@@ -322,7 +328,7 @@ func (w *World) GRPC(subject func(context.Context) string, mutating func(method 
 		resp, err := handler(context.WithValue(ctx, verdictKey{}, v), req)
 		w.End(c, v)
 		if v.Fault.Kind == LoseReply || v.Fault.Kind == CrashAfter {
-			return nil, errBroken
+			return nil, ErrBroken
 		}
 		return resp, err
 	}
@@ -333,9 +339,19 @@ func (w *World) GRPC(subject func(context.Context) string, mutating func(method 
 		}
 		if v.Fault.Kind == LoseReply || v.Fault.Kind == CrashAfter {
 			w.End(c, v)
-			return errBroken
+			return ErrBroken
 		}
-		return handler(srv, ss)
+		return handler(srv, &judgedStream{ss, v})
 	}
 	return unary, stream
+}
+
+// judgedStream is a stream whose handler can ask for the verdict about it.
+type judgedStream struct {
+	grpc.ServerStream
+	verdict Verdict
+}
+
+func (s *judgedStream) Context() context.Context {
+	return context.WithValue(s.ServerStream.Context(), verdictKey{}, s.verdict)
 }

@@ -218,12 +218,29 @@ func Seal(file []byte) []byte {
 // chunk is how much of a snapshot Talos sends at once (recorded).
 const chunk = 1024
 
-// Send sends a snapshot as Talos does.
-func Send(snapshot []byte, send func([]byte) error) error {
+// Send sends a snapshot as Talos does, and as a fault lets it. Where etcd dies in the middle, Talos
+// prints that and ends the stream as if it were whole: EndStream is that.
+// Source: talos v1.14.0, EtcdSnapshot; pkg/chunker/stream.
+func Send(snapshot []byte, fault world.Fault, send func([]byte) error) (err error) {
+	at := fault.Bytes
+	if at < 0 {
+		at += len(snapshot)
+	}
+	at = max(0, min(at, len(snapshot)))
+	switch fault.Kind {
+	case world.BreakStream:
+		snapshot, err = snapshot[:at], world.ErrBroken
+	case world.EndStream:
+		snapshot = snapshot[:at]
+	case world.FlipBit:
+		if at < len(snapshot) {
+			snapshot[at] ^= 1
+		}
+	}
 	for part := range slices.Chunk(snapshot, chunk) {
 		if err := send(part); err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
 }

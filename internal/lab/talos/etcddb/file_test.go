@@ -151,7 +151,7 @@ func TestSendCutsAsTalosDoes(t *testing.T) {
 		t.Fatal(err)
 	}
 	var parts [][]byte
-	if err := etcddb.Send(etcddb.Seal(file), func(part []byte) error { parts = append(parts, part); return nil }); err != nil {
+	if err := etcddb.Send(etcddb.Seal(file), world.Fault{}, func(part []byte) error { parts = append(parts, part); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	last := parts[len(parts)-1]

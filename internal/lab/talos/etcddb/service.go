@@ -10,6 +10,8 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // Machine is the control plane that is called.
@@ -53,7 +55,7 @@ func (s *EtcdService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machin
 	return &machineapi.EtcdStatusResponse{Messages: []*machineapi.EtcdStatus{{MemberStatus: st}}}, nil
 }
 
-// EtcdSnapshot sends the database and its hash.
+// EtcdSnapshot sends the database and its hash. Faults of the world strike what is sent.
 func (s *EtcdService) EtcdSnapshot(_ *machineapi.EtcdSnapshotRequest, out grpc.ServerStreamingServer[common.Data]) error {
 	e, err := s.Machine.ReadEtcd(out.Context(), "etcd snapshot")
 	if err != nil {
@@ -63,7 +65,7 @@ func (s *EtcdService) EtcdSnapshot(_ *machineapi.EtcdSnapshotRequest, out grpc.S
 	if err != nil {
 		return err
 	}
-	return Send(Seal(file), func(part []byte) error { return out.Send(&common.Data{Bytes: part}) })
+	return Send(Seal(file), world.VerdictOf(out.Context()).Fault, func(part []byte) error { return out.Send(&common.Data{Bytes: part}) })
 }
 
 // EtcdRecover takes a file, whatever it is. One that did not come as a whole is dropped.
