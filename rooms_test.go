@@ -111,6 +111,12 @@ var rooms = map[string]room{
 		never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/helm/render": {why: "reads and renders charts in a worker; knows no connection, and no cache",
 		may: []string{"internal/fault", "internal/text", "internal/worker"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "helm.sh/helm/v3/pkg/kube", "os", "os/exec", "net", "net/http", "log", "log/slog"}},
+	"reconcile/snapshot": {why: "etcd snapshots at rest: the format and the store, on the pure rooms below; which keys there are, and where the bytes come from, it is handed",
+		may: []string{"internal/fault", "internal/platform", "internal/text", "reconcile/snapshot/database", "reconcile/snapshot/retention"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog", "go.etcd.io", "math/rand", "math/rand/v2"}, clients...)},
+	"reconcile/snapshot/database": {why: "pure: reads the pages of a database that it is handed, within bounds and without a mapping of memory",
+		never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "unsafe", "go.etcd.io", "math/rand", "math/rand/v2"}, clients...)},
+	"reconcile/snapshot/retention": {why: "pure: which snapshots are kept and when one is due, by values",
+		never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/edits": {why: "a pure leaf: what of an object is not as a manifest has it because somebody set it, and who wrote a field; handed both, it asks no system",
 		never: []string{"os", "os/exec", "net", "net/http", "log", "log/slog", "helm.sh", "k8s.io/client-go"}},
 
