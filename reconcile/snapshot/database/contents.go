@@ -9,6 +9,7 @@ import (
 	"hash"
 	"hash/crc32"
 	"io"
+	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -120,7 +121,7 @@ func (r *reader) readValue(bucket string, key, value []byte) error {
 	case bucket == metaBucket && string(key) == "term":
 		return readNumber(&r.contents.Term, key, value)
 	case bucket == clusterBucket && string(key) == "clusterVersion":
-		r.contents.Version = string(value)
+		r.contents.Version = strings.ToValidUTF8(string(value), "?") // as JSON has it
 	case bucket == memberBucket:
 		return r.readMember(key, value)
 	}

@@ -1,0 +1,156 @@
+package snapshot
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/platform"
+)
+
+// Directory is where files are. What is written is durable only after Sync, of the file
+// and then of the directory. Errors are those of package fs.
+type Directory interface {
+	List() ([]string, error)             // the names of regular files
+	Open(name string) (File, error)      // to read it
+	Create(name string) (NewFile, error) // for its owner alone; not where there is one
+	Rename(from, to string) error        // not where there is one
+	Remove(name string) error
+	Sync() error                           // names are durable
+	Lock() (release func() error, _ error) // for one process; it does not wait
+}
+
+// File is a file that is read.
+type File interface {
+	io.ReaderAt
+	io.Closer
+	Size() int64
+}
+
+// NewFile is a file that is written.
+type NewFile interface {
+	io.WriteCloser
+	Sync() error // its content is durable
+}
+
+// lockFile is locked by whoever writes.
+const lockFile = ".talos-agent.lock"
+
+// Folder is a Directory on this host.
+type Folder struct {
+	root *os.Root
+	path string
+}
+
+var _ Directory = (*Folder)(nil)
+
+// OpenFolder opens a folder, and makes it for its owner alone if there is none.
+func OpenFolder(path string) (*Folder, error) {
+	err := os.MkdirAll(path, 0o700)
+	if err != nil {
+		return nil, err
+	}
+	return FindFolder(path)
+}
+
+// FindFolder opens a folder that is there.
+func FindFolder(path string) (*Folder, error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, err
+	}
+	return &Folder{root, path}, nil
+}
+
+// Close closes the folder. Files that are open stay so.
+func (f *Folder) Close() error { return f.root.Close() }
+
+// List implements Directory.
+func (f *Folder) List() ([]string, error) {
+	dir, err := f.root.Open(".")
+	if err != nil {
+		return nil, err
+	}
+	entries, err := dir.ReadDir(-1)
+	if err := errors.Join(err, dir.Close()); err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range entries {
+		if e.Type().IsRegular() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// Open implements Directory. A symbolic link is not followed, and a pipe not waited for.
+func (f *Folder) Open(name string) (File, error) {
+	before, err := f.root.Lstat(name)
+	if err != nil {
+		return nil, err
+	}
+	if !before.Mode().IsRegular() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("it is not a regular file")}
+	}
+	file, err := f.root.OpenFile(name, os.O_RDONLY|platform.NoWait, 0)
+	if err != nil {
+		return nil, err
+	}
+	info, err := file.Stat()
+	if err == nil && !os.SameFile(before, info) {
+		err = &fs.PathError{Op: "open", Path: name, Err: errors.New("it was replaced while it was opened")}
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return readFile{file, info.Size()}, nil
+}
+
+// readFile is a File with the size that it had when it was opened.
+type readFile struct {
+	*os.File
+	size int64
+}
+
+func (f readFile) Size() int64 { return f.size }
+
+// Create implements Directory.
+func (f *Folder) Create(name string) (NewFile, error) {
+	return f.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+}
+
+// Rename implements Directory.
+func (f *Folder) Rename(from, to string) error {
+	if _, err := f.root.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(&fs.PathError{Op: "rename", Path: to, Err: fs.ErrExist}, err)
+	}
+	return f.root.Rename(from, to)
+}
+
+// Remove implements Directory.
+func (f *Folder) Remove(name string) error { return f.root.Remove(name) }
+
+// Sync implements Directory.
+func (f *Folder) Sync() error { return platform.SyncDir(f.root) }
+
+// Lock implements Directory.
+func (f *Folder) Lock() (release func() error, _ error) {
+	file, err := f.root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE|platform.NoWait, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = platform.Lock(file)
+	if errors.Is(err, platform.ErrLocked) {
+		err = fault.Errorf("wait until the other one has ended", "another process writes to %s", f.path)
+	} else if err != nil {
+		err = fmt.Errorf("lock %s: %w", f.path, err)
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file.Close, nil
+}
