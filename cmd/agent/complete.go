@@ -11,13 +11,6 @@ import (
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
-// completeFlag describes to the shell what a flag takes.
-func completeFlag(cmd *cobra.Command, flag string, f cobra.CompletionFunc) {
-	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
-		panic(err) // the flag was added a line above
-	}
-}
-
 // completionWithin is how long the shell may wait for the daemon on a Tab.
 const completionWithin = 2 * time.Second
 
@@ -84,14 +77,6 @@ func completeFlavours(*cobra.Command, []string, string) ([]cobra.Completion, cob
 
 // directoryFlag completes a flag that takes a directory.
 func directoryFlag(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	return nil, cobra.ShellCompDirectiveFilterDirs
-}
-
-// completeDirectories completes the one directory a command takes.
-func completeDirectories(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
 

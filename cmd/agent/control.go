@@ -31,13 +31,6 @@ func newClient(cmd *cobra.Command) *api.Client {
 	return api.NewClient(socket)
 }
 
-// outputFlag adds --output.
-func outputFlag(cmd *cobra.Command) *string {
-	output := cmd.Flags().StringP("output", "o", "text", "text or json")
-	completeFlag(cmd, "output", cobra.FixedCompletions([]cobra.Completion{"text", "json"}, cobra.ShellCompDirectiveNoFileComp))
-	return output
-}
-
 // chooseCluster resolves the cluster a command is about: the argument, or the only one
 // there is.
 func chooseCluster(ctx context.Context, c *api.Client, args []string) (string, error) {

@@ -88,6 +88,11 @@ func newSession(t *testing.T, p page) *session {
 	value, hasValue := strings.CutPrefix(p.begins, "values ")
 	switch {
 	case p.begins == "empty":
+	case p.begins == "snapshot":
+		snapshot, err := writeSnapshot(t.TempDir())
+		must(err)
+		s.write("db.snapshot", string(snapshot))
+		s.write("age.key", s.read("talos-agent/examples/repo/lab-age-key.txt"))
 	case p.begins == "", hasValue:
 		s.copy("../../examples/repo", "infra")
 		s.copy("../../reconcile/machineconfig/testdata/secrets.yaml", "secrets.yaml")

@@ -30,6 +30,7 @@ import (
 // of a repository with the cluster dev of the examples, or otherwise after
 //
 //	<!-- session: empty -->                    an empty folder
+//	<!-- session: snapshot -->                 an etcd snapshot, and an age key
 //	<!-- session: values NAME -->              the same repository, with a value of this name in its secrets
 //
 // and a block of any language after

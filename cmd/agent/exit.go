@@ -52,3 +52,11 @@ func exitCode(err error) int {
 		return exitFailed
 	}
 }
+
+// errSilent ends a command that has reported everything already.
+func errSilent(code int) error {
+	if code == exitOK {
+		return nil
+	}
+	return &exitError{code: code}
+}

@@ -22,9 +22,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
 
-// version is set by the linker.
-var version = "v0.0.0-unknown"
-
 func main() { os.Exit(run(osEnvironment(), os.Args[1:])) }
 
 // run is the whole program, for main and for tests.
@@ -91,7 +88,7 @@ destructive ones.`,
 	}
 	add("daemon", newInit(env), newRun(env), newVersion(env))
 	add("look", newStatus(env), newPlan(env), newRender(env), newDiff(env), newDoctor(env), newEvents(env), newHistory(env))
-	add("direct", newReconcile(env), newSuspend(env), newResume(env), newAccept(env), newApprove(env), newForget(env), newDestroy(env), newConsole(env), newSupportBundle(env), newKubeconfig(env), newTalosconfig(env))
+	add("direct", newReconcile(env), newSuspend(env), newResume(env), newAccept(env), newApprove(env), newForget(env), newDestroy(env), newConsole(env), newSupportBundle(env), newSnapshot(env), newKubeconfig(env), newTalosconfig(env))
 	add("repo", newValidate(env), newSchema(env), newSecrets(env), newRehearse(env), newLab(env), newDemo(env))
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
@@ -105,15 +102,6 @@ destructive ones.`,
 		}
 	}
 	return root
-}
-
-// missingCommand refuses a command that does nothing without one below it.
-func missingCommand(cmd *cobra.Command, _ []string) error {
-	var names []string
-	for _, c := range cmd.Commands() {
-		names = append(names, c.Name())
-	}
-	return &fault.Usage{Err: fmt.Errorf("%sa command is missing: %s; see `%s --help`", nameInError(cmd), strings.Join(names, ", "), cmd.CommandPath())}
 }
 
 // knownTopic refuses help about what no command is called.
@@ -144,30 +132,6 @@ func explainValue(err error) error {
 	return err
 }
 
-// nameInError is how an error begins that a command has with how it was called;
-// the name of the program stands before every error.
-func nameInError(cmd *cobra.Command) string {
-	_, name, below := strings.Cut(cmd.CommandPath(), " ")
-	if !below {
-		return ""
-	}
-	return name + ": "
-}
-
-// knownCommand refuses what no command is called, and suggests what was probably
-// meant.
-func knownCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	near := "see `" + cmd.CommandPath() + " --help`"
-	cmd.SuggestionsMinimumDistance = 2
-	if names := cmd.SuggestionsFor(args[0]); len(names) > 0 {
-		near = "did you mean " + strings.Join(names, " or ") + "?"
-	}
-	return &fault.Usage{Err: fault.WithHint(fmt.Errorf("there is no command %q", cmd.CommandPath()+" "+args[0]), near)}
-}
-
 // usageArgs makes a wrong number of arguments a wrong usage, here and below, and
 // keeps the shell from offering files where none are meant.
 func usageArgs(c *cobra.Command) {
@@ -192,12 +156,17 @@ func usageArgs(c *cobra.Command) {
 	}
 }
 
-// errSilent ends a command that has reported everything already.
-func errSilent(code int) error {
-	if code == exitOK {
-		return nil
-	}
-	return &exitError{code: code}
+var errStopped = errors.New("stopped by a signal")
+
+// linuxCommands are the commands that work where the daemon does, on Linux: what they
+// do, and what a person does on another system instead.
+var linuxCommands = map[string]struct{ short, hint string }{
+	"run":            {"Run the daemon", onTheHost},
+	"init":           {"Set up this Proxmox VE host for the agent, or take that back (root)", onTheHost + "; `talos-agent init repo` works here"},
+	"doctor":         {"Check whether everything is there that the agent needs, with a hint for what is not", "run it on the Proxmox VE host, as root"},
+	"support-bundle": {"Write a file with everything a maintainer needs, and no secret (root)", "run it on the Proxmox VE host, as root"},
+	"lab":            {"Run a simulated Proxmox VE host on loopback, to try the agent on", "`talos-agent rehearse DIR` brings a repository up on a simulated host here; the lab is for a daemon, which runs on Linux"},
+	"demo":           {"Show the main job on the lab: push, Ready cluster, one worker more, destroy", "`talos-agent rehearse DIR` brings a repository up on a simulated host here; the demo starts the daemon, which runs on Linux"},
 }
 
-var errStopped = errors.New("stopped by a signal")
+const onTheHost = "install the package on the Proxmox VE host, and run it there as root"

@@ -79,6 +79,13 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			env.Setenv("OTHER", id.Recipient().String())
+			snapshot, err := writeSnapshot(t.TempDir())
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(filepath.Join(env.WorkDir, "db.snapshot"), snapshot, 0o600); err != nil {
+				return err
+			}
 			return os.CopyFS(filepath.Join(env.WorkDir, "example"), os.DirFS(examples))
 		},
 	})

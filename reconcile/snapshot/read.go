@@ -110,3 +110,23 @@ func (o *Opened) Copy(ctx context.Context, to io.Writer) error {
 	}
 	return nil
 }
+
+// Extract verifies it, and stores the snapshot as it came in a directory: in clear, for
+// its owner alone. A file of that name is not replaced, and appears when it is whole.
+func (o *Opened) Extract(ctx context.Context, to Directory, name string) error {
+	part := name + partSuffix // for people to see, should the process end
+	f, err := to.Create(part)
+	if err != nil {
+		return err // also where there is one: it may be of another process
+	}
+	if err = o.Copy(ctx, f); err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = to.Rename(part, name)
+	}
+	if err != nil {
+		return errors.Join(explainFull(err), to.Remove(part))
+	}
+	return to.Sync()
+}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -439,6 +440,67 @@ func (f failing) ReadAt(b []byte, at int64) (int, error) {
 		return 0, f.err
 	}
 	return f.ReaderAt.ReadAt(b, at)
+}
+
+// TestExtract: a file in clear appears when it is whole, replaces none, and of one that is
+// damaged, or for which there is no room, nothing stays.
+func TestExtract(t *testing.T) {
+	dir, to, key, b := newMemory(), newMemory(), newKey(t), sent(t, 3000) // several chunks of age
+	e := mustWrite(t, newStore(dir, key), from(0), b)
+	data := dir.files[e.File].data
+	open := func(data []byte) *Opened {
+		o, err := Open(bytes.NewReader(data), int64(len(data)), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	changed := bytes.Clone(data)
+	changed[len(data)/2] ^= 1
+	if err := open(changed).Extract(t.Context(), to, "db"); !errors.Is(err, ErrDamaged) || len(to.files) != 0 {
+		t.Errorf("%v, left are %v", err, to.names(t))
+	}
+	to.room = len(b) / 2
+	if err := open(data).Extract(t.Context(), to, "db"); !strings.Contains(fault.HintOf(err), "make room") || len(to.files) != 0 {
+		t.Errorf("%v, left are %v", err, to.names(t))
+	}
+	to.room = -1
+	if err := open(data).Extract(t.Context(), to, "db"); err != nil || !bytes.Equal(to.restart(losesAll).files["db"].data, b) {
+		t.Error(err)
+	}
+	if err := open(data).Extract(t.Context(), to, "db"); !errors.Is(err, fs.ErrExist) || !slices.Equal(to.names(t), []string{"db"}) {
+		t.Errorf("%v, left are %v", err, to.names(t))
+	}
+	to.files["other.part"] = &content{}
+	if err := open(data).Extract(t.Context(), to, "other"); !errors.Is(err, fs.ErrExist) || !slices.Equal(to.names(t), []string{"db", "other.part"}) {
+		t.Errorf("%v, left are %v", err, to.names(t))
+	}
+}
+
+// TestNextDue: the newest scheduled one counts that is not damaged, and the cluster's id.
+func TestNextDue(t *testing.T) {
+	entry := func(kind retention.Kind, hours int, state retention.State, id string) Entry {
+		e := Entry{Name: Name{"dev", kind, morning.Add(time.Duration(hours) * time.Hour)}, State: state}
+		if id != "" {
+			e.Header = &Header{Source: Source{ClusterID: id}}
+		}
+		return e
+	}
+	every, now := 6*time.Hour, morning.Add(20*time.Hour)
+	all := []Entry{
+		entry(retention.Manual, 19, retention.Verified, "id"), entry(retention.Scheduled, 18, retention.Damaged, "id"),
+		entry(retention.Scheduled, 12, retention.Unverified, "id"), entry(retention.Scheduled, 6, retention.Verified, "id"),
+	}
+	if got, want := NextDue(all, now, every), retention.NextDue(morning.Add(12*time.Hour), now, every, "id"); !got.Equal(want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+	all[2].Header = nil
+	if got, want := NextDue(all, now, every), retention.NextDue(morning.Add(12*time.Hour), now, every, "dev"); !got.Equal(want) {
+		t.Errorf("without an id: %s, want %s", got, want)
+	}
+	if got := NextDue(all[:2], now, every); !got.Equal(now) {
+		t.Errorf("without one: %s", got)
+	}
 }
 
 // TestVerifyPlain: what a member sent is verified without any key.

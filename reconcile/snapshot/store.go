@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"filippo.io/age"
 
@@ -171,6 +172,21 @@ func Judge(all []Entry) []Kept {
 		all = all[end:]
 	}
 	return out
+}
+
+// NextDue is when the next scheduled snapshot of a cluster is due, of which these are all
+// there are, with the newest first as List has them. A damaged one does not count.
+func NextDue(all []Entry, now time.Time, every time.Duration) time.Time {
+	for _, e := range all {
+		if e.Kind == retention.Scheduled && e.State != retention.Damaged {
+			id := e.Cluster
+			if e.Header != nil {
+				id = cmp.Or(e.Header.ClusterID, id)
+			}
+			return retention.NextDue(e.At, now, every, id)
+		}
+	}
+	return retention.NextDue(time.Time{}, now, every, "")
 }
 
 // Prune removes the snapshots of a cluster that are no longer needed, and returns what

@@ -1,0 +1,333 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/archive"
+	"github.com/talos-agent/talos-agent/internal/terminal"
+	"github.com/talos-agent/talos-agent/internal/text"
+)
+
+func newSnapshot(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "snapshot",
+		Short: "Verify, list, open, add and prune etcd snapshots in a folder",
+		Args:  knownCommand,
+		RunE:  missingCommand,
+	}
+	cmd.AddCommand(newSnapshotVerify(env), newSnapshotList(env), newSnapshotOpen(env), newSnapshotAdd(env), newSnapshotPrune(env))
+	return cmd
+}
+
+// ageKeysFlag adds the flag that names files of keys.
+func ageKeysFlag(cmd *cobra.Command) *[]string {
+	keys := cmd.Flags().StringArray("age-key", nil, "file with an age key that opens them; may be given several times")
+	completeFlag(cmd, "age-key", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
+	return keys
+}
+
+// completeOneFile has the shell complete one argument as a file.
+func completeOneFile(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveDefault
+}
+
+func newSnapshotVerify(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "verify FILE",
+		Short: "Read an etcd snapshot to its end, and print what is in it",
+		Long: `Read an etcd snapshot to its end: one of a folder of snapshots, with an age key
+that opens it, or one that talosctl etcd snapshot has written, without a key.
+
+It is verified that its SHA-256 is the one that etcd has put at its end, and that
+its database is one of etcd without a contradiction; of an encrypted one also
+that nothing of it was changed. A node that recovers from a truncated snapshot
+does not start any more.`,
+		Example: `  talos-agent snapshot verify db.snapshot
+  talos-agent snapshot verify dev-20261127T074500Z-scheduled.etcd --age-key age.key`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeOneFile,
+	}
+	output, keys := outputFlag(cmd), ageKeysFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := newPrinter(env.stdout, *output)
+		if err != nil {
+			return err
+		}
+		r, err := archive.Verify(cmd.Context(), args[0], *keys)
+		if err != nil {
+			return err
+		}
+		if p.IsJSON() {
+			return p.PrintJSON("Snapshot", r)
+		}
+		printSnapshot(p, r)
+		return nil
+	}
+	return cmd
+}
+
+// printSnapshot prints what is in a snapshot that was verified.
+func printSnapshot(p terminal.Printer, r archive.Report) {
+	d, rows := r.Database, [][]string{}
+	add := func(name, value string) {
+		if value != "" {
+			rows = append(rows, []string{name, value})
+		}
+	}
+	if h := r.Header; h != nil {
+		add("cluster", h.Cluster)
+		add("kind", string(h.Kind))
+		add("taken", text.Moment(h.At))
+		add("from", h.Node)
+		add("Talos", h.Talos)
+		add("Kubernetes", h.Kubernetes)
+		add("etcd", h.Etcd)
+		add("commit", h.Commit)
+		add("secrets", h.Bundle)
+		add("encryption keys", h.EncryptionKeys)
+		add("encrypted to", strings.Join(h.Recipients, ", "))
+	}
+	add("revision", strconv.FormatInt(d.Revision, 10))
+	add("keys", formatKeys(d.Keys))
+	add("size", formatMiB(d.Size))
+	add("hash", d.Hash)
+	add("version of etcd's data", d.Version)
+	for _, m := range d.Members {
+		state := "voter"
+		if m.Learner {
+			state = "learner"
+		}
+		add("member", fmt.Sprintf("%s (%s, %s) at %s", m.Name, m.ID, state, strings.Join(m.PeerURLs, ", ")))
+	}
+	p.Printf("%s: %s\n", r.File, p.Paint("verified", terminal.Green))
+	p.PrintRows(rows)
+}
+
+func formatKeys(n int64) string {
+	if n < 0 {
+		return "too many to count"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// formatMiB is a size in MiB, of at least a tenth.
+func formatMiB(n int64) string { return fmt.Sprintf("%.1f MiB", max(0.1, float64(n)/(1<<20))) }
+
+func newSnapshotList(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "list DIR",
+		Short: "List the etcd snapshots in a folder, and which of them are needed",
+		Long: `List the etcd snapshots in a folder by cluster, the newest first, and why each is
+kept: of scheduled ones the newest of four quarters of a day, of seven days and of
+four weeks, of those before a kind of work the newest three, and the newest one
+that is verified.
+
+With an age key each is read to its end. Without one only what they have in clear
+is shown, and which may be removed is not known.
+
+It ends with 1 when one is damaged.`,
+		Example: `  talos-agent snapshot list /var/lib/talos-agent/snapshots
+  talos-agent snapshot list /mnt/backup --age-key age.key --output json`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeDirectories,
+	}
+	output, keys := outputFlag(cmd), ageKeysFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := newPrinter(env.stdout, *output)
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		l, err := archive.List(cmd.Context(), args[0], *keys, now)
+		switch {
+		case err != nil:
+			return err
+		case p.IsJSON():
+			err = p.PrintJSON("SnapshotList", l)
+		default:
+			printSnapshots(p, l, now)
+		}
+		if err == nil && slices.ContainsFunc(l.Clusters, func(c archive.Cluster) bool { return c.Damaged > 0 }) {
+			return errSilent(exitFailed)
+		}
+		return err
+	}
+	return cmd
+}
+
+// contentColours are how the state of a snapshot is painted.
+var contentColours = map[string]terminal.Colour{"verified": terminal.Green, "unverified": terminal.Yellow, "damaged": terminal.Red}
+
+// printSnapshots prints the snapshots of each cluster, then what is wrong with them.
+func printSnapshots(p terminal.Printer, l archive.Listing, now time.Time) {
+	if len(l.Clusters) == 0 {
+		p.Printf("There are no snapshots.\n")
+	}
+	for i, c := range l.Clusters {
+		if i > 0 {
+			p.Printf("\n")
+		}
+		newest := "none is verified"
+		if c.Verified != nil {
+			newest = "the newest verified one is " + text.Duration(now.Sub(*c.Verified)) + " old"
+		}
+		p.Printf("%s: %s, %s; with one every %g h the next is due %s\n", c.Cluster, text.Count(c.Snapshots, "snapshot"), newest, archive.Every.Hours(), text.Moment(c.Due))
+		rows := [][]string{{"SNAPSHOT", "AGE", "SIZE", "REVISION", "CONTENT", "KEPT"}}
+		var problems []string
+		for _, k := range l.Snapshots {
+			if k.Cluster != c.Cluster {
+				continue
+			}
+			revision, why := "", k.Why
+			if k.Header != nil {
+				revision = strconv.FormatInt(k.Header.Database.Revision, 10)
+			}
+			if k.Prune {
+				why = "no: may be removed"
+			}
+			state := string(k.State)
+			rows = append(rows, []string{k.File, text.Duration(now.Sub(k.At)), formatMiB(k.Size), revision, p.Paint(state, contentColours[state]), why})
+			if k.Problem != "" {
+				problems = append(problems, k.File+": "+k.Problem)
+			}
+		}
+		p.PrintTable(rows)
+		for _, problem := range problems {
+			p.Printf("  %s\n", problem)
+		}
+	}
+}
+
+func newSnapshotOpen(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "open FILE --out FILE",
+		Short: "Decrypt an etcd snapshot to a file, as etcd sent it",
+		Long: `Verify an etcd snapshot and write it to a new file, decrypted and as etcd sent
+it: what talosctl bootstrap --recover-from and etcdutl take. The file appears when
+it is whole. It has every Secret of the cluster that Kubernetes does not encrypt:
+only its owner may read it, and it should not stay.`,
+		Example:           `  talos-agent snapshot open dev-20261127T074500Z-scheduled.etcd --age-key age.key --out db.snapshot`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeOneFile,
+	}
+	keys := ageKeysFlag(cmd)
+	out := cmd.Flags().String("out", "", "the file to write (required)")
+	completeFlag(cmd, "out", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *out == "" {
+			return &fault.Usage{Err: errors.New("snapshot open: where to? use --out FILE")}
+		}
+		r, err := archive.Open(cmd.Context(), args[0], *out, *keys)
+		if err != nil {
+			return err
+		}
+		terminal.NewPlain(env.stdout).Printf("wrote %s: %s of %s, revision %d, %s keys\n", *out, formatMiB(r.Database.Size), r.Header.Cluster, r.Database.Revision, formatKeys(r.Database.Keys))
+		return nil
+	}
+	return cmd
+}
+
+func newSnapshotAdd(env *environment) *cobra.Command {
+	var a archive.Addition
+	cmd := &cobra.Command{
+		Use:   "add FILE DIR --cluster NAME --recipient KEY",
+		Short: "Verify and encrypt a snapshot of talosctl, and add it to a folder",
+		Long: `Verify an etcd snapshot that talosctl etcd snapshot has written, encrypt it and
+add it to a folder of snapshots. It counts as taken when FILE was written last,
+and as manual: it is never removed by the rules.
+
+Name two recipients: the key of a host, and one that is kept elsewhere. With an
+age key it is verified that this opens the result. FILE is in clear and stays:
+remove it when the snapshot was added.`,
+		Example: `  talos-agent snapshot add db.snapshot /mnt/backup --cluster dev \
+    --recipient age1host... --recipient age1offline...`,
+		Args: cobra.ExactArgs(2),
+		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			return nil, []cobra.ShellCompDirective{cobra.ShellCompDirectiveDefault, cobra.ShellCompDirectiveFilterDirs, cobra.ShellCompDirectiveNoFileComp}[min(len(args), 2)]
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&a.Cluster, "cluster", "", "the cluster, by the name of its folder in the repository (required)")
+	flags.StringArrayVar(&a.Recipients, "recipient", nil, "public key to encrypt to: age1..., or an ssh key; give two")
+	completeFlag(cmd, "recipient", cobra.NoFileCompletions)
+	completeFlag(cmd, "cluster", cobra.NoFileCompletions)
+	keys := ageKeysFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case a.Cluster == "":
+			return &fault.Usage{Err: errors.New("snapshot add: which cluster? use --cluster NAME")}
+		case len(a.Recipients) == 0:
+			return &fault.Usage{Err: errors.New("snapshot add: who may open it? use --recipient KEY")}
+		}
+		a.File, a.AgeKeys = args[0], *keys
+		e, err := archive.Add(cmd.Context(), args[1], a, version)
+		if err != nil {
+			return err
+		}
+		p := terminal.NewPlain(env.stdout)
+		p.Printf("added %s: %s, revision %d, %s\n", e.File, formatMiB(e.Size), e.Header.Database.Revision, e.State)
+		if len(e.Header.Recipients) < 2 {
+			p.Printf("warning: one key alone opens it, and without that key it is lost: give a second --recipient\n")
+		}
+		return nil
+	}
+	return cmd
+}
+
+func newSnapshotPrune(env *environment) *cobra.Command {
+	var cluster string
+	cmd := &cobra.Command{
+		Use:   "prune DIR --age-key FILE",
+		Short: "Remove the etcd snapshots in a folder that are no longer needed",
+		Long: `Remove the etcd snapshots in a folder that snapshot list --age-key shows as no
+longer needed. Those that stay are read to their end before, and none is removed
+that no verified one is newer than. Manual and damaged ones stay, and so do files
+of others.`,
+		Example:           `  talos-agent snapshot prune /mnt/backup --age-key age.key --cluster dev`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: completeDirectories,
+	}
+	output, keys := outputFlag(cmd), ageKeysFlag(cmd)
+	cmd.Flags().StringVar(&cluster, "cluster", "", "only those of this cluster")
+	completeFlag(cmd, "cluster", cobra.NoFileCompletions)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := newPrinter(env.stdout, *output)
+		if err != nil {
+			return err
+		}
+		if len(*keys) == 0 {
+			return &fault.Usage{Err: errors.New("snapshot prune: with which key? use --age-key FILE")}
+		}
+		kept, err := archive.Prune(cmd.Context(), args[0], cluster, *keys)
+		if err != nil {
+			return err
+		}
+		if p.IsJSON() {
+			return p.PrintJSON("SnapshotPruning", kept)
+		}
+		removed := 0
+		for _, k := range kept {
+			if k.Prune {
+				removed++
+				p.Printf("removed %s\n", k.File)
+			}
+			if k.Problem != "" {
+				p.Printf("%s: %s: %s\n", p.Paint("warning", terminal.Yellow), k.File, k.Problem)
+			}
+		}
+		p.Printf("%s removed, %d kept\n", text.Count(removed, "snapshot"), len(kept)-removed)
+		return nil
+	}
+	return cmd
+}

@@ -1,0 +1,194 @@
+package archive
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"filippo.io/age"
+	"go.etcd.io/bbolt"
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/talos-agent/talos-agent/reconcile/snapshot"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
+	"github.com/talos-agent/talos-agent/sources/secrets"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sent makes a snapshot as a member of etcd sends it.
+func sent(t *testing.T) []byte {
+	t.Helper()
+	db, err := bbolt.Open(filepath.Join(t.TempDir(), "db"), 0o600, &bbolt.Options{NoFreelistSync: true, NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	err = errors.Join(db.Update(func(tx *bbolt.Tx) error {
+		_, err := tx.CreateBucket([]byte("key"))
+		meta, failed := tx.CreateBucket([]byte("meta"))
+		if err := errors.Join(err, failed); err != nil {
+			return err
+		}
+		return meta.Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 7))
+	}), db.View(func(tx *bbolt.Tx) error {
+		_, err := tx.WriteTo(&out)
+		return err
+	}), db.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(out.Bytes())
+	return append(out.Bytes(), sum[:]...)
+}
+
+// newKey writes a file with an age key, and returns its public half.
+func newKey(t *testing.T, dir string) (file, public string) {
+	t.Helper()
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file = filepath.Join(dir, id.Recipient().String()[:20])
+	if err := os.WriteFile(file, []byte(id.String()+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file, id.Recipient().String()
+}
+
+var now = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+
+// store stores scheduled snapshots as the daemon does, so many hours before now.
+func store(t *testing.T, dir, cluster, public string, hours ...int) {
+	t.Helper()
+	to, err := secrets.ParseRecipient(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder, err := snapshot.OpenFolder(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := folder.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	s := snapshot.New(snapshot.Config{Directory: folder, Recipients: []snapshot.Recipient{to}})
+	for _, h := range hours {
+		name := snapshot.Name{Cluster: cluster, Kind: retention.Scheduled, At: now.Add(-time.Duration(h) * time.Hour)}
+		if _, err := s.Write(t.Context(), snapshot.Source{Name: name, ClusterID: "id"}, bytes.NewReader(sent(t))); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestPrune: of the named cluster, or of all, and only with a key.
+func TestPrune(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "snapshots")
+	key, public := newKey(t, t.TempDir())
+	store(t, dir, "dev", public, 1, 2, 3)
+	store(t, dir, "prod", public, 0, 5)
+	for _, c := range []struct {
+		cluster       string
+		kept, removed string
+	}{
+		{"none", "", ""},
+		{"dev", "dev-20261127T110000Z", "dev-20261127T100000Z dev-20261127T090000Z"},
+		{"", "dev-20261127T110000Z prod-20261127T120000Z prod-20261127T070000Z", ""},
+	} {
+		all, err := Prune(t.Context(), dir, c.cluster, []string{key})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var kept, removed []string
+		for _, k := range all {
+			name := strings.TrimSuffix(k.File, "-scheduled.etcd")
+			if k.Prune {
+				removed = append(removed, name)
+			} else {
+				kept = append(kept, name)
+			}
+		}
+		if strings.Join(kept, " ") != c.kept || strings.Join(removed, " ") != c.removed {
+			t.Errorf("%q: kept %v, removed %v", c.cluster, kept, removed)
+		}
+	}
+	if _, err := Prune(t.Context(), dir, "", nil); err == nil || !strings.Contains(err.Error(), "dev: without a key") {
+		t.Error(err)
+	}
+}
+
+// TestList: with a key it is known what is whole and what may be removed; when the next
+// one is due follows from the newest that is not damaged.
+func TestList(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "snapshots")
+	key, public := newKey(t, t.TempDir())
+	store(t, dir, "dev", public, 1, 2, 30)
+	store(t, dir, "prod", public, 400)
+	l, err := List(t.Context(), dir, []string{key}, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev, prod := l.Clusters[0], l.Clusters[1]
+	if dev.Snapshots != 3 || dev.Verified == nil || !dev.Verified.Equal(now.Add(-time.Hour)) || !dev.Due.After(now) || dev.Due.Sub(now) > Every || len(l.Snapshots) != 4 || !l.Snapshots[1].Prune {
+		t.Errorf("%+v, %+v", dev, l.Snapshots)
+	}
+	if prod.Due.After(now) {
+		t.Errorf("%+v is not overdue", prod)
+	}
+	unread, err := List(t.Context(), dir, nil, now)
+	if err != nil || unread.Clusters[0].Verified != nil || unread.Snapshots[1].Prune {
+		t.Errorf("without a key: %+v, %v", unread, err)
+	}
+	newest := filepath.Join(dir, l.Snapshots[0].File)
+	if err := os.WriteFile(newest, []byte("something else"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err = List(t.Context(), dir, []string{key}, now)
+	if dev := l.Clusters[0]; err != nil || dev.Damaged != 1 || !dev.Verified.Equal(now.Add(-2*time.Hour)) || dev.Due.After(now.Add(Every-2*time.Hour)) {
+		t.Errorf("%+v, %v", dev, err)
+	}
+	empty, err := List(t.Context(), t.TempDir(), nil, now)
+	if err != nil || empty.Clusters == nil || empty.Snapshots == nil {
+		t.Errorf("%+v, %v", empty, err)
+	}
+}
+
+// TestOddFiles: a pipe is not waited for, and errors name the file once.
+func TestOddFiles(t *testing.T) {
+	dir := t.TempDir()
+	pipe, none := filepath.Join(dir, "pipe"), filepath.Join(dir, "none")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{pipe, none, dir} {
+		for what, do := range map[string]func() error{
+			"verify": func() error { _, err := Verify(t.Context(), path, nil); return err },
+			"open":   func() error { _, err := Open(t.Context(), path, filepath.Join(dir, "out"), nil); return err },
+			"add": func() error {
+				_, err := Add(t.Context(), filepath.Join(dir, "snapshots"), Addition{File: path, Cluster: "dev"}, "v1")
+				return err
+			},
+		} {
+			if err := do(); err == nil || strings.Count(err.Error(), path) != 1 {
+				t.Errorf("%s %s: %v", what, path, err)
+			}
+		}
+	}
+	if _, err := os.Stat(filepath.Join(dir, "snapshots")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a folder was made for nothing: %v", err)
+	}
+	for _, keys := range [][]string{{none}, {pipe}} {
+		if _, err := List(t.Context(), dir, keys, now); err == nil || !strings.Contains(err.Error(), "age key "+keys[0]) {
+			t.Error(err)
+		}
+	}
+}
