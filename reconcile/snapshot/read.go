@@ -27,7 +27,7 @@ func IsEncrypted(r io.ReaderAt) (bool, error) {
 	return string(b[:n]) == magic, err
 }
 
-// Opened is a file whose header was authenticated by its content.
+// Opened is a file whose header was authenticated by its content. It is for one goroutine.
 type Opened struct {
 	Header  Header
 	file    watched
@@ -69,7 +69,7 @@ func Open(r io.ReaderAt, size int64, keys Keys) (*Opened, error) {
 	if want := sha256.Sum256(head); !bytes.Equal(digest, want[:]) {
 		return nil, fmt.Errorf("%w: its header was changed", ErrDamaged)
 	}
-	return &Opened{h, file, io.NewSectionReader(content, digestSize, length-digestSize)}, nil
+	return &Opened{h, file, io.NewSectionReader(newCached(content, length), digestSize, length-digestSize)}, nil
 }
 
 // refuseKeys is the error of a file that no key opens.

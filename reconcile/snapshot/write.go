@@ -170,7 +170,7 @@ func (s *Store) encryptStaged(ctx context.Context, staged string, key age.Identi
 		return nil, 0, h, fmt.Errorf("read back what was received: %w", err)
 	}
 	h = Header{Source: from}
-	if h.Database, err = readDatabase(ctx, content, length); err != nil {
+	if h.Database, err = readDatabase(ctx, newCached(content, length), length); err != nil {
 		return nil, 0, h, err
 	}
 	for _, r := range s.c.Recipients {
