@@ -50,12 +50,17 @@ const (
 // Read reads the database in the first size bytes of r, and checks that its pages are
 // those of one tree. Errors are IsDamaged, of r, or of the context.
 func Read(ctx context.Context, r io.ReaderAt, size int64) (Contents, error) {
+	return readCounting(ctx, r, size, mostKeys)
+}
+
+// readCounting is Read, and counts at most so many keys.
+func readCounting(ctx context.Context, r io.ReaderAt, size int64, most int) (Contents, error) {
 	p, err := openPages(r, size)
 	if err != nil {
 		return Contents{}, err
 	}
 	p.stop = func() error { return context.Cause(ctx) }
-	found := reader{pages: p, sum: crc32.New(crc32.MakeTable(crc32.Castagnoli)), live: map[[16]byte]struct{}{}, buckets: map[string]bool{}}
+	found := reader{pages: p, most: most, sum: crc32.New(crc32.MakeTable(crc32.Castagnoli)), live: map[[16]byte]struct{}{}, buckets: map[string]bool{}}
 	if err := p.walk(p.root, nil, nil, 0, found.readBucket); err != nil {
 		return Contents{}, err
 	}
@@ -80,6 +85,7 @@ type reader struct {
 	pages    *pages
 	sum      hash.Hash32
 	live     map[[16]byte]struct{} // hashes of the keys that exist
+	most     int                   // of them
 	full     bool                  // there are more
 	buckets  map[string]bool
 	contents Contents
@@ -169,7 +175,7 @@ func (r *reader) readRevision(revision, value []byte) error {
 	case deleted:
 		delete(r.live, id)
 	case known:
-	case len(r.live) >= mostKeys:
+	case len(r.live) >= r.most:
 		r.full = true
 	default:
 		r.live[id] = struct{}{}
@@ -190,7 +196,10 @@ func keyOf(message []byte) ([]byte, error) {
 		if n = protowire.ConsumeFieldValue(number, kind, rest); n < 0 {
 			return nil, damaged("a value of etcd cannot be read: %v", protowire.ParseError(n))
 		}
-		if number == 1 && kind == protowire.BytesType {
+		if number == 1 {
+			if kind != protowire.BytesType {
+				return nil, damaged("a value of etcd has no key")
+			}
 			key, _ = protowire.ConsumeBytes(rest)
 		}
 		rest = rest[n:]

@@ -46,7 +46,7 @@ func write(t testing.TB, o bbolt.Options, changes ...func(*bbolt.Tx) error) []by
 // likeEtcd are the options of etcd's backend.
 var likeEtcd = bbolt.Options{NoFreelistSync: true, FreelistType: bbolt.FreelistMapType, NoSync: true, NoGrowSync: true}
 
-var names = []string{"alarm", "auth", "cluster", "key", "lease", "members", "members_removed", "meta"}
+var names = []string{"alarm", "auth", "cluster", "key", "lease", "members", "members_removed", "meta", "test"}
 
 // put puts a change of a key.
 func put(tx *bbolt.Tx, main, sub int64, key, value string) error {
@@ -80,6 +80,11 @@ func begin(tx *bbolt.Tx) error {
 		meta.Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 4711)),
 		meta.Put([]byte("term"), binary.BigEndian.AppendUint64(nil, 3)),
 		tx.Bucket([]byte("cluster")).Put([]byte("clusterVersion"), []byte("3.6.0")),
+		tx.Bucket([]byte("cluster")).Put([]byte("downgrade"), []byte(`{"enabled":false}`)),
+		meta.Put([]byte("storageVersion"), []byte("3.6.0")),
+		tx.Bucket([]byte("test")).Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 1)), // names of other buckets
+		tx.Bucket([]byte("members_removed")).Put([]byte("term"), []byte("removed")),
+		meta.Put([]byte("clusterVersion"), []byte("2.0.0")),
 		members.Put([]byte("8e9e05c52164694d"), []byte(`{"id":10276657743932975437,"peerURLs":["https://10.0.0.11:2380"],"name":"dev-cp-1","clientURLs":["https://10.0.0.11:2379"]}`)),
 		members.Put([]byte("91bc3c398fb3c146"), []byte(`{"id":10501334649042878790,"peerURLs":["https://10.0.0.12:2380"],"name":"dev-cp-2","isLearner":true}`)),
 	)
@@ -253,24 +258,28 @@ func TestDamaged(t *testing.T) {
 	}
 	leaf, branch, root, free := of(isLeaf), of(isBranch), int(p.root)*4096, int(p.free)*4096
 	u32 := binary.LittleEndian.PutUint32
+	both := func(change func(meta []byte)) func([]byte) { // of the meta pages
+		return func(b []byte) {
+			for _, at := range []int{0, 4096} {
+				change(b[at+headerSize:])
+				seal(b, at)
+			}
+		}
+	}
 	for _, c := range []struct {
 		what   string
 		change func(b []byte)
 		want   string
 	}{
 		{"no meta page", func(b []byte) { b[headerSize]++; b[4096+headerSize]++ }, "neither of its meta pages"},
-		{"a page of no size", func(b []byte) {
-			for _, at := range []int{0, 4096} {
-				u32(b[at+headerSize+8:], 0)
-				seal(b, at)
-			}
-		}, "neither of its meta pages"},
-		{"more pages than there are", func(b []byte) {
-			for _, at := range []int{0, 4096} {
-				u32(b[at+headerSize+40:], 1<<30)
-				seal(b, at)
-			}
-		}, "it is truncated"},
+		{"a page of no size", both(func(b []byte) { u32(b[8:], 0) }), "neither of its meta pages"},
+		{"another magic", both(func(b []byte) { b[0]++ }), "neither of its meta pages"},
+		{"another format", both(func(b []byte) { b[4]++ }), "neither of its meta pages"},
+		{"pages of no power of two", both(func(b []byte) { u32(b[8:], 4096-512) }), "neither of its meta pages"},
+		{"pages that are too large", both(func(b []byte) { u32(b[8:], 1<<17) }), "neither of its meta pages"},
+		{"no checksum", func(b []byte) { b[headerSize+metaSize-1]++; b[4096+headerSize+metaSize-1]++ }, "neither of its meta pages"},
+		{"meta pages of another kind", func(b []byte) { b[8], b[4096+8] = isLeaf, isLeaf }, "neither of its meta pages"},
+		{"more pages than there are", both(func(b []byte) { u32(b[40:], 1<<30) }), "it is truncated"},
 		{"another id", func(b []byte) { b[leaf]++ }, "calls itself"},
 		{"no kind", func(b []byte) { b[leaf+8] = isMeta }, "neither a branch nor a leaf"},
 		{"too much behind it", func(b []byte) { u32(b[leaf+12:], 1<<31) }, "ends behind the last one"},
@@ -290,7 +299,17 @@ func TestDamaged(t *testing.T) {
 			at := leaf + headerSize + int(binary.LittleEndian.Uint32(b[leaf+headerSize+4:]))
 			b[at] = 0xFF
 		}, "out of order"},
+		{"keys that belong to the page before", func(b []byte) {
+			at := leaf + headerSize + int(binary.LittleEndian.Uint32(b[leaf+headerSize+4:]))
+			b[at+6], b[at+7] = 0, 0
+		}, "out of order"},
 		{"a bucket that is none", func(b []byte) { b[root+headerSize] = 0 }, "is no bucket"},
+		{"a bucket that is too short", func(b []byte) { u32(b[root+headerSize+12:], bucketSize-1) }, "is no bucket"},
+		{"a bucket that has no room for its page", func(b []byte) { u32(b[root+headerSize+12:], bucketSize+headerSize-1) }, "has no page"},
+		{"a bucket with a branch in it", func(b []byte) {
+			key := root + headerSize + int(binary.LittleEndian.Uint32(b[root+headerSize+4:]))
+			b[key+len("alarm")+bucketSize+8] = isBranch
+		}, "has no page"},
 		{"a bucket within one", func(b []byte) { b[leaf+headerSize] = 1 }, "has a bucket in it"},
 		{"a free list that is none", func(b []byte) { b[free+8] = isLeaf }, "is not the free list"},
 		{"a longer free list", func(b []byte) { binary.LittleEndian.PutUint16(b[free+10:], 60000) }, "has no room for"},
@@ -335,6 +354,10 @@ func TestNoDatabaseOfEtcd(t *testing.T) {
 		}),
 		`"consistent_index" has 3 bytes`: write(t, likeEtcd, begin, put("meta", "consistent_index", []byte("abc"))),
 		"cannot be read: ":               write(t, likeEtcd, begin, put("members", "8e9e05c52164694d", []byte("{"))),
+		"0078 is no revision":            write(t, likeEtcd, begin, put("key", string(append(revision(2, 0), 'x')), nil)),
+		"2d0000000000000000 is no":       write(t, likeEtcd, begin, put("key", strings.Replace(string(revision(2, 0)), "_", "-", 1), nil)),
+		"a value of etcd has no key":     write(t, likeEtcd, begin, put("key", string(revision(2, 0)), []byte{0x08, 1})),
+		"value of etcd cannot be read: ": write(t, likeEtcd, begin, put("key", string(revision(2, 0)), []byte{0x80})),
 		"6162 is no revision":            write(t, likeEtcd, begin, put("key", "ab", nil)),
 		"a value of etcd cannot be read": write(t, likeEtcd, begin, put("key", string(revision(2, 0)), []byte{0x0A, 0x7F})),
 		`bucket "key" has a bucket in it`: write(t, likeEtcd, begin, func(tx *bbolt.Tx) error {
@@ -358,6 +381,14 @@ func TestErrorsOfTheReader(t *testing.T) {
 			t.Errorf("from %d on: %v", at, err)
 		}
 	}
+	for _, at := range []int64{0, int64(os.Getpagesize())} { // of a meta page alone
+		if _, err := Read(t.Context(), failingAt{bytes.NewReader(b), at, broken}, int64(len(b))); !errors.Is(err, broken) {
+			t.Errorf("at %d: %v", at, err)
+		}
+	}
+	if _, err := Read(t.Context(), endingEarly{bytes.NewReader(b)}, int64(len(b))); err != nil {
+		t.Errorf("the end of the file comes with its last bytes: %v", err)
+	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(io.ErrClosedPipe)
 	if _, err := Read(ctx, bytes.NewReader(b), int64(len(b))); !errors.Is(err, io.ErrClosedPipe) {
@@ -377,6 +408,154 @@ func (f failing) ReadAt(b []byte, at int64) (int, error) {
 		return 0, f.err
 	}
 	return f.ReaderAt.ReadAt(b, at)
+}
+
+// failingAt fails to read at one offset.
+type failingAt struct {
+	io.ReaderAt
+	at  int64
+	err error
+}
+
+func (f failingAt) ReadAt(b []byte, at int64) (int, error) {
+	if at == f.at {
+		return 0, f.err
+	}
+	return f.ReaderAt.ReadAt(b, at)
+}
+
+// endingEarly reports the end with the last bytes, as an io.ReaderAt may.
+type endingEarly struct{ *bytes.Reader }
+
+func (e endingEarly) ReadAt(b []byte, at int64) (int, error) {
+	n, err := e.Reader.ReadAt(b, at)
+	if at+int64(n) == e.Size() {
+		err = io.EOF
+	}
+	return n, err
+}
+
+// TestNewestMetaPage: the newer one counts, wherever it is, and nothing that only looks
+// like one.
+func TestNewestMetaPage(t *testing.T) {
+	whole := write(t, bbolt.Options{PageSize: 4096, NoSync: true, NoFreelistSync: true}, begin, fill(2, 300, 100))
+	for _, c := range []struct {
+		bad     int // the meta page with a root that does not exist
+		newer   int
+		damaged bool
+	}{{0, 0, true}, {0, 1, false}, {1, 0, false}, {1, 1, true}} {
+		b := bytes.Clone(whole)
+		binary.LittleEndian.PutUint64(b[c.bad*4096+headerSize+16:], 1<<40)
+		binary.LittleEndian.PutUint64(b[c.newer*4096+headerSize+48:], 1000)
+		seal(b, 0)
+		seal(b, 4096)
+		if _, err := read(b); IsDamaged(err) != c.damaged || err != nil && !c.damaged {
+			t.Errorf("%+v: %v", c, err)
+		}
+	}
+	for _, at := range []int{512, 1024, 2048, 8192, 16384} {
+		for _, size := range []int{at, 4096} {
+			b := bytes.Clone(whole)
+			b = append(b, make([]byte, 32<<10)...) // where nothing lies that is in use
+			at := at
+			if at > 4096 {
+				at = len(whole) // what lies there is in use
+			}
+			copy(b[at:], b[:headerSize+metaSize])
+			binary.LittleEndian.PutUint64(b[at+headerSize+16:], 1<<40)
+			binary.LittleEndian.PutUint64(b[at+headerSize+48:], 1000)
+			binary.LittleEndian.PutUint32(b[at+headerSize+8:], uint32(size))
+			seal(b, at)
+			if _, err := read(b); err != nil {
+				t.Errorf("one at %d with pages of %d: %v", at, size, err)
+			}
+			b[headerSize]++ // then it is looked for, and must be where it belongs
+			if _, err := read(b); err != nil && size != at {
+				t.Errorf("one at %d with pages of %d, and the first is lost: %v", at, size, err)
+			}
+		}
+	}
+}
+
+// sparse is a file with nothing but zeros behind its begin.
+type sparse []byte
+
+func (s sparse) ReadAt(b []byte, at int64) (int, error) {
+	clear(b)
+	if at < int64(len(s)) {
+		copy(b, s[at:])
+	}
+	return len(b), nil
+}
+
+// TestBounds: what a page may take of memory, and a tree of the stack, is bounded before it
+// is taken.
+func TestBounds(t *testing.T) {
+	const pageSize, count = 4096, 1 << 20
+	file := func(pages ...func(id uint64, p []byte)) sparse {
+		b := make([]byte, (2+len(pages))*pageSize)
+		meta := b[headerSize:]
+		b[8] = isMeta
+		for n, v := range []uint32{magic, format, pageSize} {
+			binary.LittleEndian.PutUint32(meta[n*4:], v)
+		}
+		for n, v := range []uint64{2, 0, noFreeList, count, 1} { // from the root on
+			binary.LittleEndian.PutUint64(meta[16+n*8:], v)
+		}
+		seal(b, 0)
+		for n, write := range pages {
+			p := b[(2+n)*pageSize:][:pageSize]
+			binary.LittleEndian.PutUint64(p, uint64(2+n))
+			write(uint64(2+n), p)
+		}
+		return b
+	}
+	of := func(flags, overflow int) func(uint64, []byte) {
+		return func(_ uint64, p []byte) {
+			p[8] = byte(flags)
+			binary.LittleEndian.PutUint32(p[12:], uint32(overflow))
+		}
+	}
+	branch := func(id uint64, p []byte) { // with one child, the next page
+		p[8], p[10] = isBranch, 1
+		binary.LittleEndian.PutUint32(p[headerSize:], elementSize)
+		binary.LittleEndian.PutUint64(p[headerSize+8:], id+1)
+	}
+	deep := func(n int) (pages []func(uint64, []byte)) {
+		for range n {
+			pages = append(pages, branch)
+		}
+		return append(pages, of(isLeaf, 0))
+	}
+	for _, c := range []struct {
+		what string
+		file sparse
+		want string
+	}{
+		{"a leaf of 64 MiB", file(of(isLeaf, mostPage/pageSize-1)), "no bucket"},
+		{"a larger leaf", file(of(isLeaf, mostPage/pageSize)), "page 2 is too large"},
+		{"a branch of 1 MiB", file(of(isBranch, mostBranch/pageSize-1)), "has no children"},
+		{"a larger branch", file(of(isBranch, mostBranch/pageSize)), "page 2 is too large"},
+		{"a deep tree", file(deep(mostDepth)...), "no bucket"},
+		{"a deeper tree", file(deep(mostDepth + 1)...), "is too deep"},
+	} {
+		if _, err := Read(t.Context(), c.file, count*pageSize); !IsDamaged(err) || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", c.what, err, c.want)
+		}
+	}
+}
+
+// TestKeysThatAreCounted: more than a bound are not counted; one that is changed is no
+// other one.
+func TestKeysThatAreCounted(t *testing.T) {
+	b := write(t, likeEtcd, begin, func(tx *bbolt.Tx) error {
+		return errors.Join(put(tx, 2, 0, "a", "1"), put(tx, 3, 0, "b", "1"), put(tx, 4, 0, "c", "1"), put(tx, 5, 0, "a", "2"), put(tx, 6, 0, "b", ""), put(tx, 7, 0, "d", "1"))
+	})
+	for most, want := range map[int]int64{2: -1, 3: 3, 4: 3} {
+		if c, err := readCounting(t.Context(), bytes.NewReader(b), int64(len(b)), most); err != nil || c.Keys != want {
+			t.Errorf("at most %d: %d, %v; want %d", most, c.Keys, err, want)
+		}
+	}
 }
 
 // FuzzRead: whatever bytes of a database are changed, the end is an answer. A change is an

@@ -71,33 +71,29 @@ type pages struct {
 	count    uint64   // pages in use or free; the file has them all
 	seen     []uint64 // a bit for each page that was read
 	stop     func() error
+
+	transaction uint64 // that was ended last
 }
 
-// openPages reads the meta pages, of which one may be of a transaction that was not ended.
+// openPages reads the meta pages: of two that are whole the newer one counts. One that is
+// not is of a transaction that was not ended.
 func openPages(r io.ReaderAt, size int64) (*pages, error) {
-	var newest *pages
-	var transaction uint64
-	use := func(p *pages, tx uint64) {
-		if p != nil && (newest == nil || tx > transaction) {
-			newest, transaction = p, tx
-		}
-	}
-	first, tx, err := readMeta(r, 0, size)
+	first, err := readMeta(r, 0, size)
 	if err != nil {
 		return nil, err
 	}
-	use(first, tx)
+	newest := first
 	// The second is one page after the first, which may have lost how long a page is.
-	for pageSize := int64(leastPage); pageSize <= mostSize; pageSize *= 2 {
-		if first != nil && pageSize != first.pageSize {
+	for at := int64(leastPage); at <= mostSize; at *= 2 {
+		if first != nil && at != first.pageSize {
 			continue
 		}
-		second, tx, err := readMeta(r, pageSize, size)
+		second, err := readMeta(r, at, size)
 		if err != nil {
 			return nil, err
 		}
-		if second != nil && second.pageSize == pageSize {
-			use(second, tx)
+		if second != nil && second.pageSize == at && (newest == nil || second.transaction > newest.transaction) {
+			newest = second
 		}
 	}
 	if newest == nil {
@@ -112,13 +108,13 @@ func openPages(r io.ReaderAt, size int64) (*pages, error) {
 }
 
 // readMeta reads the meta page at an offset; nil without one that is whole.
-func readMeta(r io.ReaderAt, at, size int64) (*pages, uint64, error) {
+func readMeta(r io.ReaderAt, at, size int64) (*pages, error) {
 	b := make([]byte, headerSize+metaSize)
 	if at+int64(len(b)) > size {
-		return nil, 0, nil
+		return nil, nil
 	}
-	if _, err := r.ReadAt(b, at); err != nil && !errors.Is(err, io.EOF) {
-		return nil, 0, err
+	if n, err := r.ReadAt(b, at); n < len(b) {
+		return nil, err
 	}
 	meta := b[headerSize:]
 	u32 := func(n int) uint32 { return binary.LittleEndian.Uint32(meta[n:]) }
@@ -127,12 +123,12 @@ func readMeta(r io.ReaderAt, at, size int64) (*pages, uint64, error) {
 	_, _ = sum.Write(meta[:metaSize-8])
 	pageSize := int64(u32(8))
 	switch {
-	case binary.LittleEndian.Uint16(b[8:]) != isMeta, u32(0) != magic, u32(4) != format, u64(metaSize-8) != sum.Sum64():
-		return nil, 0, nil
+	case page(b).flags() != isMeta, u32(0) != magic, u32(4) != format, u64(metaSize-8) != sum.Sum64():
+		return nil, nil
 	case pageSize < leastPage, pageSize > mostSize, pageSize&(pageSize-1) != 0:
-		return nil, 0, nil
+		return nil, nil
 	}
-	return &pages{r: r, pageSize: pageSize, root: u64(16), free: u64(32), count: u64(40)}, u64(48), nil
+	return &pages{r: r, pageSize: pageSize, root: u64(16), free: u64(32), count: u64(40), transaction: u64(48)}, nil
 }
 
 // take reads a page with what belongs to it, which nothing has read before.
@@ -235,7 +231,7 @@ func (p *pages) checkFree() error {
 	}
 	ids := list[headerSize:]
 	count := uint64(list.count())
-	if count == 0xFFFF && len(ids) >= 8 {
+	if count == 0xFFFF {
 		count, ids = binary.LittleEndian.Uint64(ids), ids[8:]
 	}
 	if count > uint64(len(ids)/8) {
@@ -291,7 +287,7 @@ func (p *pages) walkPage(b page, low, high []byte, depth int, visit func(element
 			}
 			end = next.key
 		}
-		if low != nil && bytes.Compare(e.key, low) < 0 || end != nil && bytes.Compare(e.key, end) >= 0 {
+		if bytes.Compare(e.key, low) < 0 || end != nil && bytes.Compare(e.key, end) >= 0 {
 			return damaged("the keys of page %d are out of order", b.id())
 		}
 		if b.flags() == isBranch {

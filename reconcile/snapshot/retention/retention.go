@@ -2,6 +2,7 @@ package retention
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -84,9 +85,9 @@ func Judge(all []Snapshot) []Verdict {
 	slices.SortFunc(out, func(a, b Verdict) int {
 		return cmp.Or(b.At.Compare(a.At), strings.Compare(b.Name, a.Name))
 	})
-	last := make([]int64, len(periods)) // of each generation, the period that was filled last
-	filled := make([]int, len(periods)) // and how many were
-	perKind := make(map[Kind]int)       // kept
+	filled := make([]int, len(periods))                         // how many of each generation are
+	last := slices.Repeat([]int64{math.MinInt64}, len(periods)) // and which period was filled last
+	perKind := make(map[Kind]int)                               // kept
 	verified := slices.IndexFunc(out, func(v Verdict) bool { return v.State == Verified })
 	for i := range out {
 		v := &out[i]
@@ -98,7 +99,7 @@ func Judge(all []Snapshot) []Verdict {
 			why = append(why, "manual")
 		case v.Kind == Scheduled:
 			for n, p := range periods {
-				if number := p.of(v.At); filled[n] < p.most && (filled[n] == 0 || number != last[n]) {
+				if number := p.of(v.At); filled[n] < p.most && number != last[n] {
 					filled[n], last[n] = filled[n]+1, number
 					why = append(why, p.name)
 				}

@@ -82,6 +82,18 @@ func TestKinds(t *testing.T) {
 	}
 }
 
+// TestReasons: each is kept for every reason there is, and for want of a newer one only
+// without another.
+func TestReasons(t *testing.T) {
+	now := at(t, "2026-11-27 11:00:00")
+	for i, want := range []string{"6-hourly, daily, weekly", "no newer one is verified", "newest verified", ""} {
+		all := []Snapshot{{"a", Scheduled, now, Unverified}, {"b", Scheduled, now.Add(-1), Unverified}, {"c", Scheduled, now.Add(-2), Verified}, {"d", Scheduled, now.Add(-3), Verified}}
+		if v := Judge(all)[i]; v.Why != want || v.Prune != (want == "") {
+			t.Errorf("%s: %+v, want %q", v.Name, v, want)
+		}
+	}
+}
+
 // drawSnapshots draws some of a cluster, taken at whole minutes of two months, from a
 // moment on.
 func drawSnapshots(t *rapid.T, label string, from time.Time, states []State) []Snapshot {
@@ -184,6 +196,9 @@ func TestNextDue(t *testing.T) {
 	}
 	if due := NextDue(now.Add(-40*day), now, 6*time.Hour, "id"); due.After(now) {
 		t.Errorf("after a long pause: %s", due)
+	}
+	if due := NextDue(now.Add(-time.Hour), now, 0, "id"); !due.Equal(now) {
+		t.Errorf("without an interval: %s", due)
 	}
 	first := NextDue(now, now, 6*time.Hour, "id")
 	if !first.After(now) || first.Sub(now) > 6*time.Hour || first.Add(-offset).Hour()%6 != 0 || first.Add(-offset).Minute() != 0 {
