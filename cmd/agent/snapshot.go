@@ -34,6 +34,31 @@ func ageKeysFlag(cmd *cobra.Command) *[]string {
 	return keys
 }
 
+// dirFlag adds the flag that names a folder of snapshots.
+func dirFlag(cmd *cobra.Command) *string {
+	dir := cmd.Flags().String("dir", "", "folder of snapshots (required)")
+	completeFlag(cmd, "dir", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return nil, cobra.ShellCompDirectiveFilterDirs
+	})
+	return dir
+}
+
+// checkDir refuses a command that names no folder.
+func checkDir(cmd *cobra.Command, dir string) error {
+	if dir == "" {
+		return &fault.Usage{Err: fmt.Errorf("%swhich folder? use --dir DIR", nameInError(cmd))}
+	}
+	return nil
+}
+
+// firstOf is the argument that may be left out.
+func firstOf(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
 // completeOneFile has the shell complete one argument as a file.
 func completeOneFile(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -126,7 +151,7 @@ func formatMiB(n int64) string { return fmt.Sprintf("%.1f MiB", max(0.1, float64
 
 func newSnapshotList(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "list DIR",
+		Use:   "list --dir DIR [CLUSTER]",
 		Short: "List the etcd snapshots in a folder, and which of them are needed",
 		Long: `List the etcd snapshots in a folder by cluster, the newest first, and why each is
 kept: of scheduled ones the newest of four quarters of a day, of seven days and of
@@ -137,19 +162,21 @@ With an age key each is read to its end. Without one only what they have in clea
 is shown, and which may be removed is not known.
 
 It ends with 1 when one is damaged.`,
-		Example: `  talos-agent snapshot list /var/lib/talos-agent/snapshots
-  talos-agent snapshot list /mnt/backup --age-key age.key --output json`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeDirectories,
+		Example: `  talos-agent snapshot list --dir /mnt/backup
+  talos-agent snapshot list --dir /mnt/backup --age-key age.key --output json dev`,
+		Args: cobra.MaximumNArgs(1),
 	}
-	output, keys := outputFlag(cmd), ageKeysFlag(cmd)
+	output, keys, dir := outputFlag(cmd), ageKeysFlag(cmd), dirFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
 			return err
 		}
+		if err := checkDir(cmd, *dir); err != nil {
+			return err
+		}
 		now := time.Now()
-		l, err := archive.List(cmd.Context(), args[0], *keys, now)
+		l, err := archive.List(cmd.Context(), *dir, firstOf(args), *keys, now)
 		switch {
 		case err != nil:
 			return err
@@ -241,37 +268,35 @@ only its owner may read it, and it should not stay.`,
 func newSnapshotAdd(env *environment) *cobra.Command {
 	var a archive.Addition
 	cmd := &cobra.Command{
-		Use:   "add FILE DIR --cluster NAME --recipient KEY",
+		Use:   "add CLUSTER FILE --dir DIR --recipient KEY",
 		Short: "Verify and encrypt a snapshot of talosctl, and add it to a folder",
 		Long: `Verify an etcd snapshot that talosctl etcd snapshot has written, encrypt it and
-add it to a folder of snapshots. It counts as taken when FILE was written last,
+add it to a folder of snapshots. CLUSTER is the name of the cluster's folder in
+the repository. The snapshot counts as taken when FILE was written last,
 and as manual: it is never removed by the rules.
 
 Name two recipients: the key of a host, and one that is kept elsewhere. With an
 age key it is verified that this opens the result. FILE is in clear and stays:
 remove it when the snapshot was added.`,
-		Example: `  talos-agent snapshot add db.snapshot /mnt/backup --cluster dev \
+		Example: `  talos-agent snapshot add dev db.snapshot --dir /mnt/backup \
     --recipient age1host... --recipient age1offline...`,
 		Args: cobra.ExactArgs(2),
 		ValidArgsFunction: func(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-			return nil, []cobra.ShellCompDirective{cobra.ShellCompDirectiveDefault, cobra.ShellCompDirectiveFilterDirs, cobra.ShellCompDirectiveNoFileComp}[min(len(args), 2)]
+			return nil, []cobra.ShellCompDirective{cobra.ShellCompDirectiveNoFileComp, cobra.ShellCompDirectiveDefault, cobra.ShellCompDirectiveNoFileComp}[min(len(args), 2)]
 		},
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&a.Cluster, "cluster", "", "the cluster, by the name of its folder in the repository (required)")
-	flags.StringArrayVar(&a.Recipients, "recipient", nil, "public key to encrypt to: age1..., or an ssh key; give two")
+	cmd.Flags().StringArrayVar(&a.Recipients, "recipient", nil, "public key to encrypt to: age1..., or an ssh key; give two")
 	completeFlag(cmd, "recipient", cobra.NoFileCompletions)
-	completeFlag(cmd, "cluster", cobra.NoFileCompletions)
-	keys := ageKeysFlag(cmd)
+	keys, dir := ageKeysFlag(cmd), dirFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		switch {
-		case a.Cluster == "":
-			return &fault.Usage{Err: errors.New("snapshot add: which cluster? use --cluster NAME")}
-		case len(a.Recipients) == 0:
+		if err := checkDir(cmd, *dir); err != nil {
+			return err
+		}
+		if len(a.Recipients) == 0 {
 			return &fault.Usage{Err: errors.New("snapshot add: who may open it? use --recipient KEY")}
 		}
-		a.File, a.AgeKeys = args[0], *keys
-		e, err := archive.Add(cmd.Context(), args[1], a, version)
+		a.Cluster, a.File, a.AgeKeys = args[0], args[1], *keys
+		e, err := archive.Add(cmd.Context(), *dir, a, version)
 		if err != nil {
 			return err
 		}
@@ -286,30 +311,29 @@ remove it when the snapshot was added.`,
 }
 
 func newSnapshotPrune(env *environment) *cobra.Command {
-	var cluster string
 	cmd := &cobra.Command{
-		Use:   "prune DIR --age-key FILE",
+		Use:   "prune --dir DIR --age-key FILE [CLUSTER]",
 		Short: "Remove the etcd snapshots in a folder that are no longer needed",
 		Long: `Remove the etcd snapshots in a folder that snapshot list --age-key shows as no
 longer needed. Those that stay are read to their end before, and none is removed
 that no verified one is newer than. Manual and damaged ones stay, and so do files
 of others.`,
-		Example:           `  talos-agent snapshot prune /mnt/backup --age-key age.key --cluster dev`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeDirectories,
+		Example: `  talos-agent snapshot prune --dir /mnt/backup --age-key age.key dev`,
+		Args:    cobra.MaximumNArgs(1),
 	}
-	output, keys := outputFlag(cmd), ageKeysFlag(cmd)
-	cmd.Flags().StringVar(&cluster, "cluster", "", "only those of this cluster")
-	completeFlag(cmd, "cluster", cobra.NoFileCompletions)
+	output, keys, dir := outputFlag(cmd), ageKeysFlag(cmd), dirFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
 			return err
 		}
+		if err := checkDir(cmd, *dir); err != nil {
+			return err
+		}
 		if len(*keys) == 0 {
 			return &fault.Usage{Err: errors.New("snapshot prune: with which key? use --age-key FILE")}
 		}
-		kept, err := archive.Prune(cmd.Context(), args[0], cluster, *keys)
+		kept, err := archive.Prune(cmd.Context(), *dir, firstOf(args), *keys)
 		if err != nil {
 			return err
 		}

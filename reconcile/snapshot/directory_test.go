@@ -82,6 +82,12 @@ func TestLockOfAFolder(t *testing.T) {
 	if err := release(); err != nil {
 		t.Error(err)
 	}
+	if err := errors.Join(os.Remove(filepath.Join(path, lockFile)), os.Mkdir(filepath.Join(path, lockFile), 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := one.Lock(); err == nil {
+		t.Error("a folder was locked")
+	}
 }
 
 // TestOddFilesOfAFolder: links, pipes and folders are not read, whatever they are called.
@@ -103,7 +109,7 @@ func TestOddFilesOfAFolder(t *testing.T) {
 	if err := errors.Join(os.Symlink(e.File, at(link)), unix.Mkfifo(at(pipe), 0o600), os.Mkdir(at(folder), 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{link, pipe, folder} {
+	for _, name := range []string{link, pipe, folder, "none"} {
 		if f, err := dir.Open(name); err == nil {
 			t.Errorf("%s was opened: %v", name, f.Close())
 		}

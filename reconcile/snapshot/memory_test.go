@@ -27,7 +27,11 @@ type memory struct {
 	opened   map[string]int // how often each file was opened
 	written  bytes.Buffer   // all that was ever written
 	corrupts func([]byte)   // changes what is read
+	fails    string         // what fails: List or Remove
 }
+
+// errFails is the error of a call that fails.
+var errFails = errors.New("operation not permitted")
 
 // content is one file.
 type content struct{ data, durable []byte }
@@ -83,6 +87,9 @@ func (m *memory) List() ([]string, error) {
 	defer m.mu.Unlock()
 	if _, err := m.call(); err != nil {
 		return nil, err
+	}
+	if m.fails == "List" {
+		return nil, errFails
 	}
 	return slices.Collect(maps.Keys(m.files)), nil // in no order
 }
@@ -183,6 +190,9 @@ func (m *memory) Remove(name string) error {
 	}
 	if m.files[name] == nil {
 		return fs.ErrNotExist
+	}
+	if m.fails == "Remove" {
+		return errFails
 	}
 	delete(m.files, name)
 	return nil

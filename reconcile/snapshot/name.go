@@ -39,7 +39,7 @@ func ParseName(file string) (Name, bool) {
 	}
 	at, err := time.Parse(stamp, m[2])
 	n := Name{Cluster: m[1], Kind: retention.Kind(m[3]), At: at}
-	return n, err == nil && slices.Contains(retention.Kinds, n.Kind) && n.String() == file
+	return n, err == nil && slices.Contains(retention.Kinds, n.Kind)
 }
 
 // Files that are not complete are called so. Whatever has such a name while the lock of

@@ -103,6 +103,31 @@ func TestPruneVerifies(t *testing.T) {
 	}
 }
 
+// TestPruneReadsWhatStays: to its end are read those that the rules keep, and neither
+// those that are removed nor those that are left to people; and what a process has
+// verified does not stay so when its header no longer is one.
+func TestPruneReadsWhatStays(t *testing.T) {
+	dir, key, b := newMemory(), newKey(t), sent(t, 5)
+	files := fill(t, newStore(dir, key), b, 0, 1, 2, -40)
+	manual := from(3)
+	manual.Kind = retention.Manual
+	files = append(files, mustWrite(t, newStore(dir, key), manual, b).File)
+	clear(dir.opened)
+	s := newStore(dir, key)
+	if got, err := s.Prune(t.Context(), "dev"); err != nil || !slices.Equal(removed(got), files[:2]) {
+		t.Fatalf("removed %v, %v", removed(got), err)
+	}
+	for i, want := range []int{1, 1, 2, 2, 1} { // each once for the list
+		if got := dir.opened[files[i]]; got != want {
+			t.Errorf("%s was opened %d times, want %d", files[i], got, want)
+		}
+	}
+	dir.files[files[2]].data = []byte("something else")
+	if got, err := s.Prune(t.Context(), "dev"); err != nil || got[1].File != files[2] || got[1].State != retention.Damaged {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // TestCrashesWhilePruning: wherever the process ends, what must be kept is there.
 func TestCrashesWhilePruning(t *testing.T) {
 	begin, key, b := newMemory(), newKey(t), sent(t, 5)

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -320,8 +321,8 @@ func TestKeyThatDoesNotFit(t *testing.T) {
 		t.Errorf("%v, left are %v", err, dir.names(t))
 	}
 	s.c.Recipients = nil
-	if _, err := s.Write(t.Context(), from(0), bytes.NewReader(sent(t, 5))); err == nil {
-		t.Error("it was written for nobody")
+	if _, err := s.Write(t.Context(), from(0), bytes.NewReader(sent(t, 5))); err == nil || !strings.Contains(err.Error(), "no recipient") {
+		t.Errorf("for nobody: %v", err)
 	}
 }
 
@@ -409,10 +410,75 @@ func TestHeaders(t *testing.T) {
 	}
 }
 
+// forge makes a file whose content is encrypted to a key, whatever it is.
+func forge(t *testing.T, h Header, to age.Recipient, content func(head []byte) []byte) []byte {
+	t.Helper()
+	head, err := encodeHead(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := bytes.NewBuffer(bytes.Clone(head))
+	encrypted, err := age.Encrypt(out, to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = encrypted.Write(content(head))
+	if err := errors.Join(err, encrypted.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// TestForgedFiles: whoever knows a public key can encrypt anything to it.
+func TestForgedFiles(t *testing.T) {
+	key, b := newKey(t), sent(t, 5)
+	found, err := VerifyPlain(t.Context(), bytes.NewReader(b), int64(len(b)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := Header{Source: from(0), Database: found, Recipients: key.Recipients()}
+	other := h
+	other.Database.Revision++
+	withDigest := func(b []byte) func([]byte) []byte {
+		return func(head []byte) []byte {
+			sum := sha256.Sum256(head)
+			return append(sum[:], b...)
+		}
+	}
+	withSum := func(b []byte) []byte {
+		sum := sha256.Sum256(b)
+		return append(bytes.Clone(b), sum[:]...)
+	}
+	for _, c := range []struct {
+		what string
+		h    Header
+		to   age.Recipient
+		put  func([]byte) []byte
+		want string // "": it is verified
+	}{
+		{"what is written here", h, key.Recipient(), withDigest(b), ""},
+		{"another revision in the header", other, key.Recipient(), withDigest(b), "its header has the revision 7"},
+		{"no database", h, key.Recipient(), withDigest(withSum(make([]byte, 8192))), "no database of etcd"},
+		{"no SHA-256", h, key.Recipient(), withDigest(make([]byte, 8192+32)), "its SHA-256"},
+		{"nothing but the digest", h, key.Recipient(), withDigest(nil), "it is truncated"},
+		{"half of the digest", h, key.Recipient(), func([]byte) []byte { return make([]byte, 16) }, "it has no content"},
+		{"another key than the header has", h, newKey(t).Recipient(), withDigest(b), "by its header it is encrypted to age1"},
+	} {
+		data := forge(t, c.h, c.to, c.put)
+		o, err := Open(bytes.NewReader(data), int64(len(data)), key)
+		if err == nil {
+			err = o.Verify(t.Context())
+		}
+		if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, ErrDamaged) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v, want %q", c.what, err, c.want)
+		}
+	}
+}
+
 // TestDiskThatFails: a read that fails is no damage.
 func TestDiskThatFails(t *testing.T) {
 	dir, key := newMemory(), newKey(t)
-	e := mustWrite(t, newStore(dir, key), from(0), sent(t, 300))
+	e := mustWrite(t, newStore(dir, key), from(0), sent(t, 3000)) // several chunks of age
 	data := dir.files[e.File].data
 	broken := errors.New("input/output error")
 	for at := range 20 {
@@ -424,6 +490,137 @@ func TestDiskThatFails(t *testing.T) {
 		}
 		if !errors.Is(err, broken) || errors.Is(err, ErrDamaged) {
 			t.Errorf("from byte %d on: %v", limit, err)
+		}
+	}
+	if _, _, err := readHead(failing{bytes.NewReader(data), 0, broken}, int64(len(data))); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	if _, err := VerifyPlain(t.Context(), failing{bytes.NewReader(data), 0, broken}, int64(len(data))); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+
+	w := watch(failing{bytes.NewReader(data), 100, broken})
+	for _, c := range []struct{ at, size int }{{0, 10}, {95, 10}, {0, 10}} {
+		_, _ = w.ReadAt(make([]byte, c.size), int64(c.at))
+	}
+	if err := w.explain(io.ErrUnexpectedEOF); !errors.Is(err, broken) || w.explain(nil) != nil {
+		t.Errorf("a read that failed before another is explained by %v", err)
+	}
+	w = watch(bytes.NewReader(data))
+	if _, err := w.ReadAt(make([]byte, 10), int64(len(data))); err != io.EOF || w.explain(broken) != broken || w.explain(nil) != nil {
+		t.Errorf("the end of a file is taken for a failure: %v", err)
+	}
+}
+
+// TestDirectoryThatFails: what a call refuses is reported, and verifies nothing.
+func TestDirectoryThatFails(t *testing.T) {
+	dir, b := newMemory(), sent(t, 5)
+	s := newStore(dir, newKey(t))
+	fill(t, s, b, 0, 1)
+	write := func() error {
+		_, err := s.Write(t.Context(), from(6), bytes.NewReader(b))
+		return err
+	}
+	prune := func() error {
+		_, err := s.Prune(t.Context(), "dev")
+		return err
+	}
+	list := func() error {
+		_, err := s.List(t.Context())
+		return err
+	}
+	for _, c := range []struct {
+		fails string
+		do    func() error
+	}{{"List", write}, {"List", prune}, {"List", list}, {"Remove", write}, {"Remove", prune}} {
+		dir.fails = c.fails
+		if err := c.do(); !errors.Is(err, errFails) {
+			t.Errorf("%s fails: %v", c.fails, err)
+		}
+	}
+	dir.fails = ""
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errFails)
+	if _, err := s.List(ctx); !errors.Is(err, errFails) {
+		t.Error(err)
+	}
+	all, err := s.List(t.Context())
+	if err != nil || len(all) != 2 {
+		t.Fatal(all, err)
+	}
+	if e, err := s.Verify(ctx, all[0]); !errors.Is(err, errFails) || e.State == retention.Verified {
+		t.Errorf("%+v, %v", e, err)
+	}
+	s = New(s.c) // which has verified none
+	if _, err := s.Prune(ctx, "dev"); !errors.Is(err, errFails) {
+		t.Error(err)
+	}
+	if _, err := s.Prune(endsAfter(t, len(all)), "dev"); !errors.Is(err, context.Canceled) {
+		t.Errorf("the context ends after the list: %v", err)
+	}
+}
+
+// endsAfter is a context that ends when it was asked so often.
+func endsAfter(t *testing.T, n int) context.Context {
+	ctx, cancel := context.WithCancel(t.Context())
+	return &asked{ctx, cancel, n}
+}
+
+type asked struct {
+	context.Context
+	cancel context.CancelFunc
+	n      int
+}
+
+func (a *asked) Err() error {
+	if a.n--; a.n < 0 {
+		a.cancel()
+	}
+	return a.Context.Err()
+}
+
+// TestFilesOfOthers: what is removed as a leftover is called like one.
+func TestFilesOfOthers(t *testing.T) {
+	dir, b := newMemory(), sent(t, 5)
+	others := []string{".talos-agent-notes", "movie.part"}
+	for _, name := range append(others, ".talos-agent-x.part") {
+		dir.files[name] = &content{}
+	}
+	e := mustWrite(t, newStore(dir, newKey(t)), from(0), b)
+	if names := dir.names(t); !slices.Equal(names, []string{".talos-agent-notes", e.File, "movie.part"}) {
+		t.Errorf("there are %v", names)
+	}
+}
+
+// TestWithoutKeys: what is no snapshot of etcd is not stored where nobody can open it
+// either, nor what has no place in a header.
+func TestWithoutKeys(t *testing.T) {
+	dir := newMemory()
+	s := newStore(dir, newKey(t))
+	s.c.Keys = nil
+	sum := sha256.Sum256(make([]byte, 8192))
+	if _, err := s.Write(t.Context(), from(0), bytes.NewReader(append(make([]byte, 8192), sum[:]...))); !errors.Is(err, ErrDamaged) {
+		t.Errorf("no database: %v", err)
+	}
+	large := from(0)
+	large.Node = strings.Repeat("x", mostHeader)
+	if _, err := s.Write(t.Context(), large, bytes.NewReader(sent(t, 5))); err == nil || !strings.Contains(err.Error(), "its header has") {
+		t.Errorf("a header that is too large: %v", err)
+	}
+	dir.corrupts = func(b []byte) {
+		if !bytes.HasPrefix(b, []byte(magic)) {
+			b[len(b)-1] ^= 1
+		}
+	}
+	if _, err := s.Write(t.Context(), from(0), bytes.NewReader(sent(t, 5))); err == nil || !strings.Contains(err.Error(), "read back what was received") {
+		t.Errorf("the storage returns something else: %v", err)
+	}
+	if len(dir.files) != 0 {
+		t.Errorf("left are %v", dir.names(t))
+	}
+	for _, full := range []error{syscall.ENOSPC, syscall.EDQUOT} {
+		if fault.HintOf(explainFull(full)) == "" || fault.HintOf(explainFull(errFails)) != "" {
+			t.Errorf("%v has no hint, or others have it", full)
 		}
 	}
 }

@@ -238,7 +238,6 @@ func (s *Store) wasVerified(file string) bool {
 
 // removeAll removes what may be removed, the oldest first.
 func (s *Store) removeAll(kept []Kept) error {
-	removed := false
 	for _, k := range slices.Backward(kept) {
 		if !k.Prune {
 			continue
@@ -246,10 +245,6 @@ func (s *Store) removeAll(kept []Kept) error {
 		if err := s.c.Directory.Remove(k.File); err != nil {
 			return fmt.Errorf("remove %s: %w", k.File, err)
 		}
-		removed = true
-	}
-	if !removed {
-		return nil
 	}
 	return s.c.Directory.Sync()
 }

@@ -98,7 +98,7 @@ func (r readerUntil) Read(b []byte) (int, error) {
 	return r.Reader.Read(b)
 }
 
-// watched remembers the first error of a reader: libraries on it report such an error as
+// watched remembers the last error of a reader: libraries on it report such an error as
 // if the bytes were wrong, and it is none of the bytes.
 type watched struct {
 	io.ReaderAt
@@ -109,7 +109,7 @@ func watch(r io.ReaderAt) watched { return watched{r, new(error)} }
 
 func (w watched) ReadAt(b []byte, at int64) (int, error) {
 	n, err := w.ReaderAt.ReadAt(b, at)
-	if err != nil && !errors.Is(err, io.EOF) && *w.failed == nil {
+	if err != nil && !errors.Is(err, io.EOF) {
 		*w.failed = err
 	}
 	return n, err

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"io/fs"
 	"syscall"
 
 	"filippo.io/age"
@@ -30,10 +29,10 @@ import (
 func (s *Store) Write(ctx context.Context, from Source, stream io.Reader) (_ Entry, err error) {
 	from.At = from.At.UTC().Truncate(1e9)
 	file := from.Name.String()
-	switch name, ours := ParseName(file); {
-	case !ours || name.Cluster != from.Cluster:
+	if _, ours := ParseName(file); !ours {
 		return Entry{}, fmt.Errorf("%s is no name of a snapshot", text.Sanitize(file, 100))
-	case len(s.c.Recipients) == 0:
+	}
+	if len(s.c.Recipients) == 0 {
 		return Entry{}, errors.New("there is no recipient to encrypt snapshots to")
 	}
 	release, err := s.c.Directory.Lock()
@@ -67,7 +66,7 @@ func (s *Store) removeLeftovers() error {
 	}
 	for _, file := range files {
 		if isPart(file) {
-			if err := s.c.Directory.Remove(file); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			if err := s.c.Directory.Remove(file); err != nil {
 				return err
 			}
 		}
@@ -232,8 +231,8 @@ func (s *Store) readBack(ctx context.Context, part string, sum []byte, e *Entry)
 	if _, err := copyUntil(ctx, read, io.NewSectionReader(f, 0, f.Size())); err != nil {
 		return err
 	}
-	if f.Size() != e.Size || !bytes.Equal(read.Sum(nil), sum) {
-		return fmt.Errorf("%w: the storage returns %d bytes that are not the %d that were written", ErrDamaged, f.Size(), e.Size)
+	if !bytes.Equal(read.Sum(nil), sum) {
+		return fmt.Errorf("%w: the storage returns %d bytes that are not the %d bytes that were written", ErrDamaged, f.Size(), e.Size)
 	}
 	if s.c.Keys == nil {
 		return nil

@@ -148,15 +148,16 @@ type Cluster struct {
 	Due       time.Time  `json:"due"` // when the next scheduled one is due, with one every Every
 }
 
-// List lists the snapshots in a folder with what becomes of them. With an age key each is
-// read to its end; without one none is known to be whole, and what may be removed is not
-// known.
-func List(ctx context.Context, dir string, ageKeys []string, now time.Time) (Listing, error) {
+// List lists the snapshots of one cluster in a folder, or of all with "", and what becomes
+// of them. With an age key each is read to its end; without one none is known to be whole,
+// and what may be removed is not known.
+func List(ctx context.Context, dir, cluster string, ageKeys []string, now time.Time) (Listing, error) {
 	return withStore(dir, ageKeys, func(s *snapshot.Store) (Listing, error) {
 		all, err := s.List(ctx)
 		if err != nil {
 			return Listing{}, err
 		}
+		all = slices.DeleteFunc(all, func(e snapshot.Entry) bool { return cluster != "" && e.Cluster != cluster })
 		for i := range all {
 			if len(ageKeys) == 0 || all[i].State == retention.Damaged {
 				continue

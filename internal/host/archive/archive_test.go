@@ -133,7 +133,7 @@ func TestList(t *testing.T) {
 	key, public := newKey(t, t.TempDir())
 	store(t, dir, "dev", public, 1, 2, 30)
 	store(t, dir, "prod", public, 400)
-	l, err := List(t.Context(), dir, []string{key}, now)
+	l, err := List(t.Context(), dir, "", []string{key}, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,10 @@ func TestList(t *testing.T) {
 	if prod.Due.After(now) {
 		t.Errorf("%+v is not overdue", prod)
 	}
-	unread, err := List(t.Context(), dir, nil, now)
+	if one, err := List(t.Context(), dir, "prod", nil, now); err != nil || len(one.Clusters) != 1 || len(one.Snapshots) != 1 || one.Snapshots[0].Cluster != "prod" {
+		t.Errorf("of one cluster: %+v, %v", one, err)
+	}
+	unread, err := List(t.Context(), dir, "", nil, now)
 	if err != nil || unread.Clusters[0].Verified != nil || unread.Snapshots[1].Prune {
 		t.Errorf("without a key: %+v, %v", unread, err)
 	}
@@ -152,11 +155,11 @@ func TestList(t *testing.T) {
 	if err := os.WriteFile(newest, []byte("something else"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err = List(t.Context(), dir, []string{key}, now)
+	l, err = List(t.Context(), dir, "", []string{key}, now)
 	if dev := l.Clusters[0]; err != nil || dev.Damaged != 1 || !dev.Verified.Equal(now.Add(-2*time.Hour)) || dev.Due.After(now.Add(Every-2*time.Hour)) {
 		t.Errorf("%+v, %v", dev, err)
 	}
-	empty, err := List(t.Context(), t.TempDir(), nil, now)
+	empty, err := List(t.Context(), t.TempDir(), "", nil, now)
 	if err != nil || empty.Clusters == nil || empty.Snapshots == nil {
 		t.Errorf("%+v, %v", empty, err)
 	}
@@ -187,7 +190,7 @@ func TestOddFiles(t *testing.T) {
 		t.Errorf("a folder was made for nothing: %v", err)
 	}
 	for _, keys := range [][]string{{none}, {pipe}} {
-		if _, err := List(t.Context(), dir, keys, now); err == nil || !strings.Contains(err.Error(), "age key "+keys[0]) {
+		if _, err := List(t.Context(), dir, "", keys, now); err == nil || !strings.Contains(err.Error(), "age key "+keys[0]) {
 			t.Error(err)
 		}
 	}
