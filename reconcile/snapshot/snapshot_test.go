@@ -492,6 +492,14 @@ func TestDiskThatFails(t *testing.T) {
 			t.Errorf("from byte %d on: %v", limit, err)
 		}
 	}
+	// The end is read when the file is opened, so that only the middle fails later.
+	o, err := Open(failingMiddle{bytes.NewReader(data), int64(len(data) / 2), broken}, int64(len(data)), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := o.Verify(t.Context()); !errors.Is(err, broken) || errors.Is(err, ErrDamaged) {
+		t.Errorf("in the middle: %v", err)
+	}
 	if _, _, err := readHead(failing{bytes.NewReader(data), 0, broken}, int64(len(data))); !errors.Is(err, broken) {
 		t.Error(err)
 	}
@@ -623,6 +631,20 @@ func TestWithoutKeys(t *testing.T) {
 			t.Errorf("%v has no hint, or others have it", full)
 		}
 	}
+}
+
+// failingMiddle fails to read one byte.
+type failingMiddle struct {
+	io.ReaderAt
+	at  int64
+	err error
+}
+
+func (f failingMiddle) ReadAt(b []byte, at int64) (int, error) {
+	if at <= f.at && f.at < at+int64(len(b)) {
+		return 0, f.err
+	}
+	return f.ReaderAt.ReadAt(b, at)
 }
 
 // failing fails to read from an offset on.
