@@ -51,7 +51,7 @@ RACELESS   = TestNodesThatLeaveTheInventory TestReplacement TestEndpointLeaves T
 	TestEndpointBecomesAVIP TestGuardOfTheDead TestGuardOfWhatIsKept TestPeopleInADrain TestPeopleBetweenDrainAndRestart TestOutageInARoll TestLabelsAndTaints \
 	TestHealingUnderMistakes TestSomebodyTakesAControlPlaneDown TestRemovalsOfTwoPushes TestOutageInARemoval TestNewMachineThatDoesNotCome TestPoolThatIsLost \
 	TestRestoredMachineIsKept TestRoleOfANodeStays TestTalosAuthorityThatSomebodyRotates TestNodesBesideARefusedChange TestRebootBesideAnotherSequence \
-	TestWhoChangedItWhileNoAgentRan TestSwitchesOfTheNewestPush TestFirewallWithWhatTakesAReboot TestRemovalOutsideThePolicy TestPlanNamesLostPods TestGuardOfHands TestApprovalOutlivesAReadme TestKillMinusNineInChanges TestRollOutInTime TestLabelOnOneOfManyNodes
+	TestWhoChangedItWhileNoAgentRan TestSwitchesOfTheNewestPush TestFirewallWithWhatTakesAReboot TestRemovalOutsideThePolicy TestPlanNamesLostPods TestGuardOfHands TestApprovalOutlivesAReadme TestKillMinusNineInChanges TestUpgradeOverSeveralVersions TestUpgradeThatFails TestUpgradeWithOtherExtensions TestUpgradeTakenBack TestAnswersOfUpgradesAreLost TestRollOutInTime TestLabelOnOneOfManyNodes
 EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox
 SEEDS    ?= 1000
 
@@ -154,6 +154,10 @@ demo: bin/talos-agent ## show the main job on the embedded lab
 .PHONY: demo-day2
 demo-day2: bin/talos-agent ## show what becomes of a cluster that runs, on the embedded lab
 	bin/talos-agent demo --day-two --speed 20
+
+.PHONY: demo-upgrade
+demo-upgrade: bin/talos-agent ## show a cluster that gets another Talos, on the embedded lab
+	bin/talos-agent demo --upgrade --speed 20
 
 .PHONY: sim
 sim: ## run as many seeds of the simulation as SEEDS says

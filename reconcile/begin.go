@@ -139,6 +139,12 @@ func (r *Reconciler) withdrawRestart(n cluster.Node, before cluster.Facts, err e
 	if !errors.Is(err, cluster.ErrSequenceRefused) {
 		return err
 	}
+	return r.restoreRestart(n, before, err)
+}
+
+// restoreRestart takes back what beginRestart has noted of a node, because of an error, which it
+// returns.
+func (r *Reconciler) restoreRestart(n cluster.Node, before cluster.Facts, err error) error {
 	failed := r.c.Journal.Update(func(f *cluster.Facts) {
 		delete(f.Restarts, n.Name)
 		if was, ok := before.Restarts[n.Name]; ok {

@@ -367,6 +367,12 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		}
 		err := r.c.Machines.Reboot(ctx, d, a.Node, a.Restart.Boot, p)
 		return r.withdrawRestart(a.Node, before, err)
+	case action.PullInstaller:
+		return r.c.Machines.PullInstaller(ctx, d, a.Node, a.Image, p)
+	case action.InstallTalos:
+		return r.installTalos(ctx, d, a, p)
+	case action.UpgradeTalos:
+		return r.upgradeTalos(ctx, d, a, p)
 	case action.UncordonNode:
 		return r.c.Nodes.Uncordon(ctx, d, a.Node)
 	case action.RemoveMember:

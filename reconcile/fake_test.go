@@ -56,6 +56,7 @@ type fake struct {
 	unlisted error                       // why no pods are listed
 	staged   map[string]string           // digest of a config, by node
 	reboots  bool                        // a change of a config takes a reboot
+	installs error                       // why no machine pulls or installs another Talos
 	refuses  string                      // why machines that run take no other config
 	where    map[string]cluster.Position
 	renders  time.Duration           // how long rendering takes
@@ -423,6 +424,18 @@ func (f fakeMachines) ChangeNetwork(ctx context.Context, d cluster.Desired, n cl
 
 func (f fakeMachines) DropStaged(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
 	return f.Change(ctx, d, n, cfg, false)
+}
+
+func (f *fake) PullInstaller(context.Context, cluster.Desired, cluster.Node, string, Progress) error {
+	return f.installs
+}
+
+func (f *fake) InstallTalos(context.Context, cluster.Desired, cluster.Node, string, Progress) error {
+	return f.installs
+}
+
+func (f *fake) UpgradeTalos(context.Context, cluster.Desired, cluster.Node, string, string, Progress) error {
+	return f.installs
 }
 
 func (f *fake) PullImages(context.Context, cluster.Desired, cluster.Node, Progress) error { return nil }

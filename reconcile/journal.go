@@ -186,7 +186,7 @@ func (j *Journal) Facts() cluster.Facts {
 func cloneFacts(f cluster.Facts) cluster.Facts {
 	f.Images = maps.Clone(f.Images)
 	f.Charts = maps.Clone(f.Charts)
-	f.Restarts = maps.Clone(f.Restarts)
+	f.Restarts, f.Installs = maps.Clone(f.Restarts), maps.Clone(f.Installs)
 	f.Settled = maps.Clone(f.Settled)
 	f.Replaced, f.Cards = maps.Clone(f.Replaced), maps.Clone(f.Cards)
 	f.Guarded, f.Installed = slices.Clone(f.Guarded), slices.Clone(f.Installed)
@@ -218,6 +218,9 @@ func (j *Journal) Update(change func(*cluster.Facts)) error {
 	}
 	if after.Settled == nil {
 		after.Settled = map[string]string{}
+	}
+	if after.Installs == nil {
+		after.Installs = map[string]cluster.Install{}
 	}
 	if after.Restarts == nil {
 		after.Restarts = map[string]cluster.Restart{}

@@ -98,6 +98,10 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	for _, node := range ended {
 		delete(after.Restarts, node)
 	}
+	installed := plan.EndedInstalls(d, *o)
+	for _, node := range installed {
+		delete(after.Installs, node)
+	}
 	config, runs := after.Intent(cluster.IntendConfig)
 	if same, other := drift.CountConfigs(d, *o); d.Revision.Unique() || same > other {
 		r.base.keep(d.Snapshot, config)
@@ -130,6 +134,11 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		for _, node := range ended {
 			if f.Restarts[node] == before.Restarts[node] { // no action has noted another since
 				delete(f.Restarts, node)
+			}
+		}
+		for _, node := range installed {
+			if f.Installs[node] == before.Installs[node] {
+				delete(f.Installs, node)
 			}
 		}
 		if was, _ := before.Intent(cluster.IntendConfig); was.Equal(config) {
@@ -312,7 +321,7 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 
 func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
-	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Settled, b.Settled) && maps.EqualFunc(a.Replaced, b.Replaced, slices.Equal) && maps.Equal(a.Cards, b.Cards) &&
+	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Installs, b.Installs) && maps.Equal(a.Settled, b.Settled) && maps.EqualFunc(a.Replaced, b.Replaced, slices.Equal) && maps.Equal(a.Cards, b.Cards) &&
 		slices.Equal(a.Guarded, b.Guarded) && slices.EqualFunc(a.Drifts, b.Drifts, cluster.DriftRecord.Equal) && a.Looked.Equal(b.Looked) && slices.Equal(a.Installed, b.Installed) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig))
 }
 
@@ -338,6 +347,7 @@ func forgetFounding(f *cluster.Facts) {
 	f.Fingerprint, f.Lost = "", false
 	f.Guarded, f.Forgotten, f.Installed = nil, nil, nil
 	clear(f.Restarts)
+	clear(f.Installs)
 	clear(f.Settled)
 	f.Replaced, f.Cards = nil, nil
 	f.Drifts, f.Looked = nil, time.Time{}

@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // pass is one look at everything and one decision: fetch, render, observe,
@@ -45,6 +46,11 @@ func (r *Reconciler) pass(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
+	if ran := r.memo.ran.Watch(d, o); !ran.Equal(r.memo.ran) { // another hop may be the next
+		r.memo.ran = ran
+		d, inForce = r.renderInForce(ctx, facts, began)
+		d.Removed, d.Silent = r.memo.removing, r.memo.silent
+	}
 	r.learnWatched(&d, &o)
 	if err := r.learnFacts(d, &o); err != nil {
 		r.logUnwritable(err)
@@ -55,7 +61,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 	d.Removed = r.memo.removing
 	o.ImageCached = r.c.Images.Cached(d, o.Facts)
 	stop := r.findRefusal()
-	r.view.Store(&view{desired: d, observed: o, stop: stop, inForce: inForce})
+	r.view.Store(&view{desired: d, observed: o, ran: r.memo.ran, stop: stop, inForce: inForce})
 	r.memo.ended = r.seesRemoved() && len(running) == 0 && r.seesNothingLeft(d, o)
 	p := plan.Make(d, o, r.c.Policy())
 	switch {
@@ -257,13 +263,14 @@ func (r *Reconciler) checkDespite(v *view, despite []int) error {
 // ForecastOf lists what would happen if a snapshot were pushed.
 func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (cluster.Forecast, error) {
 	facts := r.c.Journal.Facts()
-	d, problems := r.desire(snap, facts, time.Now())
+	var o cluster.Observed
+	var ran upgrade.Ran
+	if v := r.view.Load(); v != nil {
+		o, ran = v.observed, v.ran
+	}
+	d, problems := r.desire(snap, ran, facts, time.Now())
 	if problems.HasErrors() {
 		return cluster.Forecast{Cluster: snap.Spec.Name, Revision: snap.Revision, Problems: problems}, problems
-	}
-	var o cluster.Observed
-	if v := r.view.Load(); v != nil {
-		o = v.observed
 	}
 	o.Now, o.Facts = time.Now(), facts
 	o.Facts.Drop(cluster.IntendSuspend)

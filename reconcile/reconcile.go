@@ -12,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // Config wires one Reconciler.
@@ -103,6 +104,7 @@ type Reconciler struct {
 type view struct {
 	desired  cluster.Desired
 	observed cluster.Observed
+	ran      upgrade.Ran
 	stop     *refusal // why the newest revision is not in force; nil: it is
 	inForce  bool     // desired is: the newest revision, or the last good one
 }
@@ -324,6 +326,7 @@ func (r *Reconciler) Destroy(shown, despite []int) error {
 // memo is what the loop remembers between passes for reporting, never for
 // deciding.
 type memo struct {
+	ran       upgrade.Ran      // what the nodes run
 	commands  int64            // of administrators, when the pass began
 	last      *Fetched         // newest that was valid and accepted
 	good      *Fetched         // newest of these from which configs could be made: it is in force

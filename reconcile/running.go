@@ -15,17 +15,20 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // What a cluster runs is not always what its repository has: changes of nodes that
 // run are refused. A node that is made meanwhile gets what the others run, or its
 // kubelet could be newer than every kube-apiserver.
 
-// desire returns what should be, as far as the repository decides it.
-func (r *Reconciler) desire(snap cluster.Snapshot, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems) {
+// desire returns what should be now, as far as the repository decides it, on the way from what the
+// nodes were seen to run.
+func (r *Reconciler) desire(snap cluster.Snapshot, ran upgrade.Ran, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems) {
 	snap, other := keepContract(snap, facts)
-	d, problems := r.c.Renderer.Desired(snap, facts, now)
-	d.OtherContract = other
+	stage := upgrade.Of(snap.Spec.Versions, ran)
+	d, problems := r.c.Renderer.Desired(upgrade.At(snap, stage), facts, now)
+	d.OtherContract, d.Hops, d.NoWay = other, stage.Hops, stage.NoWay
 	return d, problems
 }
 
@@ -66,6 +69,9 @@ func learnConfig(d cluster.Desired, o cluster.Observed, f *cluster.Facts) {
 	case seen && (uniform || !known):
 		in.Versions.Talos, in.Versions.Kubernetes = v.Talos, v.Kubernetes
 		in.Versions.Contract = contractOf(d, in)
+	}
+	if was := before.Versions; was.Talos != "" && (was.Talos != in.Versions.Talos || was.Kubernetes != in.Versions.Kubernetes) {
+		in.Previous = was
 	}
 	if !in.Equal(before) {
 		in.Kind, in.At = cluster.IntendConfig, o.Now.UTC()

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -40,7 +41,7 @@ func (f *fake) runs(t *testing.T, name string) (versions [2]string, config strin
 	return
 }
 
-// TestNewNodesGetWhatRuns: while an upgrade is refused, a node that is added, or made
+// TestNewNodesGetWhatRuns: while an upgrade does not go on, a node that is added, or made
 // again, gets the versions of the others, and the plan says so; also after a restart,
 // and when nobody answers.
 func TestNewNodesGetWhatRuns(t *testing.T) {
@@ -48,6 +49,7 @@ func TestNewNodesGetWhatRuns(t *testing.T) {
 		f, files := newFake(1, 2), newMemFiles()
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
+		f.installs = errors.New("the registry does not answer")
 		old := [2]string{"v1.13.9", "v1.36.1"}
 		f.change(rev(2), rev(1), func(s *cluster.Spec) {
 			s.Versions = cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.37.0", Contract: "v1.14"}
@@ -57,7 +59,7 @@ func TestNewNodesGetWhatRuns(t *testing.T) {
 			t.Errorf("an added node has %v, and the cluster runs %v", got, old)
 		}
 		s := until(t, a, cluster.Stalled)
-		if s.Reason != cluster.TalosVersionDrift {
+		if s.Reason != cluster.ActionFailed {
 			t.Errorf("%s: %s", s.Reason, s.Message)
 		}
 		if !strings.Contains(fmt.Sprint(s.Passes), "; with Talos v1.13.9 and Kubernetes v1.36.1, which the cluster runs") {

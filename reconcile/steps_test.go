@@ -96,6 +96,18 @@ func (s *steps) Reboot(context.Context, cluster.Desired, cluster.Node, string, P
 	return s.take("reboot")
 }
 
+func (s *steps) PullInstaller(context.Context, cluster.Desired, cluster.Node, string, Progress) error {
+	return s.take("pull installer")
+}
+
+func (s *steps) InstallTalos(context.Context, cluster.Desired, cluster.Node, string, Progress) error {
+	return s.take("install talos")
+}
+
+func (s *steps) UpgradeTalos(context.Context, cluster.Desired, cluster.Node, string, string, Progress) error {
+	return s.take("upgrade talos")
+}
+
 func (s *steps) Forfeit(context.Context, cluster.Desired, cluster.Node) error {
 	return s.take("forfeit")
 }
@@ -277,6 +289,15 @@ func TestStepsOfActions(t *testing.T) {
 		"shut down, and it is in service":  {do: action.ShutDownVM{Node: cp, Config: config, Pulls: true}, fails: "see it drained", want: []string{"pull images", "stage", "forfeit", "see it drained"}},
 		"shut down what cannot be drained": {do: action.ShutDownVM{Node: wk, Undrained: true}, fails: "see it drained", want: []string{"shut down"}, ok: true},
 		"reboot a worker in service":       {do: action.RebootNode{Node: wk}, fails: "see it drained", want: []string{"see it drained"}},
+		"pull an installer":                {do: action.PullInstaller{Node: cp}, want: []string{"pull installer"}, ok: true},
+		"install talos":                    {do: action.InstallTalos{Node: cp}, want: []string{"forget", "look", "install talos"}, ok: true},
+		"install talos on a worker":        {do: action.InstallTalos{Node: wk}, few: true, want: []string{"install talos"}, ok: true},
+		"install talos without etcd":       {do: action.InstallTalos{Node: cp}, few: true, want: []string{"forget", "look"}},
+		"install talos, unwritten":         {do: action.InstallTalos{Node: wk}, fails: "journal"},
+		"upgrade talos":                    {do: action.UpgradeTalos{Node: cp}, want: append(slices.Clone(asksAll), "upgrade talos"), ok: true},
+		"upgrade talos without etcd":       {do: action.UpgradeTalos{Node: cp}, few: true, want: asksAll},
+		"upgrade talos in service":         {do: action.UpgradeTalos{Node: wk}, fails: "see it drained", want: []string{"see it drained"}},
+		"upgrade talos, unwritten":         {do: action.UpgradeTalos{Node: wk}, fails: "journal", want: []string{"see it drained"}},
 		"delete what is drained":           {do: action.DeleteVM{VM: cluster.VM{Node: "wk-9"}, Drained: true}, want: []string{"see it drained", "delete"}, ok: true},
 		"delete what is in service":        {do: action.DeleteVM{VM: cluster.VM{Node: "wk-9"}, Drained: true}, fails: "see it drained", want: []string{"see it drained"}},
 		"remove a member":                  {do: action.RemoveMember{Node: cp, Answers: true}, want: append(slices.Clone(asksEtcd), "remove member"), ok: true},

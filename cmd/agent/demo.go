@@ -32,6 +32,8 @@ cluster come up, push a worker more, and destroy everything again.
 With --day-two a larger cluster is labelled, reconfigured, resized, edited and
 destroyed by hand, made smaller, and a control plane is replaced; the demo fails
 if a machine is switched on that need not be, or a rule of safety is broken.
+With --upgrade a cluster gets another Talos, two minor versions on, and other
+extensions, one node at a time.
 
 It needs git. The repository is the example that is part of the program.`,
 		Args: cobra.NoArgs,
@@ -41,7 +43,9 @@ It needs git. The repository is the example that is part of the program.`,
 	flags.StringVar(&flavour, "flavour", "9.2", "version of Proxmox VE to play: 9.2 or 8.4")
 	flags.Float64Var(&speed, "speed", 10, "how many times faster than life")
 	flags.BoolVar(&c.DayTwo, "day-two", false, "change, heal and shrink a cluster that runs, instead")
+	flags.BoolVar(&c.Upgrade, "upgrade", false, "upgrade a cluster that runs, instead")
 	flags.BoolVar(&c.Keep, "keep", false, "keep the files of the demo's host")
+	cmd.MarkFlagsMutuallyExclusive("day-two", "upgrade")
 	completeFlag(cmd, "flavour", completeFlavours)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		program, err := os.Executable()

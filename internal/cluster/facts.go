@@ -51,6 +51,8 @@ type Facts struct {
 	Guarded []string `json:"guarded,omitempty"`
 	// Restarts are, by node, what it was taken down for last: once for each change.
 	Restarts map[string]Restart `json:"restarts,omitempty"`
+	// Installs are, by node, the last Talos that was installed on its machine and is not seen to run.
+	Installs map[string]Install `json:"installs,omitempty"`
 	// Forgotten are the nodes whose machines do not come back, by an administrator's
 	// command, until their VMs are deleted; at most one for each node.
 	Forgotten []Forgotten `json:"forgotten,omitempty"`
@@ -147,6 +149,8 @@ type Intent struct {
 	// revision they are of. Revision is, of IntendApproved, whose changes are approved: what was
 	// shown, or one that came since and asks for the same.
 	Versions Versions `json:"versions,omitzero"`
+	// Previous are, of IntendConfig, the Versions before: an upgrade leads back to them.
+	Previous Versions `json:"previous,omitzero"`
 	Revision Revision `json:"revision,omitempty"`
 	// Target is, of IntendCanary, the digest of all configs that the inventory had; Node
 	// is who was first. Of IntendApproved it is the digest of the forecast that was shown.

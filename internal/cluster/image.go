@@ -1,5 +1,76 @@
 package cluster
 
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// HopKind is what a hop upgrades.
+type HopKind string
+
+// The two that a cluster runs.
+const (
+	HopTalos      HopKind = "Talos"
+	HopKubernetes HopKind = "Kubernetes"
+)
+
+// Hop is one step of the way to the versions of an inventory: the whole cluster goes to a version
+// of one of the two.
+type Hop struct {
+	Kind     HopKind
+	From, To string
+}
+
+// String is the hop, for people.
+func (h Hop) String() string { return string(h.Kind) + " " + h.To }
+
+// DescribeHops is a way, for people.
+func DescribeHops(hops []Hop) string {
+	words := make([]string, len(hops))
+	for i, h := range hops {
+		words[i] = h.String()
+	}
+	return strings.Join(words, ", then ")
+}
+
+// Install is one time that a Talos was installed on the disk of a machine beside the one that it
+// runs. It is written before that is asked for: a second one without a boot in between would be
+// written over the version that runs, and one that is no good would be tried again.
+type Install struct {
+	Image    string    `json:"image"`    // the installer
+	Boot     string    `json:"boot"`     // id of the boot during which it was asked for
+	Revision Revision  `json:"revision"` // that was in force
+	At       time.Time `json:"at"`
+	// Done: the installer is seen to have ended well, and the next boot runs it.
+	Done bool `json:"done,omitempty"`
+	// Failed is why it is not installed; "" : it is, or that is not known.
+	Failed string `json:"failed,omitempty"`
+}
+
+// InstallError is that an installer of Talos ran and failed, or that there is none in the image that it was
+// to be in: nothing of the machine has changed, and the same would come of it again.
+type InstallError struct {
+	// Code is that with which the installer ended; 0: it never ran. From Talos 1.14 on 2 is invalid
+	// input, 3 not supported, 4 the environment, 5 a dependency, 6 input and output, 7 the installation;
+	// 1 is unknown, and what every failure of an older one is (Talos 1.14.1: constants).
+	Code int32
+	// Output is the end of what it printed, or why there is none, in one line.
+	Output string
+}
+
+// Error implements error.
+func (e *InstallError) Error() string {
+	if e.Code == 0 {
+		return e.Output
+	}
+	return fmt.Sprintf("the installer ended with exit code %d: %s", e.Code, e.Output)
+}
+
+// ErrNotBegun means that a machine did not begin an installation, so that it may be asked again.
+var ErrNotBegun = errors.New("it was not begun")
+
 // BootMedium is what a VM boots from before Talos is on its disk.
 type BootMedium string
 

@@ -44,6 +44,8 @@ type Machine struct {
 	// Summary is of the config that it runs.
 	Summary   ConfigSummary
 	Schematic string // id of the running image's schematic, "" when it reports none
+	// Installer is the installer image that the agent has had it pull since it booted, "" when none.
+	Installer string
 	// BootID identifies the boot that it runs since, "" when it could not be read.
 	BootID string
 	// StaticPods are those that a control plane should run by its config, by name:

@@ -448,6 +448,11 @@ type Desired struct {
 	Silent []string
 	// Hold is why no node may be added: what the cluster runs is not known.
 	Hold string
+	// Hops are what is left of the way from the versions that the cluster runs to those that its
+	// inventory asks for; Spec.Versions are those that the first one leads to. None: they are
+	// reached, or NoWay is why there is no way.
+	Hops  []Hop
+	NoWay string
 	// OtherContract is the config_contract that the repository has, where the cluster
 	// was made with another one and keeps it.
 	OtherContract string

@@ -244,6 +244,7 @@ type (
 		Fields  []string // of the node that are to change
 		// Undrained: it does not work, and cannot be drained, or has nothing to drain.
 		Undrained bool
+		Into      string // version of Talos that was installed, and runs then; "" : none was
 	}
 
 	// RebootNode has the machine of a drained node boot again, with another config or without a
@@ -256,6 +257,35 @@ type (
 		Fields  []string // of the node that are to change
 		// Undrained: it does not work, and cannot be drained, or has nothing to drain.
 		Undrained bool
+		Into      string // version of Talos that was installed, and runs then; "" : none was
+	}
+
+	// PullInstaller has a machine pull the installer of the Talos that it is to run.
+	PullInstaller struct {
+		Node  cluster.Node
+		Image string
+		For   string // what changes, for people
+	}
+
+	// InstallTalos installs another Talos beside the one that a machine runs, from the next boot on.
+	InstallTalos struct {
+		Node    cluster.Node
+		Image   string // its installer
+		Boot    string // id of the boot that the machine runs since
+		For     string // what changes, for people
+		Fields  []string
+		Version string
+	}
+
+	// UpgradeTalos has the machine of a drained node install another Talos on its way down, and boot
+	// it: what a Talos does that cannot do the first without the second.
+	UpgradeTalos struct {
+		Node    cluster.Node
+		Image   string // its installer
+		Restart cluster.Restart
+		For     string // what changes, for people
+		Fields  []string
+		Version string
 	}
 
 	// UncordonNode puts a node back into service. Adopted: it stays cordoned, as somebody

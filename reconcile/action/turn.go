@@ -26,7 +26,11 @@ func (a DrainNode) Info() Info {
 
 // Info implements Action.
 func (a ShutDownVM) Info() Info {
-	i := infoOfNode(cluster.ShutDownVM, a.Node, fmt.Sprintf("shut down vm %d (%s), to start it again changed", a.Node.VMID, a.Node.Name)+describeUndrained(a.Undrained))
+	into := ""
+	if a.Into != "" {
+		into = " with Talos " + a.Into
+	}
+	i := infoOfNode(cluster.ShutDownVM, a.Node, fmt.Sprintf("shut down vm %d (%s), to start it again changed", a.Node.VMID, a.Node.Name)+into+describeUndrained(a.Undrained))
 	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target, a.Fields
 	return i
 }
@@ -42,11 +46,36 @@ func describeUndrained(undrained bool) string {
 // Info implements Action.
 func (a RebootNode) Info() Info {
 	why := " with its new machine config"
+	if a.Into != "" {
+		why = " into Talos " + a.Into
+	}
 	if slices.Contains(a.Fields, drift.FieldEtcd) {
 		why = ", which starts its etcd again"
 	}
 	i := infoOfNode(cluster.RebootNode, a.Node, "reboot "+a.Node.Name+why+describeUndrained(a.Undrained))
 	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target, a.Fields
+	return i
+}
+
+// Info implements Action.
+func (a PullInstaller) Info() Info {
+	i := infoOfNode(cluster.PullInstaller, a.Node, fmt.Sprintf("pull the installer of %s, to change %s", a.Node.Name, a.For))
+	i.Change, i.Fields = "image="+a.Image, []string{drift.FieldTalos}
+	return i
+}
+
+// Info implements Action. Nothing of the node stops; it is disruptive for what comes next, so that
+// what is installed is booted soon.
+func (a InstallTalos) Info() Info {
+	i := infoOfNode(cluster.InstallTalos, a.Node, fmt.Sprintf("install Talos %s on %s for its next boot, to change %s", a.Version, a.Node.Name, a.For))
+	i.Disrupts, i.Change, i.Fields = true, "image="+a.Image, a.Fields
+	return i
+}
+
+// Info implements Action.
+func (a UpgradeTalos) Info() Info {
+	i := infoOfNode(cluster.UpgradeTalos, a.Node, fmt.Sprintf("upgrade %s to Talos %s, and reboot it", a.Node.Name, a.Version))
+	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target+" image="+a.Image, a.Fields
 	return i
 }
 

@@ -116,10 +116,10 @@ func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Mach
 func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
 	want := d.Spec.Versions
 	if mach.Talos != "" && mach.Talos != want.Talos {
-		return []Drift{{Reason: cluster.TalosVersionDrift, Field: "talos version", Want: want.Talos, Have: mach.Talos, How: Reboot}}
+		return []Drift{{Reason: cluster.TalosVersionDrift, Field: FieldTalos, Want: want.Talos, Have: mach.Talos, How: Reboot}}
 	}
 	if mach.Schematic != "" && d.Schematic != "" && mach.Schematic != d.Schematic {
-		return []Drift{{Reason: cluster.SchematicDrift, Field: "image schematic", Want: d.Schematic, Have: mach.Schematic, How: Reboot}}
+		return []Drift{{Reason: cluster.SchematicDrift, Field: FieldSchematic, Want: d.Schematic, Have: mach.Schematic, How: Reboot}}
 	}
 	if kn := o.Nodes.Value[n.Name]; o.Nodes.Known && kn.Kubelet != "" && kn.Kubelet != want.Kubernetes {
 		return []Drift{{Reason: cluster.KubernetesDrift, Field: "kubernetes version", Want: want.Kubernetes, Have: kn.Kubelet, How: InPlace}}
@@ -348,12 +348,8 @@ func (dr Drift) Refusal(d cluster.Desired, o cluster.Observed, n cluster.Node) c
 	b := cluster.Block{Subject: n.Name, Reason: dr.Reason, About: dr.Field}
 	switch {
 	case dr.Reason == cluster.TalosVersionDrift:
-		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
+		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s", dr.Have, dr.Want)
 		b.Hint = hintOfUpgrade(d, "talos_version", "talosctl", n, o)
-		return b
-	case dr.Reason == cluster.SchematicDrift:
-		b.Message = "its image was made with other extensions or kernel arguments than the inventory has; upgrading is not supported yet"
-		b.Hint = "undo the change of talos.schematic, or upgrade each node in turn: `talosctl -n " + n.IP.String() + " upgrade --image " + s.Installer(d.Schematic) + "`"
 		return b
 	case dr.Reason == cluster.KubernetesDrift:
 		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)

@@ -53,7 +53,7 @@ func hintOfUpgrade(d cluster.Desired, field, tool string, n cluster.Node, o clus
 	case err != nil:
 		return fmt.Sprintf("set %s back; there is no way to upgrade: %v", field, err)
 	}
-	return fmt.Sprintf("set %s back, or upgrade with %s, all nodes to one version after the other: %s", field, tool, ladder.Describe(hops))
+	return fmt.Sprintf("set %s back, or upgrade with %s, all nodes to one version after the other: %s", field, tool, cluster.DescribeHops(hops))
 }
 
 // compareVersions compares two versions number by number.

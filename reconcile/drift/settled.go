@@ -91,6 +91,11 @@ func wantFields(d cluster.Desired, n cluster.Node) map[string]string {
 	if cfg := d.Repository().Configs[n.Name]; cfg.Digest != "" {
 		out[FieldConfig] = cfg.Digest
 	}
+	asked := d.Repository()
+	out[FieldTalos] = asked.Spec.Versions.Talos
+	if asked.Schematic != "" {
+		out[FieldSchematic] = asked.Schematic
+	}
 	for _, f := range hardwareFields {
 		out[string(f.name)] = fmt.Sprint(f.of(&hw))
 	}
@@ -162,6 +167,10 @@ func isSeen(o cluster.Observed, n cluster.Node, field, want string, whole bool) 
 		return whole
 	case field == FieldConfig:
 		return mach.Reach == cluster.Configured && mach.ConfigDigest == want
+	case field == FieldTalos:
+		return mach.Reach == cluster.Configured && mach.Talos == want
+	case field == FieldSchematic:
+		return mach.Reach == cluster.Configured && mach.Schematic == want
 	case isMeta(field):
 		return o.Nodes.Known && there
 	}

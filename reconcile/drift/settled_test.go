@@ -245,7 +245,7 @@ func TestSettledIsSmall(t *testing.T) {
 	}
 	k.o.Nodes.Value["wk-1"] = cluster.KubeNode{Name: "wk-1", Meta: k.n.Meta()}
 	k.settle(true)
-	if text := k.o.Facts.Settled["wk-1"]; len(text) > 300 || len(text) < 100 {
+	if text := k.o.Facts.Settled["wk-1"]; len(text) > 320 || len(text) < 100 {
 		t.Errorf("%d bytes: %s", len(text), text)
 	}
 }

@@ -25,6 +25,8 @@ const (
 	FieldChart      = "chart version"
 	FieldValues     = "values"
 	FieldConfig     = "machine config"
+	FieldTalos      = "talos version"
+	FieldSchematic  = "image schematic"
 	FieldStaged     = "staged machine config"
 	FieldPower      = "power"
 	FieldReplace    = "replace"

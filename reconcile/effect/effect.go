@@ -155,8 +155,24 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		vm.Power, vm.Uptime, vm.Active = cluster.Stopped, 0, nil
 		o.VMs[a.Node.Name] = vm
 		bootAgain(o, a.Node.Name, a.Config, cluster.Silent)
+		bootInstalled(*d, o, a.Node.Name, a.Into)
 	case action.RebootNode:
 		bootAgain(o, a.Node.Name, a.Config, cluster.Configured)
+		bootInstalled(*d, o, a.Node.Name, a.Into)
+		takeVIP(o, a.Node)
+	case action.PullInstaller:
+		m := o.Machines[a.Node.Name]
+		m.Installer = a.Image
+		o.Machines[a.Node.Name] = m
+	case action.InstallTalos:
+		o.Facts.Installs = maps.Clone(o.Facts.Installs)
+		if o.Facts.Installs == nil {
+			o.Facts.Installs = map[string]cluster.Install{}
+		}
+		o.Facts.Installs[a.Node.Name] = cluster.Install{Image: a.Image, Boot: a.Boot, Revision: d.Repository().Revision, At: o.Now, Done: true}
+	case action.UpgradeTalos:
+		bootAgain(o, a.Node.Name, cluster.Config{}, cluster.Configured)
+		bootInstalled(*d, o, a.Node.Name, a.Version)
 		takeVIP(o, a.Node)
 	case action.RemoveMember:
 		o.Members.Value = slices.DeleteFunc(slices.Clone(o.Members.Value), func(mem cluster.Member) bool { return mem.ID == a.Member.ID })

@@ -54,6 +54,19 @@ func bootAgain(o *cluster.Observed, name string, config cluster.Config, reach cl
 	o.Machines[name] = m.WithoutStaged()
 }
 
+// bootInstalled has a machine run the Talos that was installed on it; "" : none was.
+func bootInstalled(d cluster.Desired, o *cluster.Observed, name, version string) {
+	if version == "" {
+		return
+	}
+	m := o.Machines[name]
+	m.Talos, m.Installer = version, ""
+	if m.Schematic != "" {
+		m.Schematic = d.Repository().Schematic
+	}
+	o.Machines[name] = m
+}
+
 // takeDisks takes disks from those storages of a host that are not thin.
 func takeDisks(o *cluster.Observed, host string, disks map[string]int64) {
 	h := o.Hosts[host]

@@ -67,7 +67,17 @@ func endOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind,
 	case cluster.ShutDownVM:
 		Of(d, o, action.ShutDownVM{Node: n, Config: d.Repository().Configs[n.Name]})
 	case cluster.RebootNode:
-		Of(d, o, action.RebootNode{Node: n, Config: d.Repository().Configs[n.Name]})
+		a := action.RebootNode{Node: n, Config: d.Repository().Configs[n.Name]}
+		if o.Facts.Installs[n.Name].Done && o.Facts.Installs[n.Name].Boot == o.Machines[n.Name].BootID {
+			a.Into, a.Config = d.Repository().Spec.Versions.Talos, cluster.Config{}
+		}
+		Of(d, o, a)
+	case cluster.PullInstaller:
+		Of(d, o, action.PullInstaller{Node: n, Image: d.Repository().Spec.Installer(d.Repository().Schematic)})
+	case cluster.InstallTalos:
+		Of(d, o, action.InstallTalos{Node: n, Image: d.Repository().Spec.Installer(d.Repository().Schematic), Boot: o.Machines[n.Name].BootID})
+	case cluster.UpgradeTalos:
+		Of(d, o, action.UpgradeTalos{Node: n, Version: d.Repository().Spec.Versions.Talos})
 	case cluster.ChangeVM:
 		Of(d, o, action.ChangeVM{Node: n, Drifts: slices.DeleteFunc(drift.OfNodeVM(*d, *o, n, o.VMs[n.Name]), func(dr drift.Drift) bool { return dr.How != drift.InPlace && dr.How != drift.NextStart })})
 	case cluster.PullImages:

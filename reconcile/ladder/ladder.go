@@ -7,37 +7,9 @@ package ladder
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
-
-// Kind is what a hop upgrades.
-type Kind string
-
-// The two that a cluster runs.
-const (
-	Talos      Kind = "Talos"
-	Kubernetes Kind = "Kubernetes"
-)
-
-// Hop is one step of the way: the whole cluster goes to a version of one of the two.
-type Hop struct {
-	Kind     Kind
-	From, To string
-}
-
-// String is the hop, for people.
-func (h Hop) String() string { return string(h.Kind) + " " + h.To }
-
-// Describe is the way, for people.
-func Describe(hops []Hop) string {
-	words := make([]string, len(hops))
-	for i, h := range hops {
-		words[i] = h.String()
-	}
-	return strings.Join(words, ", then ")
-}
 
 // Find returns the hops that lead from one pair of versions to another. Each goes to the next
 // minor version at most, after each both work together, and Talos goes first wherever it can:
@@ -45,7 +17,7 @@ func Describe(hops []Hop) string {
 //
 // Talos leaves a minor version from its newest known patch, and meets those between at theirs, as
 // its documentation asks; Kubernetes only the latter. The error is why there is no way.
-func Find(from, to cluster.Versions) ([]Hop, error) {
+func Find(from, to cluster.Versions) ([]cluster.Hop, error) {
 	talos, kubernetes, err := parsePair(from)
 	if err != nil {
 		return nil, err
@@ -57,15 +29,15 @@ func Find(from, to cluster.Versions) ([]Hop, error) {
 	if err := checkEnds(talos, kubernetes, wantTalos, wantKubernetes); err != nil {
 		return nil, err
 	}
-	var hops []Hop
+	var hops []cluster.Hop
 	for talos != wantTalos || kubernetes != wantKubernetes {
 		nextTalos, nextKubernetes := nextOf(talos, wantTalos, lastTalos, true), nextOf(kubernetes, wantKubernetes, lastKubernetes, false)
 		switch {
 		case nextTalos != talos && windows[nextTalos.minor].has(kubernetes):
-			hops = append(hops, Hop{Talos, talos.String(), nextTalos.String()})
+			hops = append(hops, cluster.Hop{Kind: cluster.HopTalos, From: talos.String(), To: nextTalos.String()})
 			talos = nextTalos
 		case nextKubernetes != kubernetes && windows[talos.minor].has(nextKubernetes):
-			hops = append(hops, Hop{Kubernetes, kubernetes.String(), nextKubernetes.String()})
+			hops = append(hops, cluster.Hop{Kind: cluster.HopKubernetes, From: kubernetes.String(), To: nextKubernetes.String()})
 			kubernetes = nextKubernetes
 		default:
 			return nil, fmt.Errorf("no version of Kubernetes between %s and %s runs on Talos %s and the next one", kubernetes, wantKubernetes, talos)

@@ -51,7 +51,7 @@ func TestFind(t *testing.T) {
 		"no version yet":   {run("v1.13.9", ""), run("v1.14.1", "v1.36.1"), `refused: version of Kubernetes: "" is not a version like v1.13.9`},
 	} {
 		hops, err := Find(tc.from, tc.to)
-		got := Describe(hops)
+		got := cluster.DescribeHops(hops)
 		if err != nil {
 			got = "refused: " + err.Error()
 		}
@@ -133,13 +133,13 @@ func checkWay(t failer, from, to cluster.Versions) {
 	at := from
 	for _, h := range hops {
 		have := &at.Talos
-		if h.Kind == Kubernetes {
+		if h.Kind == cluster.HopKubernetes {
 			have = &at.Kubernetes
 		}
 		if *have != h.From || !isOlder(t, h.From, h.To) || minorOf(t, h.To)-minorOf(t, h.From) > 1 {
 			t.Fatalf("%v to %v: a hop from %s to %s at %s", from, to, h.From, h.To, *have)
 		}
-		if h.Kind == Talos {
+		if h.Kind == cluster.HopTalos {
 			if err := libraryTalos(t, h.To).UpgradeableFrom(libraryTalos(t, h.From)); err != nil {
 				t.Fatalf("%v to %v: %v", from, to, err)
 			}

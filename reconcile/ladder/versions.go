@@ -79,3 +79,30 @@ func parseVersion(s string) (version, error) {
 	}
 	return version{minor, patch, pre}, nil
 }
+
+// IsOlder reports whether one version comes before another; false where one is not a version.
+func IsOlder(a, b string) bool {
+	v, err := parseVersion(a)
+	w, err2 := parseVersion(b)
+	return err == nil && err2 == nil && v.isOlder(w)
+}
+
+// UsesLifecycle reports whether a version of Talos is upgraded by its LifecycleService, which
+// installs and does not reboot; those before have one call for both (Talos 1.13: source).
+func UsesLifecycle(talos string) bool {
+	v, err := parseVersion(talos)
+	return err == nil && v.minor >= 13
+}
+
+// etcdMinors are the minor versions of etcd 3 that come with Talos 1.x, by minor version. Source:
+// Talos 1.8.4 to 1.14.1, constants.DefaultEtcdVersion.
+var etcdMinors = map[int]int{8: 5, 9: 5, 10: 5, 11: 6, 12: 6, 13: 6, 14: 7}
+
+// CanRevert reports whether a machine may go back from a version of Talos to the one before: by one
+// minor version at most, which Talos takes. etcd: it has a member of etcd, and all others
+// run the newer etcd already, whose data the older one does not read.
+func CanRevert(from, to string, etcd bool) bool {
+	v, err := parseVersion(from)
+	w, err2 := parseVersion(to)
+	return err == nil && err2 == nil && w.isOlder(v) && v.minor-w.minor <= 1 && (!etcd || etcdMinors[v.minor] == etcdMinors[w.minor])
+}

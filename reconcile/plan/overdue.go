@@ -44,6 +44,9 @@ var actionWithin = map[cluster.ActionKind]time.Duration{
 	cluster.DropConfig:        10 * time.Minute,
 	cluster.DrainNode:         time.Hour, // evictions have a timeout of their own
 	cluster.RebootNode:        20 * time.Minute,
+	cluster.PullInstaller:     20 * time.Minute,
+	cluster.InstallTalos:      20 * time.Minute,
+	cluster.UpgradeTalos:      30 * time.Minute,
 	cluster.UncordonNode:      10 * time.Minute,
 	cluster.RemoveMember:      10 * time.Minute,
 	cluster.DeleteNode:        10 * time.Minute,

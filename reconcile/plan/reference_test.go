@@ -122,7 +122,12 @@ var changes = []change{
 		m.Schematic, w.d.Schematic, w.d.Image.Schematic = w.d.Schematic, "613e1592b2da", "613e1592b2da"
 		w.o.Machines[n.Name] = m
 	}},
-	{"`talos_version`", func(w *world, _ *cluster.Node) { w.d.Spec.Versions.Talos = "v1.13.10" }},
+	{"`talos_version`", func(w *world, _ *cluster.Node) {
+		w.runs("v1.13.9", "v1.36.1")
+		w.asks = w.d.Spec.Versions
+		w.asks.Talos = "v1.13.10"
+		w.stage()
+	}},
 	{"`kubernetes_version`", func(w *world, n *cluster.Node) {
 		w.d.Spec.Versions.Kubernetes = "v1.36.2"
 		effect.EditNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Kubelet = "v1.36.1" })

@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
@@ -40,6 +41,12 @@ func (m *planner) downDrifts(n cluster.Node) []drift.Drift {
 		if c := mach.Change; dr.Reason == cluster.ConfigDrift && c != nil && c.For == dr.Want && !m.lacksImages(n) && c.Reboots && c.Network == "" && drift.EndpointToCome(m.d, m.o, n) == "" && len(drift.Fixed(m.d, m.o, n)) == 0 {
 			out = append(out, dr)
 		}
+	}
+	if up, ok := drift.UpgradeOf(m.d, m.o, n); ok {
+		if !ladder.UsesLifecycle(mach.Talos) { // its one call does nothing else
+			return []drift.Drift{up}
+		}
+		out = append(out, up)
 	}
 	return append(out, m.leftEtcd(n)...)
 }
@@ -149,6 +156,12 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		}
 		return
 	case m.wasTaken(n, drifts):
+		if up, ok := m.upgradeIn(n, drifts); ok {
+			if m.blockFellBack(n, up); ready && kn.Turn != "" {
+				m.do(action.UncordonNode{Node: n}) // it works, as before
+			}
+			return
+		}
 		keeps := fmt.Sprintf("`qm pending %d` on %s, `talosctl -n %s get machineconfig`", n.VMID, m.o.VMs[n.Name].Carrier(n), n.IP)
 		if slices.Contains(drift.Fields(drifts), drift.FieldEtcd) {
 			keeps = fmt.Sprintf("`talosctl -n %s logs etcd`", n.IP)
@@ -158,11 +171,18 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 			Hint:    "see what keeps it: " + keeps + "; a push has it tried again"}, m.describe(n, drifts...))
 		return
 	}
+	if up, ok := m.upgradeIn(n, drifts); ok && ready && kn.Turn != "" && !slices.Contains(strings.Split(kn.Turn, "."), partOfTurn(up)) {
+		m.do(action.UncordonNode{Node: n}) // all others are to be in service before it
+		return
+	}
 	if ready && kn.Turn != "" && !m.isUnfinished(n) && (m.holdBySwitch(drain(drifts).Info()) || m.holdByWindow(drain(drifts).Info())) {
 		m.do(action.UncordonNode{Node: n}) // what it was drained for is over, and the next change waits
 		return
 	}
-	if m.holdTurn(n, kn, ready, drifts) {
+	if m.blockFailedInstall(n, drifts) || m.holdTurn(n, kn, ready, drifts) {
+		return
+	}
+	if m.prepareUpgrade(n, kn, drifts) {
 		return
 	}
 	restart := cluster.Restart{Target: drain(drifts).Target, Boot: mach.BootID, Revision: m.d.Repository().Revision}
@@ -183,13 +203,20 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		config = want // and not what somebody staged
 	}
 	drainable := ready || m.isDrainable(n)
+	up, upgrades := m.upgradeIn(n, drifts)
+	into := ""
+	if upgrades {
+		into = m.d.Repository().Spec.Versions.Talos
+	}
 	switch {
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
 		m.drainTo(drain(drifts))
+	case upgrades && !m.isInstalled(n):
+		m.do(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, For: up.Change(), Fields: drift.Fields(drifts), Version: into})
 	case hardware:
-		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts)})
+		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts), Into: into})
 	default:
-		m.do(action.RebootNode{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts)})
+		m.do(action.RebootNode{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts), Into: into})
 	}
 }
 

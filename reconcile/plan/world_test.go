@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // world is a desired state and an observation that scenario commands edit.
@@ -24,7 +25,19 @@ type world struct {
 	d     cluster.Desired
 	o     cluster.Observed
 	p     cluster.Policy
-	taken []cluster.Node // that remove took out of the inventory
+	taken []cluster.Node   // that remove took out of the inventory
+	asks  cluster.Versions // that the inventory has, where they are to be reached hop by hop
+	ran   upgrade.Ran
+}
+
+// stage has the inventory ask for what the nodes are to have now, as each pass does.
+func (w *world) stage() {
+	if w.asks.Talos == "" {
+		return
+	}
+	w.ran = w.ran.Watch(w.d, w.o)
+	s := upgrade.Of(w.asks, w.ran)
+	w.d.Spec.Versions, w.d.Hops, w.d.NoWay = s.Versions, s.Hops, s.NoWay
 }
 
 const imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"
@@ -70,6 +83,17 @@ func newWorld(cps, workers int) *world {
 	}
 	w.refresh()
 	return w
+}
+
+// runs has every node run these versions, as the inventory has it.
+func (w *world) runs(talos, kubernetes string) {
+	w.d.Spec.Versions.Talos, w.d.Spec.Versions.Kubernetes = talos, kubernetes
+	for _, n := range w.d.Spec.Nodes {
+		mach := w.o.Machines[n.Name]
+		mach.Talos = talos
+		w.o.Machines[n.Name] = mach
+		effect.EditNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Kubelet = kubernetes })
+	}
 }
 
 // refresh fills what follows from the spec: configs, absent VMs, silent machines.
@@ -145,6 +169,7 @@ func (w *world) vm(n cluster.Node) cluster.VM {
 
 // step applies one plan and lets the world settle, as Forecast does.
 func (w *world) step() Plan {
+	w.stage()
 	p := Make(w.d, w.o, w.p)
 	w.o = effect.Clone(w.o)
 	for _, a := range p.Actions {
@@ -167,6 +192,28 @@ func (w *world) run(t *testing.T, line string) string {
 		return f[i]
 	}
 	switch f[0] {
+	case "runs": // every node: these versions of Talos and Kubernetes
+		w.runs(arg(1), arg(2))
+	case "versions": // of Talos and Kubernetes, that the inventory has
+		w.asks = cluster.Versions{Talos: arg(1), Kubernetes: arg(2), Contract: w.d.Spec.Versions.Contract}
+	case "installer": // pulled by these nodes, or by all
+		for _, n := range w.d.Spec.Nodes {
+			if mach := w.o.Machines[n.Name]; len(f) == 1 || slices.Contains(f[1:], n.Name) {
+				w.stage()
+				mach.Installer = w.d.Spec.Installer(w.d.Schematic)
+				w.o.Machines[n.Name] = mach
+			}
+		}
+	case "installs": // on a node: done, failed, or not known, so long ago
+		w.stage()
+		in := cluster.Install{Image: w.d.Spec.Installer(w.d.Schematic), Boot: w.o.Machines[arg(1)].BootID, Revision: w.d.Revision, At: w.o.Now, Done: arg(2) == "done"}
+		switch arg(2) {
+		case "failed":
+			in.Failed = "exit code 7: no space left on device"
+		case "unknown":
+			in.At = w.o.Now.Add(-parseAge(t, arg(3)))
+		}
+		w.o.Facts.Installs = map[string]cluster.Install{arg(1): in}
 	case "cluster":
 		cps, workers := 1, 0
 		for _, kv := range f[1:] {
@@ -950,6 +997,7 @@ func (w *world) run(t *testing.T, line string) string {
 		}
 		return b.String() + "does not converge\n"
 	case "plan":
+		w.stage()
 		return cmp.Or(Make(w.d, w.o, w.p).String(), "nothing\n")
 	case "hints": // all that concerns the workers, with the hints of waits
 		var b strings.Builder
@@ -971,6 +1019,7 @@ func (w *world) run(t *testing.T, line string) string {
 		}
 		return b.String()
 	case "forecast":
+		w.stage()
 		fc := Forecast(w.d, w.o, w.p)
 		var b strings.Builder
 		for _, note := range fc.Notes {

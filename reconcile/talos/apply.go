@@ -37,16 +37,13 @@ const (
 //
 // No error quotes the config, whatever the machine quotes of it.
 func (f *Fleet) Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("apply config to %s: %w", n.Name, err)
-	}
-	defer leave()
-	if err := f.apply(ctx, d, n, cfg); err != nil {
-		return fmt.Errorf("apply config to %s (%s): %w", n.Name, n.IP, err)
-	}
-	f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Reach == cluster.Configured })
-	return nil
+	return f.act(ctx, "apply config to", n, func(ctx context.Context) error {
+		if err := f.apply(ctx, d, n, cfg); err != nil {
+			return err
+		}
+		f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Reach == cluster.Configured })
+		return nil
+	})
 }
 
 func (f *Fleet) apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {

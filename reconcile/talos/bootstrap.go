@@ -30,28 +30,22 @@ const (
 // itself looks at nothing but the one machine's disk, and would found a second
 // cluster (recorded).
 func (f *Fleet) Bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node) error {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("bootstrap %s: %w", n.Name, err)
-	}
-	defer leave()
-	if err := f.bootstrap(ctx, d, n); err != nil {
-		return fmt.Errorf("bootstrap %s (%s): %w", n.Name, n.IP, err)
-	}
-	f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Services["etcd"].State == "Running" })
-	return nil
+	return f.act(ctx, "bootstrap", n, func(ctx context.Context) error {
+		if err := f.bootstrap(ctx, d, n); err != nil {
+			return err
+		}
+		f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Services["etcd"].State == "Running" })
+		return nil
+	})
 }
 
 func (f *Fleet) bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node) error {
 	if n.Role != cluster.ControlPlane {
 		return errWorker
 	}
-	k, err := parseKeys(d.Access.Talos)
-	switch {
-	case err != nil:
+	k, err := askingKeys(d)
+	if err != nil {
 		return err
-	case k.none():
-		return errors.New("there are no keys to ask it with")
 	}
 	if other := f.etcdElsewhere(n.Name); other != "" {
 		return fmt.Errorf("etcd runs on %s already; a second one would split the cluster", other)

@@ -35,11 +35,6 @@ const changedWithin = 10 * time.Second
 //   - cluster.ErrNeedsReboot: without stage, the machine would have to reboot;
 //   - cluster.ErrUnreachable: it did not answer with the config, and has the one from before.
 func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, stage bool) error {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("change config of %s: %w", n.Name, err)
-	}
-	defer leave()
 	how := atOnce
 	if stage {
 		how = staged
@@ -50,44 +45,38 @@ func (f *Fleet) Change(ctx context.Context, d cluster.Desired, n cluster.Node, c
 // ChangeNetwork gives a configured machine what of another config is about the network, as Change
 // does at once, and always on trial. The rest of what it runs stays.
 func (f *Fleet) ChangeNetwork(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("change config of %s: %w", n.Name, err)
-	}
-	defer leave()
 	return f.changeAs(ctx, d, n, cfg, networkOnly)
 }
 
 // changeAs gives a machine a config, and waits until that is seen.
 func (f *Fleet) changeAs(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, how giving) error {
-	given, err := f.change(ctx, d, n, cfg, how)
-	if err != nil {
-		if errors.Is(err, cluster.ErrUnreachable) {
-			f.noteUnreachable(n.Name, cfg.Digest)
-			f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Reach == cluster.Configured })
+	return f.act(ctx, "change config of", n, func(ctx context.Context) error {
+		given, err := f.change(ctx, d, n, cfg, how)
+		if err != nil {
+			if errors.Is(err, cluster.ErrUnreachable) {
+				f.noteUnreachable(n.Name, cfg.Digest)
+				f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Reach == cluster.Configured })
+			}
+			return err
 		}
-		return fmt.Errorf("change config of %s (%s): %w", n.Name, n.IP, err)
-	}
-	if how != staged {
-		f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.ConfigDigest == given })
-	}
-	return nil
+		if how != staged {
+			f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.ConfigDigest == given })
+		}
+		return nil
+	})
 }
 
 // DropStaged has a machine that runs a config keep it, and drops another one that waits for
 // its next boot, as Change does. It returns an error when the machine runs another config by
 // now; nothing was sent then.
 func (f *Fleet) DropStaged(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("drop the staged config of %s: %w", n.Name, err)
-	}
-	defer leave()
-	if _, err := f.change(ctx, d, n, cfg, kept); err != nil {
-		return fmt.Errorf("drop the staged config of %s (%s): %w", n.Name, n.IP, err)
-	}
-	f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Staged == "" })
-	return nil
+	return f.act(ctx, "drop the staged config of", n, func(ctx context.Context) error {
+		if _, err := f.change(ctx, d, n, cfg, kept); err != nil {
+			return err
+		}
+		f.seen(ctx, n.Name, func(m cluster.Machine) bool { return m.Staged == "" })
+		return nil
+	})
 }
 
 // giving is how a machine is given a config.
@@ -102,12 +91,10 @@ const (
 
 // change gives a machine a config, and returns the digest of what it was given.
 func (f *Fleet) change(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config, how giving) (given string, err error) {
-	k, err := parseKeys(d.Access.Talos)
+	k, err := askingKeys(d)
 	switch {
 	case err != nil:
 		return "", err
-	case k.none():
-		return "", errors.New("there are no keys to ask it with")
 	case cfg.Bytes.IsZero() || cfg.Digest == "":
 		return "", errors.New("there is no config")
 	case f.digest == nil:
@@ -251,6 +238,37 @@ func (f *Fleet) connectOwn(ctx context.Context, n cluster.Node, k keys) (*link, 
 		return nil, err
 	}
 	return l, nil
+}
+
+// act carries out what is done to the machine of a node, and names both in its errors.
+func (f *Fleet) act(ctx context.Context, what string, n cluster.Node, do func(context.Context) error) error {
+	ctx, leave, err := f.enter(ctx)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", what, n.Name, err)
+	}
+	defer leave()
+	if err := do(ctx); err != nil {
+		return fmt.Errorf("%s %s (%s): %w", what, n.Name, n.IP, err)
+	}
+	return nil
+}
+
+// askingKeys are the keys to ask machines with.
+func askingKeys(d cluster.Desired) (keys, error) {
+	k, err := parseKeys(d.Access.Talos)
+	if err == nil && k.none() {
+		err = errors.New("there are no keys to ask it with")
+	}
+	return k, err
+}
+
+// askOwn connects to the machine of a node, once it is proven to be that, and asks it for something.
+func (f *Fleet) askOwn(ctx context.Context, d cluster.Desired, n cluster.Node, ask func(*link, keys) error) error {
+	k, err := askingKeys(d)
+	if err != nil {
+		return err
+	}
+	return f.lookOwn(ctx, n, k, func(l *link) error { return ask(l, k) })
 }
 
 // lookOwn makes one connection as connectOwn does, has somebody look through it, and

@@ -31,27 +31,16 @@ const (
 // member, when Talos chooses one that cannot lead, and when the leader stays; it can be
 // called again.
 func (f *Fleet) Forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) error {
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("forfeit leadership of etcd on %s: %w", n.Name, err)
-	}
-	defer leave()
-	if err := f.forfeit(ctx, d, n); err != nil {
-		return fmt.Errorf("forfeit leadership of etcd on %s (%s): %w", n.Name, n.IP, err)
-	}
-	return nil
+	return f.act(ctx, "forfeit leadership of etcd on", n, func(ctx context.Context) error { return f.forfeit(ctx, d, n) })
 }
 
 func (f *Fleet) forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) error {
 	if n.Role != cluster.ControlPlane {
 		return errors.New("it is a worker, which has no etcd")
 	}
-	k, err := parseKeys(d.Access.Talos)
-	switch {
-	case err != nil:
+	k, err := askingKeys(d)
+	if err != nil {
 		return err
-	case k.none():
-		return errors.New("there are no keys to ask it with")
 	}
 	l, err := f.connectOwn(ctx, n, k)
 	if err != nil {

@@ -2,10 +2,9 @@ package talos
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/talos/installer"
 )
 
 // PullImages has a node's machine pull the images that its config in d names and the one that
@@ -18,26 +17,13 @@ func (f *Fleet) PullImages(ctx context.Context, d cluster.Desired, n cluster.Nod
 	if progress == nil {
 		progress = func(cluster.Progress) {}
 	}
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("pull images on %s: %w", n.Name, err)
-	}
-	defer leave()
 	images, minor := f.imagesFor(d, n)
 	if len(images) == 0 {
 		return nil
 	}
-	k, err := parseKeys(d.Access.Talos)
-	if err == nil && k.none() {
-		err = errors.New("there are no keys to ask it with")
-	}
-	if err == nil {
-		err = f.lookOwn(ctx, n, k, func(l *link) error { return f.pullImages(ctx, n, l, images, minor, progress) })
-	}
-	if err != nil {
-		return fmt.Errorf("pull images on %s (%s): %w", n.Name, n.IP, err)
-	}
-	return nil
+	return f.act(ctx, "pull images on", n, func(ctx context.Context) error {
+		return f.askOwn(ctx, d, n, func(l *link, _ keys) error { return f.pullImages(ctx, n, l, images, minor, progress) })
+	})
 }
 
 // imagesFor lists what a node's machine needs for its config in d, and which Talos it runs.
@@ -67,4 +53,41 @@ func (f *Fleet) pullImages(ctx context.Context, n cluster.Node, l *link, images 
 		pulled[i] = true
 	}
 	return nil
+}
+
+// PullInstaller has a node's machine pull an installer, to where InstallTalos or UpgradeTalos finds it, and
+// shows it as pulled until the machine boots again: what is kept in memory is lost with that.
+func (f *Fleet) PullInstaller(ctx context.Context, d cluster.Desired, n cluster.Node, image string, progress func(cluster.Progress)) error {
+	return f.act(ctx, "pull the installer on", n, func(ctx context.Context) error {
+		return f.askOwn(ctx, d, n, func(l *link, _ keys) error {
+			boot, err := l.bootID(ctx)
+			if err == nil {
+				err = installer.Pull(ctx, l.grpc, image, f.minorOf(n) >= imagesSince, report(progress))
+			}
+			if err != nil {
+				return worded{err}
+			}
+			f.noteInstaller(n, boot, image)
+			return nil
+		})
+	})
+}
+
+// minorOf is the minor version of Talos that a node's machine was seen to run.
+func (f *Fleet) minorOf(n cluster.Node) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w := f.watchers[n.Name]; w != nil {
+		return parseMinor(w.machine.Talos)
+	}
+	return 0
+}
+
+// report shows a word of progress.
+func report(progress func(cluster.Progress)) func(string) {
+	return func(word string) {
+		if progress != nil {
+			progress(cluster.Progress{Waits: word})
+		}
+	}
 }

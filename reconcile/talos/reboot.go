@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/talos/installer"
 )
 
 const (
@@ -42,34 +43,34 @@ func (f *Fleet) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, b
 	if progress == nil {
 		progress = func(cluster.Progress) {}
 	}
-	ctx, leave, err := f.enter(ctx)
-	if err != nil {
-		return fmt.Errorf("reboot %s: %w", n.Name, err)
-	}
-	defer leave()
-	if err := f.reboot(ctx, d, n, bootID, progress); err != nil {
-		return fmt.Errorf("reboot %s (%s): %w", n.Name, n.IP, err)
-	}
+	return f.act(ctx, "reboot", n, func(ctx context.Context) error {
+		if err := f.reboot(ctx, d, n, bootID, progress); err != nil {
+			return err
+		}
+		f.seenBooted(ctx, n, bootID)
+		return nil
+	})
+}
+
+// seenBooted waits until a machine is seen to run in another boot.
+func (f *Fleet) seenBooted(ctx context.Context, n cluster.Node, bootID string) {
 	f.seen(ctx, n.Name, func(m cluster.Machine) bool {
 		return m.Reach == cluster.Configured && m.BootID != bootID && m.Stage == runtime.MachineStageRunning.String()
 	})
-	return nil
 }
 
 func (f *Fleet) reboot(ctx context.Context, d cluster.Desired, n cluster.Node, bootID string, progress func(cluster.Progress)) error {
-	k, err := parseKeys(d.Access.Talos)
+	k, err := askingKeys(d)
 	switch {
 	case err != nil:
 		return err
-	case k.none():
-		return errors.New("there are no keys to ask it with")
 	case bootID == "":
 		return errors.New("its boot id is not known, so that it could not be seen whether it has rebooted")
 	}
 	var events *eventLog
 	var lost error
 	err = f.lookOwn(ctx, n, k, func(l *link) (err error) {
-		events = f.openEventLog(ctx, n, k)
+		events = f.openEventLog(ctx, n, k, rebootSequence)
 		lost, err = l.askReboot(ctx, bootID, events)
 		return err
 	})
@@ -80,6 +81,63 @@ func (f *Fleet) reboot(ctx context.Context, d cluster.Desired, n cluster.Node, b
 		return err
 	}
 	return f.awaitBoot(ctx, n, k, bootID, lost, events, progress)
+}
+
+// InstallTalos has a node's machine run an installer that it has pulled, for its next boot. What its errors
+// mean is as installer.Install has it.
+func (f *Fleet) InstallTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image string, progress func(cluster.Progress)) error {
+	return f.act(ctx, "install Talos on", n, func(ctx context.Context) error {
+		begun := false
+		err := f.askOwn(ctx, d, n, func(l *link, _ keys) error {
+			begun = true
+			return installer.Install(ctx, l.grpc, image, report(progress))
+		})
+		return explainBegun(begun, err)
+	})
+}
+
+// explainBegun is an error of an installation, and whether it may have begun.
+func explainBegun(begun bool, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case !begun:
+		return fmt.Errorf("%w: %w", cluster.ErrNotBegun, worded{err})
+	}
+	return worded{err}
+}
+
+// UpgradeTalos has a node's machine run an installer on its way down, if it still is in the boot with this
+// id, and returns when it runs in another one, whatever version that is. Before it goes down the errors are
+// those of installer.Upgrade, and afterwards those of Reboot.
+func (f *Fleet) UpgradeTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image, bootID string, progress func(cluster.Progress)) error {
+	if progress == nil {
+		progress = func(cluster.Progress) {}
+	}
+	return f.act(ctx, "upgrade Talos on", n, func(ctx context.Context) error {
+		begun := false
+		err := f.askOwn(ctx, d, n, func(l *link, k keys) error {
+			now, err := l.bootID(ctx)
+			if err != nil || now != bootID {
+				return err
+			}
+			events := f.openEventLog(ctx, n, k, upgradeSequence)
+			defer events.close()
+			begun = true
+			reply, err := installer.Upgrade(ctx, l.grpc, image)
+			if errors.Is(err, cluster.ErrNotBegun) || errors.As(err, new(*cluster.InstallError)) {
+				return err
+			}
+			for _, m := range reply.GetMessages() {
+				events.setActor(m.GetActorId())
+			}
+			return f.awaitBoot(ctx, n, k, bootID, err, events, progress)
+		})
+		if err == nil {
+			f.seenBooted(ctx, n, bootID)
+		}
+		return explainBegun(begun, err)
+	})
 }
 
 // askReboot asks the machine to reboot, if it is still in this boot. lost is why there
@@ -99,7 +157,9 @@ func (l *link) askReboot(ctx context.Context, bootID string, events *eventLog) (
 	reply, err := l.machine.Reboot(ctx, &machineapi.RebootRequest{Mode: machineapi.RebootRequest_DEFAULT})
 	switch {
 	case err == nil:
-		events.setActor(reply)
+		for _, m := range reply.GetMessages() {
+			events.setActor(m.GetActorId())
+		}
 		return nil, nil
 	case findReading("Reboot", err).meaning == never:
 		return nil, fmt.Errorf("the machine refuses: %w", worded{err})

@@ -36,12 +36,10 @@ func (f *Fleet) RemoveMember(ctx context.Context, d cluster.Desired, n cluster.N
 }
 
 func (f *Fleet) removeMember(ctx context.Context, d cluster.Desired, n cluster.Node, member cluster.Member) error {
-	k, err := parseKeys(d.Access.Talos)
+	k, err := askingKeys(d)
 	switch {
 	case err != nil:
 		return err
-	case k.none():
-		return errors.New("there are no keys to ask with")
 	case member.ID == 0:
 		return errors.New("its id is not known")
 	}

@@ -27,6 +27,7 @@ import (
 // The names of sequences, in events.
 const (
 	rebootSequence   = "reboot"
+	upgradeSequence  = "upgrade"
 	resetSequence    = "reset"
 	shutdownSequence = "shutdown"
 )
@@ -87,7 +88,7 @@ func (s sequence) String() string {
 	return s.name
 }
 
-// course is what became of a request for a reboot, as far as events show it. The zero course
+// course is what became of a request for a sequence, as far as events show it. The zero course
 // is that nothing is known.
 type course struct {
 	refused  bool // another sequence ran, so that it did nothing
@@ -96,9 +97,9 @@ type course struct {
 	runs     sequence
 }
 
-// judgeCourse reads from events what became of the request for a reboot that was answered with
+// judgeCourse reads from events what became of the request for a sequence that was answered with
 // this actor; "" : the answer was lost.
-func judgeCourse(actor string, steps []step) (c course) {
+func judgeCourse(of, actor string, steps []step) (c course) {
 	for _, s := range steps {
 		e := s.sequence
 		switch {
@@ -106,14 +107,14 @@ func judgeCourse(actor string, steps []step) (c course) {
 			if s.phase.GetAction() == machineapi.PhaseEvent_START && c.runs.name != "" && s.actor == c.runs.actor {
 				c.runs.phase = s.phase.GetPhase()
 			}
-		case s.refuses(rebootSequence):
+		case s.refuses(of):
 			// While this one runs, or may, it is another's that is refused.
 			if !s.past && !c.began {
 				c.refused = true
 			}
 		case e.GetAction() == machineapi.SequenceEvent_START:
 			c.runs = sequence{name: e.GetSequence(), actor: s.actor}
-			isOurs := !s.past && c.runs.name == rebootSequence && (actor == s.actor || actor == "" && !c.refused)
+			isOurs := !s.past && c.runs.name == of && (actor == s.actor || actor == "" && !c.refused)
 			switch {
 			case isOurs:
 				c.began, c.refused = true, false
@@ -148,7 +149,7 @@ func (c course) err() error {
 	return nil
 }
 
-// endsElsewhere reports whether another sequence than the reboot takes the machine down, and not
+// endsElsewhere reports whether another sequence than the one asked for takes the machine down, and not
 // to boot as it is. One that failed ends in a reboot (from the source of Talos 1.13.9).
 func (c course) endsElsewhere() bool {
 	return (c.refused || c.replaced) && c.runs.failed == "" && slices.Contains([]string{resetSequence, shutdownSequence}, c.runs.name)
@@ -156,7 +157,8 @@ func (c course) endsElsewhere() bool {
 
 // eventLog has the events about the sequences of one machine from right before a request on.
 type eventLog struct {
-	link   *link // nil: the machine could not be asked
+	of     string // the sequence that is asked for
+	link   *link  // nil: the machine could not be asked
 	cancel context.CancelFunc
 	opened chan struct{} // closed when the machine sends what happens from then on
 	ended  chan struct{} // closed when it does not, or no longer
@@ -168,9 +170,9 @@ type eventLog struct {
 
 // openEventLog begins to read a machine's events, and returns when it sends them. Where it does
 // not, nothing will be known of what became of the request. Close it when done.
-func (f *Fleet) openEventLog(ctx context.Context, n cluster.Node, k keys) *eventLog {
+func (f *Fleet) openEventLog(ctx context.Context, n cluster.Node, k keys, of string) *eventLog {
 	ctx, cancel := context.WithCancel(ctx)
-	g := &eventLog{cancel: cancel, opened: make(chan struct{}), ended: make(chan struct{})}
+	g := &eventLog{of: of, cancel: cancel, opened: make(chan struct{}), ended: make(chan struct{})}
 	l, err := f.connectOwn(ctx, n, k)
 	if err != nil {
 		close(g.ended)
@@ -215,7 +217,7 @@ func (g *eventLog) read(ctx context.Context) {
 			return // the machine goes down, or nothing more will be known
 		}
 		var past []step
-		if s.refuses(rebootSequence) && !known {
+		if s.refuses(g.of) && !known {
 			known, past = true, g.link.readPast(ctx, s.id)
 		}
 		g.add(past, s)
@@ -273,19 +275,17 @@ func (g *eventLog) add(past []step, s step) {
 }
 
 // setActor notes with which actor the request was answered.
-func (g *eventLog) setActor(reply *machineapi.RebootResponse) {
+func (g *eventLog) setActor(id string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for _, m := range reply.GetMessages() {
-		g.actor = m.GetActorId()
-	}
+	g.actor = id
 }
 
 // judge is what became of the request, as far as it was seen yet.
 func (g *eventLog) judge() course {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return judgeCourse(g.actor, g.steps)
+	return judgeCourse(g.of, g.actor, g.steps)
 }
 
 // isDown reports whether an error of a look at a machine is that it went down: nothing answers,

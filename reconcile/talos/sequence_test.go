@@ -119,7 +119,7 @@ func TestCourse(t *testing.T) {
 			if tc.lost {
 				actor = ""
 			}
-			got := judgeCourse(actor, steps(t, tc.events...))
+			got := judgeCourse(rebootSequence, actor, steps(t, tc.events...))
 			err := got.err()
 			if tc.is == nil && err != nil || tc.is != nil && (!errors.Is(err, tc.is) || err.Error() != tc.want) {
 				t.Errorf("%v, want %q", err, tc.want)
@@ -168,7 +168,7 @@ func TestCourseRecorded(t *testing.T) {
 			all = slices.Concat(before, all) // the sequence of the stream before goes on
 		}
 		before = all
-		theirs, own := judgeCourse("ours", all), judgeCourse("someone", all)
+		theirs, own := judgeCourse(rebootSequence, "ours", all), judgeCourse(rebootSequence, "someone", all)
 		switch {
 		case theirs.refused:
 			seen[theirs.err().Error()]++

@@ -35,6 +35,7 @@ type watcher struct {
 	link        *link          // that was proven; nil: none
 	dryRun      dryRun         // what the wanted config would do
 	pulled      map[image]bool // the images that it was seen to have for its next config
+	installer   bootImage      // that it has pulled
 	unreachable string         // the digest of a config with which the machine did not answer
 	round       uint64         // of the fleet, when the inventory last had the node
 }
@@ -160,6 +161,9 @@ func (w *watcher) publish(m cluster.Machine) {
 	if m.BootID != "" && m.BootID != w.boot {
 		w.boot, w.bootedAt = m.BootID, time.Now()
 	}
+	if m.Installer = ""; m.BootID != "" && m.BootID == w.installer.boot {
+		m.Installer = w.installer.image
+	}
 	if reflect.DeepEqual(w.machine, m) {
 		return
 	}
@@ -213,4 +217,21 @@ func (w *watcher) noteBooted(boot string, active savedConfig) {
 	w.f.mu.Lock()
 	defer w.f.mu.Unlock()
 	w.bootedWith = bootConfig{boot, active.digest}
+}
+
+// bootImage is an image that a machine has pulled during a boot.
+type bootImage struct{ boot, image string }
+
+// noteInstaller notes what a machine has pulled during a boot.
+func (f *Fleet) noteInstaller(n cluster.Node, boot, image string) {
+	f.mu.Lock()
+	w := f.watchers[n.Name]
+	if w == nil {
+		f.mu.Unlock()
+		return
+	}
+	w.installer = bootImage{boot, image}
+	m := w.machine
+	f.mu.Unlock()
+	w.publish(m)
 }

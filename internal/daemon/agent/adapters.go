@@ -92,6 +92,18 @@ func (m machines) PullImages(ctx context.Context, d cluster.Desired, n cluster.N
 	return m.Fleet.PullImages(ctx, d, n, p)
 }
 
+func (m machines) PullInstaller(ctx context.Context, d cluster.Desired, n cluster.Node, image string, p reconcile.Progress) error {
+	return m.Fleet.PullInstaller(ctx, d, n, image, p)
+}
+
+func (m machines) InstallTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image string, p reconcile.Progress) error {
+	return m.Fleet.InstallTalos(ctx, d, n, image, p)
+}
+
+func (m machines) UpgradeTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image, boot string, p reconcile.Progress) error {
+	return m.Fleet.UpgradeTalos(ctx, d, n, image, boot, p)
+}
+
 func (m machines) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, boot string, p reconcile.Progress) error {
 	return m.Fleet.Reboot(ctx, d, n, boot, p)
 }

@@ -18,8 +18,8 @@ import (
 func TestNodesBesideARefusedChange(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	for name, change := range map[string][2]string{
-		"versions":  {"talos_version: v1.13.9\nkubernetes_version: v1.36.1", "talos_version: v1.14.1\nkubernetes_version: v1.36.3"},
-		"schematic": {"siderolabs/iscsi-tools, siderolabs/util-linux-tools", "siderolabs/iscsi-tools"},
+		"an older Talos":      {"talos_version: v1.13.9", "talos_version: v1.13.8"},
+		"an older Kubernetes": {"kubernetes_version: v1.36.1", "kubernetes_version: v1.36.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -40,9 +40,6 @@ func TestNodesBesideARefusedChange(t *testing.T) {
 				must(s.Lab.PVE.Remove(vmid))
 				s.Boot()
 				s.untilAllRefused("dev-wk-2")
-				if kept := strings.Contains(s.Status().Problems.Error(), "the cluster keeps v1.13, with which it was made"); kept != (name == "versions") {
-					t.Errorf("what becomes of the contract: %v", s.Status().Problems)
-				}
 
 				files["inventory/dev/cluster.yaml"] = cluster
 				s.Push(files, "back to what runs")

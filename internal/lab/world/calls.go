@@ -338,6 +338,9 @@ func (w *World) GRPC(subject func(context.Context) string, mutating func(method 
 			return err
 		}
 		if v.Fault.Kind == LoseReply || v.Fault.Kind == CrashAfter {
+			if mutating(c.Op) { // it has an end, and is carried out up to that
+				_ = handler(srv, unheardStream{ss})
+			}
 			w.End(c, v)
 			return ErrBroken
 		}
@@ -345,6 +348,11 @@ func (w *World) GRPC(subject func(context.Context) string, mutating func(method 
 	}
 	return unary, stream
 }
+
+// unheardStream is a stream whose answers nobody will see.
+type unheardStream struct{ grpc.ServerStream }
+
+func (unheardStream) SendMsg(any) error { return nil }
 
 // judgedStream is a stream whose handler can ask for the verdict about it.
 type judgedStream struct {

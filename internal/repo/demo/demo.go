@@ -28,6 +28,7 @@ type Config struct {
 	Repository fs.FS          // the example repository
 	Host       pvehost.Config // the simulated host; Dir and Prefix are chosen
 	DayTwo     bool           // show what becomes of a cluster that runs
+	Upgrade    bool           // show a cluster that gets other versions
 	Keep       bool           // keep the host's files
 	Program    string         // talos-agent, which is run as the daemon
 	Out        io.Writer
@@ -107,8 +108,11 @@ func (d *demo) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, stop()) }()
 	d.client = api.NewClient(d.host.Socket())
 
-	if d.c.DayTwo {
+	switch {
+	case d.c.DayTwo:
 		return d.dayTwo(ctx)
+	case d.c.Upgrade:
+		return d.upgrade(ctx)
 	}
 	return d.story(ctx)
 }

@@ -1,0 +1,202 @@
+package agent_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
+	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// inCluster plays a story over a cluster that is Ready with some versions, which it may change.
+func inClusterOf(t *testing.T, sz size, talos, kubernetes string, story func(s *sim, push func(what, from, to string), w *turns)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "talos_version: v1.13.9\nkubernetes_version: v1.36.1", "talos_version: "+talos+"\nkubernetes_version: "+kubernetes)
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Push(files, "the cluster")
+		s.Boot()
+		s.UntilReady(30 * time.Minute)
+		w := s.watchTurns(sz)
+		story(s, func(what, from, to string) {
+			t.Helper()
+			if from != "" {
+				changed(t, files, "inventory/dev/cluster.yaml", from, to)
+			}
+			s.Push(files, what)
+		}, w)
+		s.Halt()
+	})
+}
+
+// wantTalos checks that every machine runs a version.
+func (s *sim) wantTalos(version string) {
+	s.T.Helper()
+	for _, n := range s.Status().Nodes {
+		if n.Talos != version || n.Phase != cluster.PhaseReady {
+			s.T.Errorf("%s runs %s and is %s, and %s is wanted", n.Name, n.Talos, n.Phase, version)
+		}
+	}
+	if out := s.cordoned(); len(out) > 0 {
+		s.T.Errorf("out of service: %v", out)
+	}
+}
+
+// timesInstalled is how often machines were asked for another Talos since so many calls, by node.
+func (s *sim) timesInstalled(since int) map[string]int {
+	out := map[string]int{}
+	for _, c := range s.Lab.World.Calls()[since:] {
+		if c.System == "talos" && (strings.HasSuffix(c.Op, "LifecycleService/Upgrade") || strings.HasSuffix(c.Op, "MachineService/Upgrade")) {
+			out[c.Subject]++
+		}
+	}
+	return out
+}
+
+// TestUpgradeOfTalos: another version is pushed, and every node is drained and rebooted for it once, after its
+// installation, control planes first.
+func TestUpgradeOfTalos(t *testing.T) {
+	sz := size{ControlPlanes: 3, Workers: 2}
+	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		before := len(s.Lab.World.Calls())
+		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1")
+		s.Until(4*time.Hour, "upgraded", func(st cluster.Status) bool {
+			return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head()
+		})
+		s.wantTalos("v1.14.1")
+		w.wantDown("dev-cp-1:1 dev-cp-2:1 dev-cp-3:1 dev-wk-1:1 dev-wk-2:1")
+		for node, n := range s.timesInstalled(before) {
+			if n != 1 {
+				s.T.Errorf("%s got another Talos %d times", node, n)
+			}
+		}
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+	})
+}
+
+// TestUpgradeOverSeveralVersions: one push leads over every version in between, each for all nodes, also where
+// Talos installs on its way down.
+func TestUpgradeOverSeveralVersions(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 3, Workers: 1}
+	inClusterOf(t, sz, "v1.11.6", "v1.34.3", func(s *sim, push func(what, from, to string), w *turns) {
+		before := len(s.Lab.World.Calls())
+		push("newer by three", "talos_version: v1.11.6", "talos_version: v1.14.1")
+		s.Until(12*time.Hour, "upgraded", func(st cluster.Status) bool {
+			return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head()
+		})
+		s.wantTalos("v1.14.1")
+		w.wantDown("dev-cp-1:3 dev-cp-2:3 dev-cp-3:3 dev-wk-1:3")
+		for node, n := range s.timesInstalled(before) {
+			if n != 3 {
+				s.T.Errorf("%s got another Talos %d times", node, n)
+			}
+		}
+	})
+}
+
+// TestUpgradeThatFails: where an installer fails, or what it installed does not start, the node runs on with the
+// old version and in service, nothing else is upgraded, and it is not tried again for that commit. The
+// version set back ends it, and another commit has it tried again.
+func TestUpgradeThatFails(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for _, c := range []struct {
+		name   string
+		flaw   installer.Flaw
+		talos  string // that runs
+		reason cluster.Reason
+	}{
+		{"the installer fails", installer.FailsInstall, "v1.13.8", cluster.UpgradeFailed},
+		{"it crashes", installer.CrashesOnBoot, "v1.13.8", cluster.UpgradeFellBack},
+		{"it crashes, on its way from an old one", installer.CrashesOnBoot, "v1.12.11", cluster.UpgradeFellBack},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sz := size{ControlPlanes: 1, Workers: 2}
+			inClusterOf(t, sz, c.talos, "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
+				s.Lab.Talos.SpoilImage("v1.13.9", c.flaw)
+				before := len(s.Lab.World.Calls())
+				push("a bad one", "talos_version: "+c.talos, "talos_version: v1.13.9")
+				s.Until(4*time.Hour, "stopped", func(st cluster.Status) bool {
+					return st.Condition == cluster.Stalled && st.Reason == c.reason && len(st.Running) == 0
+				})
+				time.Sleep(2 * time.Hour)
+				s.wantTalos(c.talos)
+				if got := fmt.Sprint(s.timesInstalled(before)); got != "map[dev-cp-1:1]" {
+					s.T.Errorf("got another Talos: %s", got)
+				}
+				push("another commit", "", "")
+				s.Until(4*time.Hour, "stopped again", func(st cluster.Status) bool {
+					return st.Condition == cluster.Stalled && st.Reason == c.reason && fmt.Sprint(s.timesInstalled(before)) == "map[dev-cp-1:2]"
+				})
+				push("back", "talos_version: v1.13.9", "talos_version: "+c.talos)
+				s.Until(time.Hour, "as before", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+				s.wantTalos(c.talos)
+				s.Lab.Talos.SpoilImage("v1.13.9", installer.Sound)
+				push("a good one", "talos_version: "+c.talos, "talos_version: v1.13.9")
+				s.Until(6*time.Hour, "upgraded", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+				s.wantTalos("v1.13.9")
+			})
+		})
+	}
+}
+
+// TestUpgradeWithOtherExtensions: another schematic is an upgrade to the same version.
+func TestUpgradeWithOtherExtensions(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 1}
+	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		push("fewer extensions", "siderolabs/iscsi-tools, siderolabs/util-linux-tools", "siderolabs/iscsi-tools")
+		s.Until(2*time.Hour, "upgraded", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+		w.wantDown("dev-cp-1:1 dev-wk-1:1")
+		s.wantTalos("v1.13.9")
+	})
+}
+
+// TestUpgradeTakenBack: a revert in the middle leads back, and no control plane goes back over another etcd
+// once all have left the older one.
+func TestUpgradeTakenBack(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 3, Workers: 2}
+	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1")
+		s.Until(2*time.Hour, "one is upgraded", func(st cluster.Status) bool {
+			return st.Nodes[0].Talos == "v1.14.1" && st.Nodes[0].Phase == cluster.PhaseReady
+		})
+		push("and back", "talos_version: v1.14.1", "talos_version: v1.13.9")
+		s.Until(4*time.Hour, "back", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+		s.wantTalos("v1.13.9")
+	})
+}
+
+// TestAnswersOfUpgradesAreLost: whatever answer of an upgrade is lost, every node ends with the version, and gets it once.
+func TestAnswersOfUpgradesAreLost(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for _, from := range []string{"v1.12.11", "v1.13.8"} {
+		t.Run(from, func(t *testing.T) {
+			sz := size{ControlPlanes: 1, Workers: 1}
+			inClusterOf(t, sz, from, "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
+				service := "machine.MachineService/Upgrade"
+				if from == "v1.13.8" {
+					service = "machine.LifecycleService/Upgrade"
+				}
+				s.Lab.World.Inject(world.Fault{System: "talos", Op: service, Kind: world.LoseReply})
+				before := len(s.Lab.World.Calls())
+				push("another talos", "talos_version: "+from, "talos_version: v1.13.9")
+				s.Until(4*time.Hour, "upgraded", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+				s.wantTalos("v1.13.9")
+				if got := fmt.Sprint(s.timesInstalled(before)); got != "map[dev-cp-1:1 dev-wk-1:1]" {
+					s.T.Errorf("got another Talos: %s", got)
+				}
+			})
+		})
+	}
+}

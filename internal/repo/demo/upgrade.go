@@ -1,0 +1,101 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// What the third story begins with, and where it leads.
+const (
+	exampleVersions = "talos_version: v1.13.9\nkubernetes_version: v1.36.1\nconfig_contract: v1.13\n"
+	oldVersions     = "talos_version: v1.12.11\nkubernetes_version: v1.35.10\nconfig_contract: v1.12\n"
+	oldTalos        = "talos_version: v1.12.11"
+	newTalos        = "talos_version: v1.14.1"
+)
+
+// upgrade is the story of a cluster that gets another Talos, over the version in between.
+func (d *demo) upgrade(ctx context.Context) error {
+	if err := d.play(ctx, []chapter{
+		{"git push: an inventory of three control planes and three workers", d.bringUpOld},
+		{"git push: Talos two minor versions on", d.upgradeTalos},
+		{"git push: other extensions", d.changeExtensions},
+	}); err != nil {
+		return err
+	}
+	if err := d.show(ctx); err != nil {
+		return err
+	}
+	d.print("done in %s", time.Since(d.began).Round(100*time.Millisecond))
+	return nil
+}
+
+// bringUpOld pushes a cluster of older versions.
+func (d *demo) bringUpOld(ctx context.Context) error {
+	if err := errors.Join(
+		d.write("nodes.yaml", fmt.Sprintf(nodes, d.network())),
+		d.edit("cluster.yaml", exampleVersions, oldVersions),
+	); err != nil {
+		return err
+	}
+	return d.push(ctx, "bring up the lab cluster")
+}
+
+// upgradeTalos has every node go over the version in between, one node at a time.
+func (d *demo) upgradeTalos(ctx context.Context) error {
+	if err := d.edit("cluster.yaml", oldTalos, newTalos); err != nil {
+		return err
+	}
+	boots := d.bootIDs()
+	if err := d.push(ctx, "talos v1.14.1"); err != nil {
+		return err
+	}
+	return d.wantVersion(boots, "v1.14.1", "")
+}
+
+// changeExtensions has every node boot another image of the same version.
+func (d *demo) changeExtensions(ctx context.Context) error {
+	if err := d.edit("cluster.yaml", "addons: [addons/cilium.yaml]", "talos: {schematic: {extensions: [siderolabs/iscsi-tools]}}\n\naddons: [addons/cilium.yaml]"); err != nil {
+		return err
+	}
+	boots, before := d.bootIDs(), d.host.Talos.Machines()[0].Schematic
+	if err := d.push(ctx, "iscsi-tools on every node"); err != nil {
+		return err
+	}
+	return d.wantVersion(boots, "v1.14.1", before)
+}
+
+// bootIDs are the boots of all machines, by node.
+func (d *demo) bootIDs() map[string]string {
+	out := map[string]string{}
+	for _, m := range d.host.Talos.Machines() {
+		out[m.Node] = m.BootID
+	}
+	return out
+}
+
+// wantVersion wants every machine to run a version since another boot, with another schematic than the
+// one given, if one is.
+func (d *demo) wantVersion(boots map[string]string, version, otherThan string) error {
+	var names []string
+	for _, m := range d.host.Talos.Machines() {
+		if m.Talos != version || m.BootID == boots[m.Node] || m.Schematic == otherThan {
+			return fmt.Errorf("%s runs Talos %s with schematic %s, in boot %s", m.Node, m.Talos, m.Schematic, m.BootID)
+		}
+		names = append(names, m.Node)
+	}
+	slices.Sort(names)
+	s, err := d.client.Status(context.Background(), Cluster)
+	if err != nil {
+		return err
+	}
+	if out := slices.IndexFunc(s.Nodes, func(n cluster.NodeStatus) bool { return n.Talos != version || n.Phase != cluster.PhaseReady }); out >= 0 {
+		return fmt.Errorf("%s is %s with Talos %s", s.Nodes[out].Name, s.Nodes[out].Phase, s.Nodes[out].Talos)
+	}
+	d.print("on Talos %s: %v", version, names)
+	return nil
+}

@@ -1,0 +1,54 @@
+package drift
+
+import (
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
+)
+
+// IsUpgrade reports whether a drift of the machine of a node is corrected by another Talos: the next
+// version on the way to that of the inventory, an image with other extensions, or, where an upgrade was
+// begun and is taken back, the version that all nodes had before.
+func IsUpgrade(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) bool {
+	asked := d.Repository()
+	switch hops := asked.Hops; {
+	case asked.Schematic == "":
+		return false
+	case dr.Reason == cluster.SchematicDrift:
+		return true
+	case dr.Reason != cluster.TalosVersionDrift:
+		return false
+	case len(hops) > 0 && hops[0].Kind == cluster.HopTalos && hops[0].To == dr.Want && ladder.IsOlder(dr.Have, dr.Want):
+		return true
+	}
+	return isReverted(d, o, n, dr)
+}
+
+// isReverted reports whether a node goes back to the version that all nodes ran before an upgrade that
+// is taken back. A control plane does so only while another one runs the older etcd still, or where both
+// come with the same.
+func isReverted(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) bool {
+	ran, _ := o.Facts.Intent(cluster.IntendConfig)
+	if ran.Versions.Talos != dr.Want && ran.Previous.Talos != dr.Want {
+		return false
+	}
+	behind := slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
+		return cp.Name != n.Name && o.Machines[cp.Name].Talos == dr.Want
+	})
+	return ladder.CanRevert(dr.Have, dr.Want, n.Role == cluster.ControlPlane && !behind)
+}
+
+// UpgradeOf is the upgrade of Talos that the machine of a node is to get now.
+func UpgradeOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (Drift, bool) {
+	mach := o.Machines[n.Name]
+	if mach.Reach != cluster.Configured {
+		return Drift{}, false
+	}
+	drifts := OfMachine(d.Repository(), o, n, mach)
+	i := slices.IndexFunc(drifts, func(dr Drift) bool { return IsUpgrade(d, o, n, dr) })
+	if i < 0 {
+		return Drift{}, false
+	}
+	return drifts[i], true
+}

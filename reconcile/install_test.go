@@ -1,0 +1,68 @@
+package reconcile
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+)
+
+// TestInstallIsNoted: what is to be installed is durable before it is asked for, and how it ended as far as
+// that is known. What was not begun may be asked for again, and the node was not taken down for it.
+func TestInstallIsNoted(t *testing.T) {
+	const image = "factory.talos.dev/nocloud-installer/376567988ad3:v1.14.1"
+	failed := &cluster.InstallError{Code: 7, Output: "no space left on device"}
+	for name, c := range map[string]struct {
+		err              error
+		noted, done      bool
+		failed, restarts bool
+		dies             bool // the journal cannot be written afterwards
+	}{
+		"done":                 {noted: true, done: true, restarts: true},
+		"done, unwritten":      {noted: true, dies: true, restarts: true},
+		"the installer failed": {err: failed, noted: true, failed: true},
+		"not begun":            {err: fmt.Errorf("install: %w", cluster.ErrNotBegun)},
+		"refused":              {err: cluster.ErrSequenceRefused},
+		"cut off":              {err: context.Canceled, noted: true, restarts: true},
+		"no answer":            {err: errors.New("EOF"), noted: true, restarts: true},
+	} {
+		for _, do := range []action.Action{
+			action.InstallTalos{Node: cluster.Node{Name: "wk-1"}, Image: image, Boot: "boot"},
+			action.UpgradeTalos{Node: cluster.Node{Name: "wk-1"}, Image: image, Restart: cluster.Restart{Target: "t", Boot: "boot"}},
+		} {
+			t.Run(fmt.Sprintf("%s/%s", name, do.Info().Kind), func(t *testing.T) {
+				s, r, files, d := newSteps(t)
+				s.fails, s.why = string(do.Info().Kind), c.err
+				if c.err == nil {
+					s.fails = ""
+				}
+				s.after = func(what string) {
+					if what != string(do.Info().Kind) {
+						return
+					}
+					if in := r.c.Journal.Facts().Installs["wk-1"]; in.Image != image || in.Boot != "boot" || in.Done || in.At.IsZero() {
+						t.Errorf("noted before: %+v", in)
+					}
+					if c.dies {
+						files.dieAt = files.steps + 1
+					}
+				}
+				err := r.execute(t.Context(), d, do, nil)
+				if c.err != nil && !errors.Is(err, c.err) || (err != nil) != (c.err != nil || c.dies) {
+					t.Errorf("%v, want %v", err, c.err)
+				}
+				facts := r.c.Journal.Facts()
+				in, noted := facts.Installs["wk-1"]
+				if noted != c.noted || in.Done != c.done || (in.Failed != "") != c.failed {
+					t.Errorf("noted: %t, %+v", noted, in)
+				}
+				if _, down := facts.Restarts["wk-1"]; do.Info().Kind == cluster.UpgradeTalos && down != c.restarts {
+					t.Errorf("taken down: %t", down)
+				}
+			})
+		}
+	}
+}

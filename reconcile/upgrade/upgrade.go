@@ -1,0 +1,91 @@
+// Package upgrade works out which versions the nodes of a cluster are to have now, on the way from
+// those that they run to those that the inventory asks for. How far that has come is not stored: it
+// is what they run.
+//
+// The package is pure: no clock, no network, no log and no chance.
+package upgrade
+
+import (
+	"maps"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
+)
+
+// Ran is what each node was seen to run last, by name. One that does not answer has not another
+// version for that, so that no hop is skipped for want of an answer.
+type Ran map[string]cluster.Versions
+
+// Watch returns what the nodes of a cluster run, from what was known before. A node whose VM is not
+// there has no version, and one that is out of service for its turn has that from before the turn still.
+func (r Ran) Watch(d cluster.Desired, o cluster.Observed) Ran {
+	out := Ran{}
+	for _, n := range d.Spec.Nodes {
+		v, mach, kn := r[n.Name], o.Machines[n.Name], o.Nodes.Value[n.Name]
+		if o.VMs[n.Name].Presence == cluster.Absent || mach.Reach == cluster.Maintenance {
+			continue
+		}
+		if mach.Reach == cluster.Configured && mach.Talos != "" && (kn.Turn == "" || v.Talos == "") {
+			v.Talos = mach.Talos
+		}
+		if o.Nodes.Known && kn.Kubelet != "" {
+			v.Kubernetes = kn.Kubelet
+		}
+		if v != (cluster.Versions{}) {
+			out[n.Name] = v
+		}
+	}
+	return out
+}
+
+// Equal reports whether two are the same.
+func (r Ran) Equal(other Ran) bool { return maps.Equal(r, other) }
+
+// oldest are the oldest versions of both that a node runs; false while one is not known.
+func (r Ran) oldest() (out cluster.Versions, known bool) {
+	for _, v := range r {
+		if v.Talos != "" && (out.Talos == "" || ladder.IsOlder(v.Talos, out.Talos)) {
+			out.Talos = v.Talos
+		}
+		if v.Kubernetes != "" && (out.Kubernetes == "" || ladder.IsOlder(v.Kubernetes, out.Kubernetes)) {
+			out.Kubernetes = v.Kubernetes
+		}
+	}
+	return out, out.Talos != "" && out.Kubernetes != ""
+}
+
+// Stage is how far a cluster is to come now.
+type Stage struct {
+	Versions cluster.Versions // that all nodes are to have at the end of the first hop
+	Hops     []cluster.Hop    // this one and those after it
+	NoWay    string           // why there is none
+}
+
+// Of returns the stage of a cluster whose inventory asks for some versions. Where it runs them, or it
+// is not known what it runs, they are what it is to have.
+func Of(asked cluster.Versions, ran Ran) Stage {
+	have, known := ran.oldest()
+	out := Stage{Versions: asked}
+	if !known || have.Talos == asked.Talos && have.Kubernetes == asked.Kubernetes {
+		return out
+	}
+	hops, err := ladder.Find(have, asked)
+	if err != nil {
+		out.NoWay = err.Error()
+		return out
+	}
+	out.Hops = hops
+	switch out.Versions.Talos, out.Versions.Kubernetes = have.Talos, have.Kubernetes; hops[0].Kind {
+	case cluster.HopTalos:
+		out.Versions.Talos = hops[0].To
+	case cluster.HopKubernetes:
+		out.Versions.Kubernetes = hops[0].To
+	}
+	return out
+}
+
+// At returns a snapshot that asks for what the nodes are to have now.
+func At(snap cluster.Snapshot, s Stage) cluster.Snapshot {
+	snap.Spec.Versions.Talos, snap.Spec.Versions.Kubernetes = s.Versions.Talos, s.Versions.Kubernetes
+	return snap
+}

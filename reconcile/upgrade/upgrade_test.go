@@ -1,0 +1,124 @@
+package upgrade
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
+)
+
+func versions(talos, kubernetes string) cluster.Versions {
+	return cluster.Versions{Talos: talos, Kubernetes: kubernetes}
+}
+
+// TestStages: what all nodes are to have now is at most one hop from what the one runs that is furthest behind.
+func TestStages(t *testing.T) {
+	for name, c := range map[string]struct {
+		asked cluster.Versions
+		ran   Ran
+		want  cluster.Versions
+		hops  string
+		noWay bool
+	}{
+		"nothing runs":       {asked: versions("v1.14.1", "v1.36.1"), want: versions("v1.14.1", "v1.36.1")},
+		"it is there":        {asked: versions("v1.14.1", "v1.36.1"), ran: Ran{"a": versions("v1.14.1", "v1.36.1")}, want: versions("v1.14.1", "v1.36.1")},
+		"one version":        {asked: versions("v1.14.1", "v1.36.1"), ran: Ran{"a": versions("v1.13.9", "v1.36.1")}, want: versions("v1.14.1", "v1.36.1"), hops: "Talos v1.14.1"},
+		"several":            {asked: versions("v1.14.1", "v1.36.1"), ran: Ran{"a": versions("v1.12.11", "v1.34.13")}, want: versions("v1.13.9", "v1.34.13"), hops: "Talos v1.13.9, then Talos v1.14.1, then Kubernetes v1.35.10, then Kubernetes v1.36.1"},
+		"one is behind":      {asked: versions("v1.14.1", "v1.36.1"), ran: Ran{"a": versions("v1.13.9", "v1.36.1"), "b": versions("v1.12.11", "v1.36.1"), "c": versions("v1.14.1", "")}, noWay: true, want: versions("v1.14.1", "v1.36.1")},
+		"one is behind, too": {asked: versions("v1.14.1", "v1.35.10"), ran: Ran{"a": versions("v1.13.9", "v1.35.10"), "b": versions("v1.12.11", "v1.35.10")}, want: versions("v1.13.9", "v1.35.10"), hops: "Talos v1.13.9, then Talos v1.14.1"},
+		"only kubernetes":    {asked: versions("v1.13.9", "v1.36.1"), ran: Ran{"a": versions("v1.13.9", "v1.35.10"), "b": versions("v1.13.9", "v1.34.13")}, want: versions("v1.13.9", "v1.35.10"), hops: "Kubernetes v1.35.10, then Kubernetes v1.36.1"},
+		"not known":          {asked: versions("v1.14.1", "v1.36.1"), ran: Ran{"a": versions("v1.13.9", "")}, want: versions("v1.14.1", "v1.36.1")},
+		"back":               {asked: versions("v1.12.11", "v1.35.1"), ran: Ran{"a": versions("v1.13.9", "v1.35.1")}, want: versions("v1.12.11", "v1.35.1"), noWay: true},
+	} {
+		s := Of(c.asked, c.ran)
+		if s.Versions != c.want || cluster.DescribeHops(s.Hops) != c.hops || (s.NoWay != "") != c.noWay {
+			t.Errorf("%s: %+v", name, s)
+		}
+		snap := At(cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Versions: cluster.Versions{Talos: "v1.0.0", Contract: "v1.9"}}}, s)
+		if v := snap.Spec.Versions; v.Talos != c.want.Talos || v.Kubernetes != c.want.Kubernetes || v.Contract != "v1.9" || snap.Spec.Name != "dev" {
+			t.Errorf("%s: at %+v", name, v)
+		}
+	}
+}
+
+// TestEveryStageEnds: whatever the nodes run, in whichever order they get what is asked of them, and with
+// every crash in between, each goes over every hop, and all end at what the inventory has.
+func TestEveryStageEnds(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		talos := []string{"v1.10.2", "v1.10.9", "v1.11.6", "v1.12.11", "v1.13.2", "v1.13.9", "v1.14.1"}
+		from := rapid.IntRange(0, len(talos)-1).Draw(t, "from")
+		to := rapid.IntRange(from, len(talos)-1).Draw(t, "to")
+		asked := versions(talos[to], "v1.33.1")
+		ran := Ran{}
+		for i := range rapid.IntRange(1, 5).Draw(t, "nodes") {
+			ran[fmt.Sprint("n", i)] = versions(talos[from], "v1.33.1")
+		}
+		for rounds := 0; ; rounds++ {
+			s := Of(asked, ran)
+			if s.NoWay != "" {
+				if _, err := ladder.Find(versions(talos[from], "v1.33.1"), asked); err == nil {
+					t.Fatalf("no way from %v: %s", ran, s.NoWay)
+				}
+				return
+			}
+			var behind []string
+			for name, v := range ran {
+				if v.Talos != s.Versions.Talos {
+					behind = append(behind, name)
+				}
+			}
+			if len(s.Hops) == 0 {
+				if len(behind) > 0 {
+					t.Fatalf("%v at the end", ran)
+				}
+				return
+			}
+			if len(behind) == 0 || rounds > 100 {
+				t.Fatalf("%v stays at %v", ran, s.Hops)
+			}
+			slices.Sort(behind)
+			next := rapid.SampledFrom(behind).Draw(t, "next")
+			if hops, err := ladder.Find(ran[next], versions(s.Versions.Talos, "v1.33.1")); err != nil || len(hops) != 1 {
+				t.Fatalf("%s goes from %v to %v: %v, %v", next, ran[next], s.Versions, hops, err)
+			}
+			ran[next] = versions(s.Versions.Talos, "v1.33.1")
+		}
+	})
+}
+
+// TestWatch: what does not answer runs what it ran, and one that is out of service for its turn has not ended it.
+func TestWatch(t *testing.T) {
+	old, now := versions("v1.13.9", "v1.36.1"), versions("v1.14.1", "v1.36.1")
+	seen := func(talos string, reach cluster.Reach) cluster.Machine {
+		return cluster.Machine{Reach: reach, Talos: talos}
+	}
+	for name, c := range map[string]struct {
+		had   Ran
+		vm    cluster.Presence
+		mach  cluster.Machine
+		kn    cluster.KubeNode
+		blind bool // the Node objects are not seen
+		want  Ran
+	}{
+		"seen":                  {vm: cluster.Present, mach: seen("v1.14.1", cluster.Configured), kn: cluster.KubeNode{Kubelet: "v1.36.1"}, want: Ran{"a": now}},
+		"silent":                {had: Ran{"a": old}, vm: cluster.Present, mach: seen("", cluster.Silent), blind: true, want: Ran{"a": old}},
+		"in its turn":           {had: Ran{"a": old}, vm: cluster.Present, mach: seen("v1.14.1", cluster.Configured), kn: cluster.KubeNode{Kubelet: "v1.36.1", Turn: "x"}, want: Ran{"a": old}},
+		"in its turn, and new":  {vm: cluster.Present, mach: seen("v1.14.1", cluster.Configured), kn: cluster.KubeNode{Kubelet: "v1.36.1", Turn: "x"}, want: Ran{"a": now}},
+		"its VM is not there":   {had: Ran{"a": old}, vm: cluster.Absent, want: Ran{}},
+		"it is in maintenance":  {had: Ran{"a": old}, vm: cluster.Present, mach: seen("v1.14.1", cluster.Maintenance), want: Ran{}},
+		"nothing was ever seen": {vm: cluster.Present, blind: true, want: Ran{}},
+	} {
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "a"}}}}}
+		o := cluster.Observed{VMs: map[string]cluster.VM{"a": {Presence: c.vm}}, Machines: map[string]cluster.Machine{"a": c.mach}, Nodes: cluster.Saw(map[string]cluster.KubeNode{"a": c.kn})}
+		if c.blind {
+			o.Nodes.Known = false
+		}
+		if got := c.had.Watch(d, o); !got.Equal(c.want) {
+			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
