@@ -200,7 +200,6 @@ func TestRefusals(t *testing.T) {
 		message, hint string
 	}{
 		{Drift{Reason: cluster.TalosVersionDrift, Have: "v1.13.8", Want: "v1.13.9"}, "it runs Talos v1.13.8", "set talos_version back"},
-		{Drift{Reason: cluster.SchematicDrift}, "its image was made with other extensions", "undo the change of talos.schematic"},
 		{Drift{Reason: cluster.KubernetesDrift, Have: "v1.36.0"}, "it runs Kubernetes v1.36.0", "set kubernetes_version back"},
 		{Drift{Field: string(cluster.FieldAddress), Have: "a", Want: "b"}, "not changed on a machine that runs", "a machine's address"},
 		{Drift{Field: "system disk size", Have: text.GiB(2 << 30), Want: text.GiB(1 << 30)}, "disks are not made smaller", "write the size that it has"},
