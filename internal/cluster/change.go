@@ -79,8 +79,8 @@ type ConfigSummary struct {
 }
 
 // Images are the container images that a machine config names for what Talos itself runs;
-// "" : none.
-type Images struct{ Kubelet, Etcd, APIServer, ControllerManager, Scheduler string }
+// "" : none. Proxy is no such thing: Talos makes a manifest with it, and is "" where that is off.
+type Images struct{ Kubelet, Etcd, APIServer, ControllerManager, Scheduler, Proxy string }
 
 // Authorities identify the certificate authorities in a machine config: hashes of their
 // certificates, comma-separated, of the one that issues and then of those that are

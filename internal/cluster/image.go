@@ -100,3 +100,7 @@ func ImageName(version, schematic string) string {
 func (s Spec) Installer(schematic string) string {
 	return s.InstallerRegistry + "/nocloud-installer/" + schematic + ":" + s.Versions.Talos
 }
+
+// Components are the versions of the parts of Kubernetes that a node is to have, v1.36.1 for
+// example; "" : what the cluster's Spec has. A worker has no other than the kubelet.
+type Components struct{ APIServer, ControllerManager, Scheduler, Proxy, Kubelet string }

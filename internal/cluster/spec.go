@@ -197,6 +197,8 @@ type Node struct {
 	Annotations map[string]string
 
 	Patches []Patch // all that apply, in order: all, role, node
+	// Components are what an upgrade under way has it run now. No inventory has them.
+	Components Components
 	// Replace is a token: a VM that was made for another one is replaced. "" : none is.
 	Replace string
 	Protect bool // never destroyed

@@ -260,7 +260,7 @@ func listInputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Siz
 		for j, p := range n.Patches {
 			patches[j] = patch{p.File, p.Document.RevealString()}
 		}
-		ins[i] = input{shared: all, Name: n.Name, Role: n.Role, IP: n.IP, MAC: n.MAC, Labels: n.Labels, Taints: n.Taints, Patches: patches}
+		ins[i] = input{shared: all, Name: n.Name, Role: n.Role, IP: n.IP, MAC: n.MAC, Labels: n.Labels, Taints: n.Taints, Patches: patches, Components: n.Components}
 		own, err := json.Marshal(&ins[i])
 		if err != nil {
 			return nil, nil, fmt.Errorf("digest the settings of node %s: %w", n.Name, err)
@@ -364,13 +364,20 @@ func listSANs(n cluster.Network, added bool) []string {
 // render makes one node's config.
 func (g *generator) render(snap cluster.Snapshot, in *input) rendered {
 	own := func(err error) rendered {
-		return rendered{problems: cluster.Problems{snap.At(cluster.Error, "", fmt.Sprintf("machine config of node %s: %v", in.Name, err), "")}}
+		return rendered{problems: cluster.Problems{snap.At(cluster.Error, "", fmt.Sprintf("machine config of node %s: %v", in.Name, err), fault.HintOf(err))}}
 	}
 	base, err := recoverPanic(func() (config.Provider, error) { return g.compose(in) })
 	if err != nil {
 		return own(err)
 	}
 	patched, problems := applyPatches(base, in)
+	if !problems.HasErrors() {
+		staged, err := recoverPanic(func() (config.Provider, error) { return stageComponents(patched, in) })
+		if err != nil {
+			return own(err)
+		}
+		patched = staged
+	}
 	for i := range problems {
 		if problems[i].File == "" { // no patch is to blame
 			problems[i].File = snap.Where[""].File

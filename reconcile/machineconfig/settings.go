@@ -43,6 +43,8 @@ type input struct {
 	Labels  map[string]string
 	Taints  map[string]string
 	Patches []patch
+
+	Components cluster.Components
 }
 
 // patch is a user's patch, revealed.

@@ -85,6 +85,9 @@ func listImages(p config.Provider, role cluster.Role) (images cluster.Images) {
 	if c := p.K8sSchedulerConfig(); c != nil {
 		images.Scheduler = c.Image()
 	}
+	if c := p.K8sProxyConfig(); c != nil && c.Enabled() {
+		images.Proxy = c.Image()
+	}
 	return images
 }
 

@@ -19,7 +19,7 @@ func TestSummarize(t *testing.T) {
 			}
 			want.Authorities, want.Role, want.Flannel = cfg.Summary.Authorities, cluster.ControlPlane, "yes"
 			of := s.Spec.Versions.Kubernetes
-			want.Images = cluster.Images{Kubelet: "ghcr.io/siderolabs/kubelet:" + of, APIServer: "registry.k8s.io/kube-apiserver:" + of, ControllerManager: "registry.k8s.io/kube-controller-manager:" + of, Scheduler: "registry.k8s.io/kube-scheduler:" + of}
+			want.Images = cluster.Images{Kubelet: "ghcr.io/siderolabs/kubelet:" + of, APIServer: "registry.k8s.io/kube-apiserver:" + of, ControllerManager: "registry.k8s.io/kube-controller-manager:" + of, Scheduler: "registry.k8s.io/kube-scheduler:" + of, Proxy: "registry.k8s.io/kube-proxy:" + of}
 			if name == "dev-wk-1" {
 				want.Role, want.Flannel, want.Images = cluster.Worker, "", cluster.Images{Kubelet: want.Images.Kubelet}
 			}
