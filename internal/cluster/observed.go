@@ -383,6 +383,8 @@ type SystemPod struct {
 	Failing, Unschedulable string
 	// Static is what the static pod is made of that it stands for; zero: it is none.
 	Static StaticPod
+	// Proxy is the image of it where it is one of kube-proxy; "" : it is not.
+	Proxy string
 }
 
 // Release is one Helm release.

@@ -63,6 +63,8 @@ func trimPod(obj any) any {
 		maps.DeleteFunc(small.Annotations, func(key, _ string) bool {
 			return key != corev1.MirrorPodAnnotationKey && !cluster.IsStaticPodVersion(key)
 		})
+	}
+	if isMirror(p) || workloadOf(p) == workloadProxy {
 		for _, c := range p.Spec.Containers {
 			small.Spec.Containers = append(small.Spec.Containers, corev1.Container{Name: c.Name, Image: c.Image})
 		}
@@ -78,7 +80,7 @@ func podOf(obj any) (cluster.SystemPod, error) {
 	if !ok {
 		return cluster.SystemPod{}, fmt.Errorf("%T is no pod", obj)
 	}
-	p := cluster.SystemPod{Name: o.Name, Node: o.Spec.NodeName, Workload: workloadOf(o), DNS: o.Labels[labelApp] == appDNS, Static: staticOf(o)}
+	p := cluster.SystemPod{Name: o.Name, Node: o.Spec.NodeName, Workload: workloadOf(o), DNS: o.Labels[labelApp] == appDNS, Static: staticOf(o), Proxy: proxyOf(o)}
 	if o.DeletionTimestamp != nil || o.Status.Phase == corev1.PodSucceeded || o.Status.Phase == corev1.PodFailed {
 		return p, nil // it is about to be replaced, or has done its work
 	}
@@ -105,6 +107,18 @@ func staticOf(p *corev1.Pod) cluster.StaticPod {
 		return cluster.StaticPod{}
 	}
 	return cluster.NewStaticPod(p.Spec.Containers[0].Image, p.Annotations)
+}
+
+// workloadProxy is the DaemonSet of kube-proxy. Source: Talos 1.8 to 1.14, its manifests.
+const workloadProxy = "kube-proxy"
+
+// proxyOf is the image of a pod of kube-proxy, "" of another one.
+func proxyOf(p *corev1.Pod) string {
+	if workloadOf(p) != workloadProxy || len(p.Spec.Containers) == 0 {
+		return ""
+	}
+	image := p.Spec.Containers[0].Image
+	return image[:min(len(image), 512)]
 }
 
 // workloadOf names what a pod belongs to, so that all pods of one Deployment have

@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,10 @@ func TestReadPods(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"talos.dev/config-version": "2"}},
 			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "kube-scheduler", Image: "registry.k8s.io/kube-scheduler:v1.36.3"}}},
 		}, cluster.SystemPod{Workload: "x"}},
+		{"kube-proxy", corev1.Pod{
+			ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Kind: "DaemonSet", Name: "kube-proxy", Controller: &controller}}},
+			Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "kube-proxy", Image: "registry.k8s.io/kube-proxy:v1.36.3"}}},
+		}, cluster.SystemPod{Workload: "kube-proxy", Proxy: "registry.k8s.io/kube-proxy:v1.36.3"}},
 		{"deleted", corev1.Pod{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: &metav1.Time{Time: time.Now()}},
 			Status: corev1.PodStatus{Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}}, cluster.SystemPod{Workload: "x"}},
 		{"evicted", corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodFailed, ContainerStatuses: []corev1.ContainerStatus{crashed}}}, cluster.SystemPod{Workload: "x"}},
@@ -149,8 +154,18 @@ func TestPodsAlone(t *testing.T) {
 			t.Errorf("%+v, %+v", o.SystemPods, o.Nodes)
 		}
 		b.world.Heal()
-		if o := b.look(); !o.SystemPods.Known || !o.Nodes.Known {
+		o := b.look()
+		if !o.SystemPods.Known || !o.Nodes.Known {
 			t.Errorf("%+v, %+v", o.SystemPods, o.Nodes)
+		}
+		var proxies []string
+		for _, p := range o.SystemPods.Value {
+			if p.Proxy != "" {
+				proxies = append(proxies, p.Proxy)
+			}
+		}
+		if want := []string{"registry.k8s.io/kube-proxy:" + o.Nodes.Value["wk-1"].Kubelet}; !slices.Equal(proxies, want) {
+			t.Errorf("kube-proxy is seen as %v", proxies)
 		}
 		b.calls()
 		for range 5 {

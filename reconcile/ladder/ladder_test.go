@@ -61,6 +61,24 @@ func TestFind(t *testing.T) {
 	}
 }
 
+func TestCompare(t *testing.T) {
+	for _, tc := range []struct {
+		a, b          string
+		order, minors int
+		ok            bool
+	}{
+		{"v1.36.1", "v1.36.1", 0, 0, true}, {"v1.9.12", "v1.10.2", -1, 1, true}, {"v1.36.1", "v1.33.9", 1, -3, true},
+		{"v1.36.0-rc.1", "v1.36.0", -1, 0, true}, {"v1.36", "v1.36.0", 0, 0, false}, {"", "v1.36.0", 0, 0, false},
+	} {
+		if order, ok := Compare(tc.a, tc.b); order != tc.order || ok != tc.ok {
+			t.Errorf("%s and %s: %d, %t", tc.a, tc.b, order, ok)
+		}
+		if minors, ok := MinorsApart(tc.a, tc.b); ok != tc.ok || ok && minors != tc.minors {
+			t.Errorf("%s and %s: %d minor versions apart, %t", tc.a, tc.b, minors, ok)
+		}
+	}
+}
+
 // TestEveryWay: between all pairs of versions there is a way, unless the end is older, or a pair does not
 // work together; by Talos' own library every hop of it is possible and leads to two that do.
 func TestEveryWay(t *testing.T) {

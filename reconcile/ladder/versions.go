@@ -106,3 +106,27 @@ func CanRevert(from, to string, etcd bool) bool {
 	w, err2 := parseVersion(to)
 	return err == nil && err2 == nil && w.isOlder(v) && v.minor-w.minor <= 1 && (!etcd || etcdMinors[v.minor] == etcdMinors[w.minor])
 }
+
+// Compare orders two versions: below 0 where a comes before b. ok is false where one of them is no
+// version that is known here.
+func Compare(a, b string) (order int, ok bool) {
+	v, err := parseVersion(a)
+	w, err2 := parseVersion(b)
+	switch {
+	case err != nil || err2 != nil:
+		return 0, false
+	case v.isOlder(w):
+		return -1, true
+	case w.isOlder(v):
+		return 1, true
+	}
+	return 0, true
+}
+
+// MinorsApart is by how many minor versions b is newer than a; ok is false where one of them is no
+// version that is known here.
+func MinorsApart(a, b string) (minors int, ok bool) {
+	v, err := parseVersion(a)
+	w, err2 := parseVersion(b)
+	return w.minor - v.minor, err == nil && err2 == nil
+}

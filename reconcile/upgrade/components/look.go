@@ -1,0 +1,182 @@
+package components
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
+)
+
+// part is a component of Kubernetes on a node.
+type part struct {
+	name  string // of its static pod
+	of    func(*cluster.Components) *string
+	image func(cluster.Images) string // that a machine config names
+}
+
+// planeParts are what only control planes have, in the order in which they are upgraded.
+var planeParts = []part{
+	{apiServer, func(c *cluster.Components) *string { return &c.APIServer }, func(i cluster.Images) string { return i.APIServer }},
+	{"kube-controller-manager", func(c *cluster.Components) *string { return &c.ControllerManager }, func(i cluster.Images) string { return i.ControllerManager }},
+	{"kube-scheduler", func(c *cluster.Components) *string { return &c.Scheduler }, func(i cluster.Images) string { return i.Scheduler }},
+}
+
+// apiServer is the name of the component that no other may be newer than.
+const apiServer = "kube-apiserver"
+
+// kubelet is what every node has.
+var kubelet = part{"kubelet", func(c *cluster.Components) *string { return &c.Kubelet }, func(i cluster.Images) string { return i.Kubelet }}
+
+// partsOf are the components of a node.
+func partsOf(n cluster.Node) []part {
+	if n.Role == cluster.ControlPlane {
+		return append(planeParts[:len(planeParts):len(planeParts)], kubelet)
+	}
+	return []part{kubelet}
+}
+
+// node is a node as it is seen. A version that is not known is "".
+type node struct {
+	cluster.Node
+	has   cluster.Components // by its machine config, else what runs
+	runs  cluster.Components // by what Kubernetes shows
+	lacks string             // what it lacks to run what it has, and to be Ready; "" : nothing
+	// answers: its machine shows its config, and would take another one.
+	answers bool
+}
+
+// lookAtAll is the nodes of a cluster as they are seen.
+func lookAtAll(s cluster.Spec, o cluster.Observed) []node {
+	out := make([]node, len(s.Nodes))
+	for i, n := range s.Nodes {
+		out[i] = lookAt(n, o)
+	}
+	return out
+}
+
+func lookAt(n cluster.Node, o cluster.Observed) node {
+	out := node{Node: n}
+	mach := o.Machines[n.Name]
+	out.answers = mach.Reach == cluster.Configured && mach.Summary.Images != (cluster.Images{})
+	for _, p := range partsOf(n) {
+		runs := versionOf(o.SystemPods.Value[p.name+"-"+n.Name].Static.Image)
+		if p.name == kubelet.name {
+			runs = knownVersion(o.Nodes.Value[n.Name].Kubelet)
+		}
+		*p.of(&out.runs), *p.of(&out.has) = runs, runs
+		if config := versionOf(p.image(mach.Summary.Images)); out.answers && config != "" {
+			*p.of(&out.has) = config
+		}
+	}
+	if n.Role == cluster.ControlPlane && out.answers {
+		out.has.Proxy = versionOf(mach.Summary.Images.Proxy)
+	}
+	out.lacks = findLack(out, o)
+	return out
+}
+
+// findLack is what a node lacks. That its machine shows its static pods as its config has them, and
+// Kubernetes the same ones, and Ready, counts together: each of these may be from before.
+func findLack(n node, o cluster.Observed) string {
+	mach := o.Machines[n.Name]
+	if !n.answers {
+		return "its machine does not answer with its config"
+	}
+	if l := readiness.Lacking(n.Node, o); l.Reason != "" {
+		return l.Message
+	}
+	for _, p := range partsOf(n.Node) {
+		has, runs := *p.of(&n.has), *p.of(&n.runs)
+		switch {
+		case versionOf(p.image(mach.Summary.Images)) == "":
+			return "the version of its " + p.name + " in its machine config is not known"
+		case runs == "":
+			return "which " + p.name + " it runs is not known"
+		case runs != has:
+			return fmt.Sprintf("its %s is still %s, and its machine config has %s", p.name, runs, has)
+		case p.name != kubelet.name && versionOf(mach.StaticPods[p.name].Image) != has:
+			return "its machine has not taken the " + p.name + " of its config yet"
+		}
+	}
+	return ""
+}
+
+// versionOf is the version of an image by its tag, "" when that is none.
+func versionOf(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	_, tag, _ := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
+	return knownVersion(tag)
+}
+
+// knownVersion is a version, or "" where it is none that can be compared.
+func knownVersion(s string) string {
+	if _, ok := ladder.Compare(s, s); ok {
+		return s
+	}
+	return ""
+}
+
+// isOlder reports whether a version is known and older than another.
+func isOlder(a, b string) bool {
+	order, ok := ladder.Compare(a, b)
+	return ok && order < 0
+}
+
+// oldestOf is the oldest of some versions, without those that are not known; "" when none is.
+func oldestOf(versions ...string) (out string) {
+	for _, v := range versions {
+		if out == "" || isOlder(v, out) {
+			out = v
+		}
+	}
+	return out
+}
+
+// apiServers are the versions of the kube-apiservers that Kubernetes shows, by the name of the pod:
+// of control planes that leave, too.
+func apiServers(o cluster.Observed) map[string]string {
+	out := map[string]string{}
+	for name, p := range o.SystemPods.Value {
+		if p.Static != (cluster.StaticPod{}) && strings.HasPrefix(name, apiServer+"-") {
+			out[name] = versionOf(p.Static.Image)
+		}
+	}
+	return out
+}
+
+// Oldest is the oldest version that a component of a node of the cluster has or runs, from which an
+// upgrade has to go on; ok is false where none is known.
+func Oldest(s cluster.Spec, o cluster.Observed) (version string, ok bool) {
+	for _, n := range lookAtAll(s, o) {
+		for _, p := range partsOf(n.Node) {
+			version = oldestOf(version, *p.of(&n.has), *p.of(&n.runs))
+		}
+	}
+	return version, version != ""
+}
+
+// fillUnseen gives nodes that are not seen, such as those that are to be made, the oldest that others have,
+// which is never newer than a kube-apiserver. What no node shows stays unknown.
+func fillUnseen(nodes []node) {
+	var all cluster.Components
+	for _, n := range nodes {
+		for _, p := range partsOf(n.Node) {
+			*p.of(&all) = oldestOf(*p.of(&all), *p.of(&n.has), *p.of(&n.runs))
+		}
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		for _, p := range partsOf(n.Node) {
+			if has := p.of(&n.has); *has == "" {
+				*has = oldestOf(*p.of(&all), all.APIServer)
+			}
+		}
+	}
+}
+
+// sortedNames are the names of pods, in a fixed order.
+func sortedNames(pods map[string]string) []string { return slices.Sorted(maps.Keys(pods)) }

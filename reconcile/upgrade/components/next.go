@@ -1,0 +1,172 @@
+package components
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
+)
+
+// How many minor versions older than a kube-apiserver another one may be, and a kubelet or kube-proxy.
+const (
+	apiServersApart = 1
+	kubeletsApart   = 3
+)
+
+// Next is what the nodes of a cluster are to have now, by name, on the way of a hop to a version of
+// Kubernetes: what they have, and in it the next step that may be taken. Where none may be, waiting is
+// why; "" as well when all is done. A node that is missing has components of which nothing is known,
+// and is to be left alone.
+//
+// Of the control planes one has a step at a time, of one component: the next comes when it runs
+// that, shows it to Kubernetes, and is Ready as the others are. Workers get their kubelet as many at
+// a time as may be unavailable. A node that was given a version which does not come up on it is the
+// first to get a newer one. Nothing gets an older version than it has.
+//
+// The version of kube-proxy in the machine config of a control plane goes with its kubelet: no process
+// of the node is of it. Talos makes the DaemonSet with it where there is none, and leaves one that
+// is there as it is (Talos 1.13), so that its own version is for who applies the bootstrap manifests.
+func Next(to string, s cluster.Spec, o cluster.Observed) (next map[string]cluster.Components, waiting string) {
+	nodes := lookAtAll(s, o)
+	fillUnseen(nodes)
+	waiting = giveStep(to, s, o, nodes)
+	next = map[string]cluster.Components{}
+	for _, n := range nodes {
+		if slices.ContainsFunc(partsOf(n.Node), func(p part) bool { return *p.of(&n.has) == "" }) {
+			continue
+		}
+		if n.Role == cluster.ControlPlane && (n.has.Proxy == "" || isOlder(n.has.Proxy, n.has.Kubelet)) {
+			n.has.Proxy = n.has.Kubelet
+		}
+		next[n.Name] = n.has
+	}
+	return next, waiting
+}
+
+// giveStep gives nodes the next step, or returns why there is none.
+func giveStep(to string, s cluster.Spec, o cluster.Observed, nodes []node) string {
+	if knownVersion(to) == "" {
+		return fmt.Sprintf("%q is not a version of Kubernetes", to)
+	}
+	var planes, workers []*node
+	for i := range nodes {
+		if nodes[i].Role == cluster.ControlPlane {
+			planes = append(planes, &nodes[i])
+		} else {
+			workers = append(workers, &nodes[i])
+		}
+	}
+	for _, p := range planeParts {
+		if why := findSkew(to, p, o, planes); why != "" {
+			return why
+		}
+		if taken, why := giveVersion(to, p, planes, 1); taken || why != "" {
+			return why
+		}
+	}
+	if why := findSkew(to, kubelet, o, planes); why != "" {
+		return why
+	}
+	if taken, why := giveVersion(to, kubelet, planes, 1); taken || why != "" {
+		return why
+	}
+	_, why := giveVersion(to, kubelet, workers, max(1, s.MaxUnavailable))
+	return why
+}
+
+// findSkew is what forbids the step of a component by the versions of others; "" : nothing, or there
+// is no such step.
+func findSkew(to string, p part, o cluster.Observed, planes []*node) string {
+	servers := apiServers(o)
+	if p.name != apiServer {
+		for _, pod := range sortedNames(servers) {
+			if v := servers[pod]; v == "" || isOlder(v, to) {
+				return fmt.Sprintf("%s is not yet seen to run %s", pod, to) // of a node that the inventory does not have
+			}
+		}
+		return ""
+	}
+	if !slices.ContainsFunc(planes, func(n *node) bool { return isOlder(n.has.APIServer, to) }) {
+		return ""
+	}
+	for _, pod := range sortedNames(servers) {
+		if minors, ok := ladder.MinorsApart(servers[pod], to); !ok || minors > apiServersApart {
+			return fmt.Sprintf("%s runs %s, and no other may be newer by more than one minor version, as %s is", pod, orUnknown(servers[pod]), to)
+		}
+	}
+	if !o.Nodes.Known {
+		return "the kubelets are not seen: " + o.Nodes.Why
+	}
+	older := map[string]string{}
+	for name, kn := range o.Nodes.Value {
+		if kn.Kubelet != "" {
+			older["kubelet of "+name] = kn.Kubelet
+		}
+	}
+	for name, pod := range o.SystemPods.Value {
+		if pod.Proxy != "" {
+			older[name] = versionOf(pod.Proxy)
+		}
+	}
+	for _, name := range sortedNames(older) {
+		if minors, ok := ladder.MinorsApart(older[name], to); ok && minors > kubeletsApart {
+			return fmt.Sprintf("%s is %s, and no kube-apiserver may be newer by more than three minor versions, as %s is", name, older[name], to)
+		}
+	}
+	return ""
+}
+
+func orUnknown(version string) string {
+	if version == "" {
+		return "a version that is not known"
+	}
+	return version
+}
+
+// giveVersion gives a component of a version to as many nodes of a group as may be between two versions
+// at once, with those that are so now. taken is whether it did; why is what the next one waits for.
+func giveVersion(to string, p part, group []*node, atOnce int) (taken bool, why string) {
+	least := ""
+	for _, n := range group {
+		least = oldestOf(least, *p.of(&n.has))
+	}
+	isPending := func(n *node) bool { return isOlder(*p.of(&n.has), to) }
+	// It has another version than it had before, and does not come up with it.
+	isMidway := func(n *node) bool {
+		has, runs := *p.of(&n.has), *p.of(&n.runs)
+		return n.answers && (runs != "" && runs != has || isOlder(least, has))
+	}
+	var midway, settled []*node
+	locked := ""
+	for _, n := range group {
+		switch {
+		case n.lacks != "" && isPending(n) && isMidway(n) && !n.Locked:
+			midway = append(midway, n)
+		case n.lacks != "":
+			atOnce--
+			if why == "" {
+				why = n.Name + ": " + n.lacks
+			}
+		case isPending(n) && n.Locked:
+			locked = n.Name + ": it is locked in the inventory, and keeps " + p.name + " " + *p.of(&n.has)
+			if n.Role == cluster.ControlPlane {
+				return false, locked
+			}
+		case isPending(n):
+			settled = append(settled, n)
+		}
+	}
+	for _, n := range append(midway, settled...) {
+		if atOnce <= 0 {
+			break
+		}
+		*p.of(&n.has) = to
+		taken, atOnce = true, atOnce-1
+	}
+	if taken {
+		return true, ""
+	}
+	return false, cmp.Or(why, locked)
+}

@@ -1,0 +1,242 @@
+package components
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestOrder: the steps of a whole hop, one after the other. Workers get theirs side by side.
+func TestOrder(t *testing.T) {
+	w := newModel(3, 3, from)
+	w.spec.MaxUnavailable = 2
+	var got []string
+	for range 50 {
+		next, waiting := Next(to, w.spec, w.observe())
+		if waiting != "" {
+			t.Fatal(waiting)
+		}
+		var steps []string
+		for _, n := range w.spec.Nodes {
+			for _, p := range w.changesOf(n, next) {
+				steps = append(steps, n.Name+" "+p.name)
+			}
+			if n.Role == cluster.ControlPlane && next[n.Name].Proxy != next[n.Name].Kubelet {
+				t.Errorf("%s has %+v", n.Name, next[n.Name])
+			}
+			*w.has[n.Name] = next[n.Name]
+			for _, p := range partsOf(n) {
+				w.comesUp(n.Name, p)
+			}
+		}
+		if len(steps) == 0 {
+			break
+		}
+		got = append(got, strings.Join(steps, ", "))
+	}
+	want := []string{
+		"cp-1 kube-apiserver", "cp-2 kube-apiserver", "cp-3 kube-apiserver",
+		"cp-1 kube-controller-manager", "cp-2 kube-controller-manager", "cp-3 kube-controller-manager",
+		"cp-1 kube-scheduler", "cp-2 kube-scheduler", "cp-3 kube-scheduler",
+		"cp-1 kubelet", "cp-2 kubelet", "cp-3 kubelet", "wk-1 kubelet, wk-2 kubelet", "wk-3 kubelet",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("steps:\n%s", strings.Join(got, "\n"))
+	}
+	if v, ok := Oldest(w.spec, w.observe()); !ok || v != to {
+		t.Errorf("the oldest is %q", v)
+	}
+}
+
+// stepOf is what Next does with a cluster, in one line.
+func stepOf(w *modelled, to string, o cluster.Observed) string {
+	next, waiting := Next(to, w.spec, o)
+	var out []string
+	for _, name := range slices.Sorted(maps.Keys(w.has)) {
+		n, _ := w.spec.Node(name)
+		if _, ok := next[name]; !ok {
+			out = append(out, name+" is left alone")
+		}
+		for _, p := range w.changesOf(n, next) {
+			c := next[name]
+			out = append(out, fmt.Sprintf("%s %s %s", name, p.name, *p.of(&c)))
+		}
+	}
+	if waiting != "" {
+		out = append(out, "waits: "+waiting)
+	}
+	return strings.Join(out, ", ")
+}
+
+func TestNext(t *testing.T) {
+	const cp1, cp2, wk1 = "cp-1", "cp-2", "wk-1"
+	planesAt := func(w *modelled, v string) {
+		for _, n := range w.spec.ControlPlanes() {
+			*w.has[n.Name] = cluster.Components{APIServer: v, ControllerManager: v, Scheduler: v, Proxy: v, Kubelet: v}
+			*w.runs[n.Name] = *w.has[n.Name]
+		}
+	}
+	lock := func(w *modelled, name string) {
+		for i := range w.spec.Nodes {
+			w.spec.Nodes[i].Locked = w.spec.Nodes[i].Name == name
+		}
+	}
+	changePod := func(o *cluster.Observed, name string, change func(*cluster.SystemPod)) {
+		p := o.SystemPods.Value[name]
+		change(&p)
+		o.SystemPods.Value[name] = p
+	}
+	for name, tc := range map[string]struct {
+		world func(*modelled)
+		seen  func(*cluster.Observed)
+		to    string
+		want  string
+	}{
+		"begins":     {want: "cp-1 kube-apiserver v1.36.1"},
+		"is there":   {to: from, want: ""},
+		"no version": {to: "stable", want: `waits: "stable" is not a version of Kubernetes`},
+		"the one before does not run it yet": {
+			world: func(w *modelled) { w.has[cp1].APIServer = to },
+			want:  "waits: cp-1: its kube-apiserver is not yet the one of its config, by what Kubernetes shows"},
+		"Kubernetes shows another config": {
+			world: func(w *modelled) { w.has[cp1].APIServer, w.runs[cp1].APIServer = to, to },
+			seen: func(o *cluster.Observed) {
+				changePod(o, "kube-apiserver-cp-1", func(p *cluster.SystemPod) { p.Static.Versions = "1112" })
+			},
+			want: "waits: cp-1: its kube-apiserver is not yet the one of its config, by what Kubernetes shows"},
+		"its kube-apiserver restarts after the scheduler": {
+			world: func(w *modelled) { planesAt(w, to); w.has[cp2].Scheduler, w.runs[cp2].Scheduler = from, from },
+			seen: func(o *cluster.Observed) {
+				changePod(o, "kube-apiserver-cp-1", func(p *cluster.SystemPod) { p.Ready = false })
+			},
+			want: "waits: cp-1: its kube-apiserver is not ready"},
+		"its kube-apiserver does not answer": {
+			world: func(w *modelled) { w.has[cp1].APIServer, w.runs[cp1].APIServer = to, to },
+			seen:  func(o *cluster.Observed) { o.APIs[cp1] = cluster.Saw(false) },
+			want:  "waits: cp-1: its kube-apiserver is not ready"},
+		"its machine has not taken the config": {
+			world: func(w *modelled) { w.has[cp1].APIServer, w.runs[cp1].APIServer = to, to },
+			seen: func(o *cluster.Observed) {
+				m := o.Machines[cp1]
+				m.StaticPods = nil
+				o.Machines[cp1] = m
+			},
+			want: "waits: cp-1: its machine has not taken the kube-apiserver of its config yet"},
+		"no pods seen": {
+			world: func(w *modelled) { w.has[cp1].APIServer, w.podsWhy = to, "no kube-apiserver answers" },
+			want:  "waits: cp-1: cannot see the pods of kube-system: no kube-apiserver answers"},
+		"no nodes seen": {world: func(w *modelled) { w.nodesWhy = "no kube-apiserver answers" },
+			want: "waits: the kubelets are not seen: no kube-apiserver answers"},
+		"another control plane is not Ready": {world: func(w *modelled) { w.broken[cp2] = true },
+			want: "waits: cp-2: Kubernetes reports NotReady: its network is down"},
+		"a worker is not": {world: func(w *modelled) { w.broken[wk1] = true }, want: "cp-1 kube-apiserver v1.36.1"},
+		"which did not come up, and there is a newer one": {
+			world: func(w *modelled) { w.has[cp2].APIServer = to }, to: "v1.36.2", want: "cp-2 kube-apiserver v1.36.2"},
+		"newer by hand": {world: func(w *modelled) { w.has[cp1].APIServer, w.runs[cp1].APIServer = "v1.36.9", "v1.36.9" },
+			want: "cp-2 kube-apiserver v1.36.1"},
+		"locked control plane": {world: func(w *modelled) { lock(w, cp1) },
+			want: "waits: cp-1: it is locked in the inventory, and keeps kube-apiserver v1.35.10"},
+		"locked worker": {world: func(w *modelled) { planesAt(w, to); lock(w, wk1) }, want: "wk-2 kubelet v1.36.1"},
+		"all but the locked worker": {
+			world: func(w *modelled) {
+				planesAt(w, to)
+				lock(w, wk1)
+				w.has["wk-2"].Kubelet, w.runs["wk-2"].Kubelet = to, to
+			},
+			want: "waits: wk-1: it is locked in the inventory, and keeps kubelet v1.35.10"},
+		"a worker that was given its kubelet": {
+			world: func(w *modelled) { planesAt(w, to); w.has[wk1].Kubelet = to },
+			want:  "waits: wk-1: its kubelet is still v1.35.10, and its machine config has v1.36.1"},
+		"a worker that is not Ready with it": {
+			world: func(w *modelled) {
+				planesAt(w, to)
+				w.has[wk1].Kubelet, w.runs[wk1].Kubelet = to, to
+				w.broken[wk1] = true
+			},
+			want: "waits: wk-1: Kubernetes reports NotReady: its network is down"},
+		"a worker that does not answer": {
+			world: func(w *modelled) { planesAt(w, to); w.silent["wk-2"] = true },
+			want:  "waits: wk-2: its machine does not answer with its config"},
+		"a control plane that leaves": {
+			world: func(w *modelled) { planesAt(w, to) },
+			seen: func(o *cluster.Observed) {
+				o.SystemPods.Value["kube-apiserver-old"] = cluster.SystemPod{Node: "old", Static: cluster.NewStaticPod("kube-apiserver:"+from, nil)}
+			},
+			want: "waits: kube-apiserver-old is not yet seen to run v1.36.1"},
+		"too far from a kube-apiserver": {to: "v1.37.0",
+			want: "waits: kube-apiserver-cp-1 runs v1.35.10, and no other may be newer by more than one minor version, as v1.37.0 is"},
+		"too far from a kubelet": {world: func(w *modelled) { w.has[wk1].Kubelet, w.runs[wk1].Kubelet = "v1.32.1", "v1.32.1" },
+			want: "waits: kubelet of wk-1 is v1.32.1, and no kube-apiserver may be newer by more than three minor versions, as v1.36.1 is"},
+		"too far from kube-proxy": {
+			seen: func(o *cluster.Observed) {
+				o.SystemPods.Value["kube-proxy-x"] = cluster.SystemPod{Node: wk1, Workload: "kube-proxy", Proxy: "registry.k8s.io/kube-proxy:v1.32.1"}
+			},
+			want: "waits: kube-proxy-x is v1.32.1, and no kube-apiserver may be newer by more than three minor versions, as v1.36.1 is"},
+	} {
+		w := newModel(2, 2, from)
+		if tc.to == "" {
+			tc.to = to
+		}
+		if tc.world != nil {
+			tc.world(w)
+		}
+		o := w.observe()
+		if tc.seen != nil {
+			tc.seen(&o)
+		}
+		if got := stepOf(w, tc.to, o); got != tc.want {
+			t.Errorf("%s:\n got %s\nwant %s", name, got, tc.want)
+		}
+	}
+}
+
+// TestUnseen: a node that is to be made gets what the others have, the oldest of it, and where nothing
+// is known of any, it is left alone.
+func TestUnseen(t *testing.T) {
+	w := newModel(3, 2, from)
+	*w.has["cp-1"] = cluster.Components{APIServer: to, ControllerManager: from, Scheduler: from, Proxy: from, Kubelet: from}
+	w.runs["cp-1"].APIServer = to
+	o := w.observe()
+	for _, name := range []string{"cp-3", "wk-2"} {
+		delete(o.Machines, name)
+		delete(o.Nodes.Value, name)
+		for _, p := range planeParts {
+			delete(o.SystemPods.Value, p.name+"-"+name)
+		}
+	}
+	next, waiting := Next(to, w.spec, o)
+	if want := (cluster.Components{APIServer: from, ControllerManager: from, Scheduler: from, Proxy: from, Kubelet: from}); next["cp-3"] != want {
+		t.Errorf("cp-3 has %+v", next["cp-3"])
+	}
+	if want := (cluster.Components{Kubelet: from}); next["wk-2"] != want {
+		t.Errorf("wk-2 has %+v", next["wk-2"])
+	}
+	if waiting != "cp-3: its machine does not answer with its config" {
+		t.Error(waiting)
+	}
+	if next, waiting := Next(to, w.spec, cluster.Observed{}); len(next) > 0 || waiting == "" {
+		t.Errorf("%v, %q", next, waiting)
+	}
+	if v, ok := Oldest(w.spec, cluster.Observed{}); ok {
+		t.Error(v)
+	}
+	if v, ok := Oldest(w.spec, o); !ok || v != from {
+		t.Error(v)
+	}
+}
+
+// TestVersionOfImages: a version is read of whatever registry an image is from, and of nothing else.
+func TestVersionOfImages(t *testing.T) {
+	for image, want := range map[string]string{
+		"registry.k8s.io/kube-apiserver:v1.36.1": "v1.36.1", "localhost:5000/k/kube-apiserver:v1.36.1-rc.0@sha256:00": "v1.36.1-rc.0",
+		"localhost:5000/kube-apiserver": "", "kube-apiserver:latest": "", "": "", "kube-apiserver@sha256:00": "",
+	} {
+		if got := versionOf(image); got != want {
+			t.Errorf("%s: %q", image, got)
+		}
+	}
+}
