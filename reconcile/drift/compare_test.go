@@ -39,6 +39,33 @@ func TestOfMachine(t *testing.T) {
 			o.Nodes.Value["cp-1"] = cluster.KubeNode{}
 		}, ""},
 		{"no Node object", func(_ *cluster.Desired, o *cluster.Observed, _ *cluster.Machine) { delete(o.Nodes.Value, "cp-1") }, ""},
+		{"an older kubelet, on the way of an upgrade that has not come to it, and another config", func(d *cluster.Desired, o *cluster.Observed, m *cluster.Machine) {
+			stage(d, o, "v1.35.10", "v1.35.10")
+			m.ConfigDigest = "old"
+		}, cluster.ConfigDrift},
+		{"which it has", func(d *cluster.Desired, o *cluster.Observed, _ *cluster.Machine) { stage(d, o, "v1.35.10", "v1.35.10") }, ""},
+		{"a kubelet that a config will bring", func(d *cluster.Desired, o *cluster.Observed, m *cluster.Machine) {
+			stage(d, o, "v1.36.1", "v1.35.10")
+			m.ConfigDigest = "old"
+		}, cluster.ConfigDrift},
+		{"one of a hop to another version than the inventory's", func(d *cluster.Desired, o *cluster.Observed, m *cluster.Machine) {
+			stage(d, o, "v1.35.10", "v1.34.2")
+			m.ConfigDigest = "old"
+		}, cluster.ConfigDrift},
+		{"one that a config has brought, and that does not run yet", func(d *cluster.Desired, o *cluster.Observed, _ *cluster.Machine) { stage(d, o, "v1.36.1", "v1.35.10") }, ""},
+		{"a newer kubelet than on the way of an upgrade", func(d *cluster.Desired, o *cluster.Observed, m *cluster.Machine) {
+			stage(d, o, "v1.35.10", "v1.36.2")
+			m.ConfigDigest = "old"
+		}, cluster.KubernetesDrift},
+		{"the inventory's kubelet, ahead of an upgrade", func(d *cluster.Desired, o *cluster.Observed, m *cluster.Machine) {
+			stage(d, o, "v1.35.10", "v1.36.1")
+			m.ConfigDigest = "old"
+		}, cluster.KubernetesDrift},
+		{"a kubelet of which nobody knows what it is", func(d *cluster.Desired, o *cluster.Observed, _ *cluster.Machine) { stage(d, o, "v1.36.1", "v1.35") }, cluster.KubernetesDrift},
+		{"another Talos, on the way of an upgrade", func(d *cluster.Desired, o *cluster.Observed, m *cluster.Machine) {
+			stage(d, o, "v1.36.1", "v1.35.10")
+			m.Talos, m.ConfigDigest = "v1.13.8", "old"
+		}, cluster.TalosVersionDrift},
 		{"another config", func(_ *cluster.Desired, _ *cluster.Observed, m *cluster.Machine) { m.ConfigDigest = "old" }, cluster.ConfigDrift},
 		{"a config that was not read", func(_ *cluster.Desired, _ *cluster.Observed, m *cluster.Machine) { m.ConfigDigest = "" }, ""},
 		{"a config that is not made yet", func(d *cluster.Desired, _ *cluster.Observed, _ *cluster.Machine) {
@@ -59,6 +86,15 @@ func TestOfMachine(t *testing.T) {
 			t.Errorf("%s: %q, want %q", c.what, got, c.want)
 		}
 	}
+}
+
+// stage has an upgrade give cp-1 a kubelet, and cp-1 run another one.
+func stage(d *cluster.Desired, o *cluster.Observed, kubelet, runs string) {
+	d.Spec.Nodes = slices.Clone(d.Spec.Nodes)
+	for i := range d.Spec.Nodes {
+		d.Spec.Nodes[i].Components.Kubelet = kubelet
+	}
+	o.Nodes.Value["cp-1"] = cluster.KubeNode{Kubelet: runs}
 }
 
 // TestStoppedTakesAll: a VM that is stopped takes at once what one that runs takes at its
@@ -201,6 +237,7 @@ func TestRefusals(t *testing.T) {
 	}{
 		{Drift{Reason: cluster.TalosVersionDrift, Have: "v1.13.8", Want: "v1.13.9"}, "it runs Talos v1.13.8", "set talos_version back"},
 		{Drift{Reason: cluster.KubernetesDrift, Have: "v1.36.0"}, "it runs Kubernetes v1.36.0", "set kubernetes_version back"},
+		{Drift{Reason: cluster.KubernetesDrift, Have: "v1.36.2", Want: "v1.35.10"}, "its kubelet is v1.36.2, and on the way to", "give it the kubelet of the other nodes by hand"},
 		{Drift{Field: string(cluster.FieldAddress), Have: "a", Want: "b"}, "not changed on a machine that runs", "a machine's address"},
 		{Drift{Field: "system disk size", Have: text.GiB(2 << 30), Want: text.GiB(1 << 30)}, "disks are not made smaller", "write the size that it has"},
 		{Drift{Field: "disk x datastore", Have: "a", Want: "b"}, "disks are not moved", "`qm disk move`"},

@@ -111,8 +111,9 @@ func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Mach
 	return out
 }
 
-// OfMachine compares what a machine runs. Versions come first and alone: an
-// older version has another config, too.
+// OfMachine compares what a machine runs. Versions come first and alone: an older version has
+// another config, too. The kubelet that an upgrade under way gives a node is no such version, for it
+// comes with the config.
 func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
 	want := d.Spec.Versions
 	if mach.Talos != "" && mach.Talos != want.Talos {
@@ -121,8 +122,8 @@ func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach clust
 	if mach.Schematic != "" && d.Schematic != "" && mach.Schematic != d.Schematic {
 		return []Drift{{Reason: cluster.SchematicDrift, Field: FieldSchematic, Want: d.Schematic, Have: mach.Schematic, How: Reboot}}
 	}
-	if kn := o.Nodes.Value[n.Name]; o.Nodes.Known && kn.Kubelet != "" && kn.Kubelet != want.Kubernetes {
-		return []Drift{{Reason: cluster.KubernetesDrift, Field: "kubernetes version", Want: want.Kubernetes, Have: kn.Kubelet, How: InPlace}}
+	if kubelet, drifts := kubeletDrifts(d, o, n); drifts {
+		return []Drift{{Reason: cluster.KubernetesDrift, Field: "kubernetes version", Want: kubelet, Have: o.Nodes.Value[n.Name].Kubelet, How: InPlace}}
 	}
 	if want := d.Configs[n.Name].Digest; want != "" && mach.ConfigDigest != "" && mach.ConfigDigest != want {
 		return []Drift{{Reason: cluster.ConfigDrift, Field: FieldConfig, Want: want, Have: mach.ConfigDigest, How: Reboot}}
@@ -350,6 +351,10 @@ func (dr Drift) Refusal(d cluster.Desired, o cluster.Observed, n cluster.Node) c
 	case dr.Reason == cluster.TalosVersionDrift:
 		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s", dr.Have, dr.Want)
 		b.Hint = hintOfUpgrade(d, "talos_version", "talosctl", n, o)
+		return b
+	case dr.Reason == cluster.KubernetesDrift && dr.Want != s.Versions.Kubernetes:
+		b.Message = fmt.Sprintf("its kubelet is %s, and on the way to %s it would be %s now; no node gets an older one", dr.Have, s.Versions.Kubernetes, dr.Want)
+		b.Hint = "give it the kubelet of the other nodes by hand: the image in its machine config, with `talosctl -n " + n.IP.String() + " edit machineconfig`"
 		return b
 	case dr.Reason == cluster.KubernetesDrift:
 		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)

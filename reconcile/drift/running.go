@@ -42,6 +42,28 @@ func versionsOf(n cluster.Node, o cluster.Observed) (cluster.Versions, bool) {
 	return v, m.Reach == cluster.Configured && o.Nodes.Known && v.Talos != "" && v.Kubernetes != ""
 }
 
+// kubeletDrifts reports whether the kubelet of a node is none that its config in d brings, and which
+// it should be. An upgrade under way has the node get one by its config: what runs may be older, until
+// it was given that config and its kubelet has restarted. Nothing brings back an older one.
+func kubeletDrifts(d cluster.Desired, o cluster.Observed, n cluster.Node) (want string, drifts bool) {
+	have := o.Nodes.Value[n.Name].Kubelet
+	staged := n.Components.Kubelet
+	for i := range d.Spec.Nodes { // without a copy of each, for there may be a thousand
+		if d.Spec.Nodes[i].Name == n.Name {
+			staged = d.Spec.Nodes[i].Components.Kubelet // that goes with the configs of d
+			break
+		}
+	}
+	want = cmp.Or(staged, d.Spec.Versions.Kubernetes)
+	switch order, ok := ladder.Compare(have, want); {
+	case !o.Nodes.Known, have == "", have == want:
+		return want, false
+	case staged != "" && ok:
+		return want, order > 0
+	}
+	return want, true
+}
+
 // hintOfUpgrade names the hops that lead from what a node runs to the versions of the inventory, or
 // why there are none. field is what can be set back instead.
 func hintOfUpgrade(d cluster.Desired, field, tool string, n cluster.Node, o cluster.Observed) string {
