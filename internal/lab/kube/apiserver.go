@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/deprecation"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/plumbing"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/system"
@@ -40,7 +41,8 @@ type apiserver struct {
 	listeners []net.Listener // own address, and the VIP if it holds it
 	halt      context.CancelFunc
 
-	conns plumbing.Connections
+	conns    plumbing.Connections
+	requests deprecation.Requests
 }
 
 // ServeAPI implements world.Kubernetes: the API answers at Address:6443 once

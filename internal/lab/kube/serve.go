@@ -64,7 +64,7 @@ func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if req.verb == "" {
-		if !a.serveOpenAPI(w, r) {
+		if !a.requests.ServeMetrics(w, r, user.master()) && !a.serveOpenAPI(w, r) {
 			a.serveDiscovery(w, r)
 		}
 		return
@@ -92,9 +92,7 @@ func (a *apiserver) answerRequest(w http.ResponseWriter, r *http.Request) {
 	if slices.Contains([]string{"get", "list", "watch"}, req.verb) {
 		a.c.refreshRead(a.cl, res, req.namespace, req.name)
 	}
-	if text := rules.DeprecatedSince(res.gr(), a.cp.Kubernetes); text != "" {
-		w.Header().Add("Warning", fmt.Sprintf("299 - %q", text))
-	}
+	a.requests.Note(w.Header(), res.gr().WithVersion(req.version), req.subresource, res.typ, rules.DeprecatedSince(res.gr(), a.cp.Kubernetes))
 	if err := a.carryOut(w, r, req, view{
 		res: res, version: req.version, as: want, include: metav1.IncludeObjectPolicy(req.query.Get("includeObject")),
 	}); err != nil {
