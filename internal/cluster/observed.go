@@ -62,6 +62,10 @@ type Observed struct {
 	Nodes Seen[map[string]KubeNode]
 	// SystemPods are the pods of kube-system, by name.
 	SystemPods Seen[map[string]SystemPod]
+	// Deprecated are the deprecated APIs of Kubernetes that clients have requested since the
+	// kube-apiservers started, one that restarts having forgotten. They are looked for only
+	// where a node runs another version of Kubernetes than the inventory has.
+	Deprecated Seen[[]DeprecatedAPI]
 	Releases   Seen[map[string]Release] // by addon name; missing: not installed
 	// Left are the releases that we made and no addon of the inventory has; there
 	// may be more while Releases is unknown.
@@ -385,6 +389,12 @@ type SystemPod struct {
 	Static StaticPod
 	// Proxy is the image of it where it is one of kube-proxy; "" : it is not.
 	Proxy string
+}
+
+// DeprecatedAPI is an API of Kubernetes that is deprecated.
+type DeprecatedAPI struct {
+	Group, Version, Resource string // "" is the core group
+	Removed                  string // version of Kubernetes without it, v1.36; "": none is named
 }
 
 // Release is one Helm release.

@@ -51,7 +51,8 @@ type Cluster struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	observing chan struct{} // holds a token while Observe runs
+	observing    chan struct{} // holds a token while Observe runs
+	deprecations deprecations  // guarded by that token
 
 	mu     sync.Mutex
 	closed bool
@@ -130,8 +131,8 @@ func (k *Cluster) best() (netip.Addr, bool) {
 	}), true
 }
 
-// Observe fills in o.APIs, for every control plane, o.VIP, o.Nodes and
-// o.SystemPods. The maps of these are shared between passes: they are read-only.
+// Observe fills in o.APIs, for every control plane, o.VIP, o.Nodes, o.SystemPods and
+// o.Deprecated. The maps of these are shared between passes: they are read-only.
 //
 // An API that is ready is asked again after 30 seconds, or when the watch of the
 // nodes breaks; nodes and pods are read from watches.
@@ -156,11 +157,13 @@ func (k *Cluster) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obs
 	o.APIs = k.askAll(ctx, conn, planes)
 	o.VIP = k.seeVIP(ctx, conn, d.Spec.Network.VIP)
 	k.seeObjects(ctx, conn, d, o)
+	o.Deprecated = k.deprecations.look(ctx, conn, d, o.Nodes)
 }
 
 func setUnseen(o *cluster.Observed, why string) {
 	o.Nodes = cluster.Unseen[map[string]cluster.KubeNode](why)
 	o.SystemPods = cluster.Unseen[map[string]cluster.SystemPod](why)
+	o.Deprecated = cluster.Unseen[[]cluster.DeprecatedAPI](why)
 }
 
 // connection returns the connection for the credentials; a change that matters
