@@ -170,3 +170,15 @@ func giveVersion(to string, p part, group []*node, atOnce int) (taken bool, why 
 	}
 	return false, cmp.Or(why, locked)
 }
+
+// RemovedAPIs are the deprecated APIs in use that a version of Kubernetes does not have. It is unknown
+// where they are not seen.
+func RemovedAPIs(in string, o cluster.Observed) cluster.Seen[[]cluster.DeprecatedAPI] {
+	if !o.Deprecated.Known {
+		return o.Deprecated
+	}
+	return cluster.Saw(slices.DeleteFunc(slices.Clone(o.Deprecated.Value), func(api cluster.DeprecatedAPI) bool {
+		minors, named := ladder.MinorsApart(api.Removed+".0", in)
+		return !named || minors < 0
+	}))
+}

@@ -240,3 +240,16 @@ func TestVersionOfImages(t *testing.T) {
 		}
 	}
 }
+
+func TestRemovedAPIs(t *testing.T) {
+	flow := cluster.DeprecatedAPI{Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta3", Resource: "flowschemas", Removed: "v1.32"}
+	o := cluster.Observed{Deprecated: cluster.Saw([]cluster.DeprecatedAPI{{Version: "v1", Resource: "endpoints"}, flow})}
+	for in, want := range map[string]int{"v1.31.14": 0, "v1.32.0": 1, "v1.33.5": 1} {
+		if got := RemovedAPIs(in, o); !got.Known || len(got.Value) != want || want > 0 && got.Value[0] != flow {
+			t.Errorf("%s: %+v", in, got)
+		}
+	}
+	if got := RemovedAPIs("v1.33.5", cluster.Observed{Deprecated: cluster.Unseen[[]cluster.DeprecatedAPI]("no answer")}); got.Known || got.Why != "no answer" {
+		t.Errorf("%+v", got)
+	}
+}
