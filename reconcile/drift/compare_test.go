@@ -236,8 +236,8 @@ func TestRefusals(t *testing.T) {
 		message, hint string
 	}{
 		{Drift{Reason: cluster.TalosVersionDrift, Have: "v1.13.8", Want: "v1.13.9"}, "it runs Talos v1.13.8", "set talos_version back"},
-		{Drift{Reason: cluster.KubernetesDrift, Have: "v1.36.0"}, "it runs Kubernetes v1.36.0", "set kubernetes_version back"},
-		{Drift{Reason: cluster.KubernetesDrift, Have: "v1.36.2", Want: "v1.35.10"}, "its kubelet is v1.36.2, and on the way to", "give it the kubelet of the other nodes by hand"},
+		{Drift{Reason: cluster.KubernetesDrift, Have: "v1.36.0", Want: "v1.36.1"}, "it runs Kubernetes v1.36.0", "set kubernetes_version back"},
+		{Drift{Reason: cluster.KubernetesDrift, Have: "v1.36.2", Want: "v1.35.10"}, "its kubelet is v1.36.2, and on the way of an upgrade it would be v1.35.10", "give it the kubelet of the other nodes by hand"},
 		{Drift{Field: string(cluster.FieldAddress), Have: "a", Want: "b"}, "not changed on a machine that runs", "a machine's address"},
 		{Drift{Field: "system disk size", Have: text.GiB(2 << 30), Want: text.GiB(1 << 30)}, "disks are not made smaller", "write the size that it has"},
 		{Drift{Field: "disk x datastore", Have: "a", Want: "b"}, "disks are not moved", "`qm disk move`"},
@@ -245,7 +245,10 @@ func TestRefusals(t *testing.T) {
 		{Drift{Field: "disk x", Want: "1 GiB"}, "volumes of the vm are detached", "`serial=x`"},
 		{Drift{Field: string(cluster.FieldMAC), Have: "a", Want: "b"}, "which is not changed on a vm that is there", "undo the change in the repository"},
 	} {
-		if b := c.dr.Refusal(cluster.Desired{}, cluster.Observed{}, n); !strings.Contains(b.Message, c.message) || !strings.Contains(b.Hint, c.hint) {
+		// What runs is older than what the repository has.
+		asked := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Versions: cluster.Versions{Kubernetes: "v1.36.1"}}}}
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Versions: cluster.Versions{Kubernetes: "v1.36.0"}}}, Asked: &asked}
+		if b := c.dr.Refusal(d, cluster.Observed{}, n); !strings.Contains(b.Message, c.message) || !strings.Contains(b.Hint, c.hint) {
 			t.Errorf("%+v: %+v", c.dr, b)
 		}
 	}

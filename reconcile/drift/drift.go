@@ -352,8 +352,8 @@ func (dr Drift) Refusal(d cluster.Desired, o cluster.Observed, n cluster.Node) c
 		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s", dr.Have, dr.Want)
 		b.Hint = hintOfUpgrade(d, "talos_version", "talosctl", n, o)
 		return b
-	case dr.Reason == cluster.KubernetesDrift && dr.Want != s.Versions.Kubernetes:
-		b.Message = fmt.Sprintf("its kubelet is %s, and on the way to %s it would be %s now; no node gets an older one", dr.Have, s.Versions.Kubernetes, dr.Want)
+	case dr.Reason == cluster.KubernetesDrift && dr.Want != d.Repository().Spec.Versions.Kubernetes:
+		b.Message = fmt.Sprintf("its kubelet is %s, and on the way of an upgrade it would be %s now; no node gets an older one", dr.Have, dr.Want)
 		b.Hint = "give it the kubelet of the other nodes by hand: the image in its machine config, with `talosctl -n " + n.IP.String() + " edit machineconfig`"
 		return b
 	case dr.Reason == cluster.KubernetesDrift:
