@@ -146,6 +146,11 @@ func (k *kubelet) registerNode() {
 	if now := cl.store.getObject(resNodes, key); now != nil {
 		cl.record(events.StartKubelet(found, now.body)...)
 	}
+	for _, a := range cl.up {
+		if rules.IsNewer(k.k.Kubernetes, a.cp.Kubernetes) { // which Kubernetes does not support
+			k.c.world.Violate("skew", "%s runs kubelet %s, and %s kube-apiserver %s", k.k.Node, k.k.Kubernetes, a.cp.Node, a.cp.Kubernetes)
+		}
+	}
 	cl.scheduleAfter(labelsLeave, func() { cl.dropLabels(k.k.Node) })
 	k.c.world.Report(k.k.Node, "registered with Kubernetes")
 	if n := cl.nodes[k.k.Node]; again && k.network && n != nil && !n.ready {

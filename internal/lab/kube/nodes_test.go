@@ -212,3 +212,23 @@ func TestStaticPodsWithoutAnImage(t *testing.T) {
 		shown("Running")
 	})
 }
+
+// TestKubeletSkew: a kubelet that is newer than a kube-apiserver joins, as in life, and the lab notes
+// that somebody let it.
+func TestKubeletSkew(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		l.running(apiAddr)
+		for i, tc := range []struct {
+			kubelet string
+			broken  int
+		}{{"v1.36.0", 0}, {kubelet("x", "10.0.0.9", 1).Kubernetes, 0}, {"v1.99.0", 1}} {
+			k, ready := kubelet(fmt.Sprintf("wk-%d", i), fmt.Sprintf("10.0.0.2%d", i), 500+i), newReadiness()
+			k.Kubernetes = tc.kubelet
+			l.kube.RunKubelet(l.id, k, ready.call)
+			<-ready.ch
+			if v := l.world.Violations(); len(v) != tc.broken {
+				t.Errorf("%s: %v", tc.kubelet, v)
+			}
+		}
+	})
+}

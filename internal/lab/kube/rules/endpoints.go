@@ -24,6 +24,13 @@ func DeprecatedSince(of schema.GroupResource, kubernetes string) string {
 	return "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice"
 }
 
+// IsNewer reports whether a version of Kubernetes is newer than another. What is no version is not.
+func IsNewer(a, b string) bool {
+	v, err := version.ParseSemantic(a)
+	w, err2 := version.ParseSemantic(b)
+	return err == nil && err2 == nil && w.LessThan(v)
+}
+
 // FillEndpoints writes into Endpoints which pods a service leads to. Pods that end are not among
 // them; those that cannot answer yet are kept apart. Pods that have the same ports share a subset.
 // Source: kubernetes v1.36, pkg/controller/endpoint.
