@@ -2,6 +2,8 @@
 // a newer version: one kube-apiserver after the other, then the controller managers, the
 // schedulers, and the kubelets, of the control planes first.
 //
+// Revert finds the way back, which is another order.
+//
 // It is pure, and no progress is kept: what is to come next follows from what the nodes have and
 // run, so that an agent that was interrupted, or a node that somebody upgraded by hand, needs
 // nothing of its own. What cannot be seen stays as it is.

@@ -27,12 +27,18 @@ const (
 //
 // The version of kube-proxy in the machine config of a control plane goes with its kubelet: no process
 // of the node is of it. Talos makes the DaemonSet with it where there is none, and leaves one that
-// is there as it is (Talos 1.13), so that its own version is for who applies the bootstrap manifests.
+// is there as it is (Talos' ManifestApplyController): its own image changes when somebody applies the
+// bootstrap manifests.
 func Next(to string, s cluster.Spec, o cluster.Observed) (next map[string]cluster.Components, waiting string) {
 	nodes := lookAtAll(s, o)
 	fillUnseen(nodes)
 	waiting = giveStep(to, s, o, nodes)
-	next = map[string]cluster.Components{}
+	return collect(nodes), waiting
+}
+
+// collect is what nodes have by now, by name, without those of which not all is known.
+func collect(nodes []node) map[string]cluster.Components {
+	out := map[string]cluster.Components{}
 	for _, n := range nodes {
 		if slices.ContainsFunc(partsOf(n.Node), func(p part) bool { return *p.of(&n.has) == "" }) {
 			continue
@@ -40,9 +46,9 @@ func Next(to string, s cluster.Spec, o cluster.Observed) (next map[string]cluste
 		if n.Role == cluster.ControlPlane && (n.has.Proxy == "" || isOlder(n.has.Proxy, n.has.Kubelet)) {
 			n.has.Proxy = n.has.Kubelet
 		}
-		next[n.Name] = n.has
+		out[n.Name] = n.has
 	}
-	return next, waiting
+	return out
 }
 
 // giveStep gives nodes the next step, or returns why there is none.
@@ -50,14 +56,7 @@ func giveStep(to string, s cluster.Spec, o cluster.Observed, nodes []node) strin
 	if knownVersion(to) == "" {
 		return fmt.Sprintf("%q is not a version of Kubernetes", to)
 	}
-	var planes, workers []*node
-	for i := range nodes {
-		if nodes[i].Role == cluster.ControlPlane {
-			planes = append(planes, &nodes[i])
-		} else {
-			workers = append(workers, &nodes[i])
-		}
-	}
+	planes, workers := splitRoles(nodes)
 	for _, p := range planeParts {
 		if why := findSkew(to, p, o, planes); why != "" {
 			return why
@@ -74,6 +73,18 @@ func giveStep(to string, s cluster.Spec, o cluster.Observed, nodes []node) strin
 	}
 	_, why := giveVersion(to, kubelet, workers, max(1, s.MaxUnavailable))
 	return why
+}
+
+// splitRoles are the control planes and the workers of some nodes.
+func splitRoles(nodes []node) (planes, workers []*node) {
+	for i := range nodes {
+		if nodes[i].Role == cluster.ControlPlane {
+			planes = append(planes, &nodes[i])
+		} else {
+			workers = append(workers, &nodes[i])
+		}
+	}
+	return planes, workers
 }
 
 // findSkew is what forbids the step of a component by the versions of others; "" : nothing, or there

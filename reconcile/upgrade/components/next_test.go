@@ -52,9 +52,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// stepOf is what Next does with a cluster, in one line.
-func stepOf(w *modelled, to string, o cluster.Observed) string {
-	next, waiting := Next(to, w.spec, o)
+// describeStep is what Next or Revert has a cluster do, in one line.
+func describeStep(w *modelled, next map[string]cluster.Components, waiting string) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(w.has)) {
 		n, _ := w.spec.Node(name)
@@ -188,7 +187,8 @@ func TestNext(t *testing.T) {
 		if tc.seen != nil {
 			tc.seen(&o)
 		}
-		if got := stepOf(w, tc.to, o); got != tc.want {
+		next, waiting := Next(tc.to, w.spec, o)
+		if got := describeStep(w, next, waiting); got != tc.want {
 			t.Errorf("%s:\n got %s\nwant %s", name, got, tc.want)
 		}
 	}
