@@ -135,6 +135,21 @@ func TestNext(t *testing.T) {
 		"a worker is not": {world: func(w *modelled) { w.broken[wk1] = true }, want: "cp-1 kube-apiserver v1.36.1"},
 		"which did not come up, and there is a newer one": {
 			world: func(w *modelled) { w.has[cp2].APIServer = to }, to: "v1.36.2", want: "cp-2 kube-apiserver v1.36.2"},
+		"which runs, and is not ready": {
+			world: func(w *modelled) { w.has[cp2].APIServer, w.runs[cp2].APIServer = to, to },
+			seen: func(o *cluster.Observed) {
+				changePod(o, "kube-apiserver-cp-2", func(p *cluster.SystemPod) { p.Ready = false })
+			},
+			to: "v1.36.2", want: "cp-2 kube-apiserver v1.36.2"},
+		"which is locked now": {
+			world: func(w *modelled) { w.has[cp2].APIServer = to; lock(w, cp2) }, to: "v1.36.2",
+			want: "waits: cp-2: its kube-apiserver is not yet the one of its config, by what Kubernetes shows"},
+		"a newer worker that does not answer": {
+			world: func(w *modelled) {
+				planesAt(w, to)
+				w.has[wk1].Kubelet, w.runs[wk1].Kubelet, w.silent[wk1] = "v1.35.11", "v1.35.11", true
+			},
+			want: "waits: wk-1: its machine does not answer with its config"},
 		"newer by hand": {world: func(w *modelled) { w.has[cp1].APIServer, w.runs[cp1].APIServer = "v1.36.9", "v1.36.9" },
 			want: "cp-2 kube-apiserver v1.36.1"},
 		"locked control plane": {world: func(w *modelled) { lock(w, cp1) },
@@ -218,6 +233,14 @@ func TestUnseen(t *testing.T) {
 	if waiting != "cp-3: its machine does not answer with its config" {
 		t.Error(waiting)
 	}
+	for name := range o.Machines {
+		o.Machines[name] = cluster.Machine{Reach: cluster.Silent}
+	}
+	o.Nodes = cluster.Unseen[map[string]cluster.KubeNode]("no answer")
+	if next, _ := Next(to, w.spec, o); next["wk-1"] != (cluster.Components{Kubelet: from}) {
+		t.Errorf("wk-1 has %+v where only kube-apiservers are seen", next["wk-1"])
+	}
+	o = w.observe()
 	if next, waiting := Next(to, w.spec, cluster.Observed{}); len(next) > 0 || waiting == "" {
 		t.Errorf("%v, %q", next, waiting)
 	}
