@@ -70,7 +70,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/upgrade": {why: "pure: which versions the nodes are to have now, on the way to those of the inventory",
-		may:   []string{"internal/cluster", "reconcile/ladder"},
+		may:   []string{"internal/cluster", "reconcile/ladder", "reconcile/upgrade/components"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/ladder": {why: "pure: the hops from versions to others",
 		may:   []string{"internal/cluster"},

@@ -159,7 +159,7 @@ func (r *Reconciler) renderInForce(ctx context.Context, facts cluster.Facts, now
 		// Rendered by turns, what has other keys and what is in force would have new
 		// credentials made in every pass.
 		if fixed = m.fixed[keyOfFixed(m.last, facts)]; len(fixed.problems) == 0 {
-			newest, problems := r.desire(m.last.Snapshot, m.ran, facts, now)
+			newest, problems := r.desire(m.last.Snapshot, m.seenRunning, facts, now)
 			if !problems.HasErrors() {
 				fixed = r.findFixed(ctx, m.last, newest, facts, now)
 			}
@@ -176,7 +176,7 @@ func (r *Reconciler) renderInForce(ctx context.Context, facts cluster.Facts, now
 		r.recall(ctx, facts.Applied, now)
 	}
 	if m.good != nil && m.good != m.last {
-		old, problems := r.desire(m.good.Snapshot, m.ran, facts, now)
+		old, problems := r.desire(m.good.Snapshot, m.seenRunning, facts, now)
 		if !problems.HasErrors() && (len(fixed.problems) == 0 || len(r.findFixed(ctx, m.good, old, facts, now).problems) == 0) {
 			if len(fixed.problems) > 0 && !m.problems.HasErrors() {
 				m.problems, m.fixedReason = fixed.problems, fixed.reason
@@ -187,13 +187,13 @@ func (r *Reconciler) renderInForce(ctx context.Context, facts cluster.Facts, now
 	if len(fixed.problems) > 0 {
 		// A revision that could not be recalled may be good: this one is not noted as applied.
 		m.unproven = facts.Applied != "" && facts.Applied != m.last.Revision && facts.Applied != m.recalled
-		if d, _ = r.desire(m.last.Snapshot, m.ran, facts, now); !m.unproven {
+		if d, _ = r.desire(m.last.Snapshot, m.seenRunning, facts, now); !m.unproven {
 			m.good = m.last
 		}
 		return d, !m.removed
 	}
 	if d.Spec.Name == "" && m.shown != nil {
-		d, _ = r.desire(m.shown.Snapshot, m.ran, facts, now)
+		d, _ = r.desire(m.shown.Snapshot, m.seenRunning, facts, now)
 	}
 	return d, false
 }

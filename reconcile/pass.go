@@ -46,8 +46,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if ran := r.memo.ran.Watch(d, o); !ran.Equal(r.memo.ran) { // another hop may be the next
-		r.memo.ran = ran
+	if r.memo.seenRunning = r.memo.seenRunning.Watch(d, o); isOtherStage(d, r.memo.seenRunning, facts) {
 		d, inForce = r.renderInForce(ctx, facts, began)
 		d.Removed, d.Silent = r.memo.removing, r.memo.silent
 	}
@@ -61,7 +60,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 	d.Removed = r.memo.removing
 	o.ImageCached = r.c.Images.Cached(d, o.Facts)
 	stop := r.findRefusal()
-	r.view.Store(&view{desired: d, observed: o, ran: r.memo.ran, stop: stop, inForce: inForce})
+	r.view.Store(&view{desired: d, observed: o, seen: r.memo.seenRunning, stop: stop, inForce: inForce})
 	r.memo.ended = r.seesRemoved() && len(running) == 0 && r.seesNothingLeft(d, o)
 	p := plan.Make(d, o, r.c.Policy())
 	switch {
@@ -264,11 +263,11 @@ func (r *Reconciler) checkDespite(v *view, despite []int) error {
 func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (cluster.Forecast, error) {
 	facts := r.c.Journal.Facts()
 	var o cluster.Observed
-	var ran upgrade.Ran
+	var seen upgrade.Seen
 	if v := r.view.Load(); v != nil {
-		o, ran = v.observed, v.ran
+		o, seen = v.observed, v.seen
 	}
-	d, problems := r.desire(snap, ran, facts, time.Now())
+	d, problems := r.desire(snap, seen, facts, time.Now())
 	if problems.HasErrors() {
 		return cluster.Forecast{Cluster: snap.Spec.Name, Revision: snap.Revision, Problems: problems}, problems
 	}

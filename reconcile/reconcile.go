@@ -104,7 +104,7 @@ type Reconciler struct {
 type view struct {
 	desired  cluster.Desired
 	observed cluster.Observed
-	ran      upgrade.Ran
+	seen     upgrade.Seen
 	stop     *refusal // why the newest revision is not in force; nil: it is
 	inForce  bool     // desired is: the newest revision, or the last good one
 }
@@ -326,19 +326,19 @@ func (r *Reconciler) Destroy(shown, despite []int) error {
 // memo is what the loop remembers between passes for reporting, never for
 // deciding.
 type memo struct {
-	ran       upgrade.Ran      // what the nodes run
-	commands  int64            // of administrators, when the pass began
-	last      *Fetched         // newest that was valid and accepted
-	good      *Fetched         // newest of these from which configs could be made: it is in force
-	shown     *Fetched         // one that was refused, to show how things stand where nothing is in force
-	removed   bool             // the newest revision does not have the cluster
-	ended     bool             // and nothing of it is left
-	recalled  cluster.Revision // what was recalled, which may be invalid: not to be read in each pass
-	recalls   time.Time        // when what could not be recalled is tried again
-	fetchErr  error
-	unwritten string // why the journal could not be written, as it was logged
-	refused   *refusal
-	problems  cluster.Problems // of the newest revision
+	seenRunning upgrade.Seen     // what the nodes run
+	commands    int64            // of administrators, when the pass began
+	last        *Fetched         // newest that was valid and accepted
+	good        *Fetched         // newest of these from which configs could be made: it is in force
+	shown       *Fetched         // one that was refused, to show how things stand where nothing is in force
+	removed     bool             // the newest revision does not have the cluster
+	ended       bool             // and nothing of it is left
+	recalled    cluster.Revision // what was recalled, which may be invalid: not to be read in each pass
+	recalls     time.Time        // when what could not be recalled is tried again
+	fetchErr    error
+	unwritten   string // why the journal could not be written, as it was logged
+	refused     *refusal
+	problems    cluster.Problems // of the newest revision
 	// fixedReason is set when the problems are that it changes what the cluster keeps.
 	fixedReason cluster.Reason
 	fixed       map[fixedKey]fixedChange // what was found of revisions

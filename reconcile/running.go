@@ -24,12 +24,33 @@ import (
 
 // desire returns what should be now, as far as the repository decides it, on the way from what the
 // nodes were seen to run.
-func (r *Reconciler) desire(snap cluster.Snapshot, ran upgrade.Ran, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems) {
+func (r *Reconciler) desire(snap cluster.Snapshot, seen upgrade.Seen, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems) {
 	snap, other := keepContract(snap, facts)
-	stage := upgrade.Of(snap.Spec.Versions, ran)
+	stage := stageOf(snap.Spec, snap.Spec.Versions, seen, facts)
+	goal := snap.Spec.Versions
 	d, problems := r.c.Renderer.Desired(upgrade.At(snap, stage), facts, now)
-	d.OtherContract, d.Hops, d.NoWay = other, stage.Hops, stage.NoWay
+	d.OtherContract, d.Hops, d.NoWay, d.Goal, d.StageWaits = other, stage.Hops, stage.NoWay, goal, stage.Waits
 	return d, problems
+}
+
+// stageOf is how far a cluster is to come now on its way to some versions.
+func stageOf(s cluster.Spec, goal cluster.Versions, seen upgrade.Seen, facts cluster.Facts) upgrade.Stage {
+	ran, _ := facts.Intent(cluster.IntendConfig)
+	return upgrade.Of(goal, s, seen, ran.Versions, ran.Previous)
+}
+
+// isOtherStage reports whether a cluster is to come to another point than that of d, by what is seen now.
+func isOtherStage(d cluster.Desired, seen upgrade.Seen, facts cluster.Facts) bool {
+	have := upgrade.Stage{Versions: d.Spec.Versions, Hops: d.Hops, Waits: d.StageWaits, NoWay: d.NoWay}
+	for _, n := range d.Spec.Nodes {
+		if n.Components != (cluster.Components{}) {
+			if have.Components == nil {
+				have.Components = map[string]cluster.Components{}
+			}
+			have.Components[n.Name] = n.Components
+		}
+	}
+	return !stageOf(d.Spec, d.Goal, seen, facts).Equal(have)
 }
 
 // keepContract gives a snapshot the config contract that the cluster was made with.
@@ -65,7 +86,7 @@ func learnConfig(d cluster.Desired, o cluster.Observed, f *cluster.Facts) {
 	v, uniform, seen := drift.RunningVersions(d, o)
 	switch same, other := drift.CountConfigs(d, o); {
 	case same > other:
-		in.Versions, in.Revision = d.Spec.Versions, d.Revision
+		in.Versions, in.Revision = beforeHop(d), d.Revision
 	case seen && (uniform || !known):
 		in.Versions.Talos, in.Versions.Kubernetes = v.Talos, v.Kubernetes
 		in.Versions.Contract = contractOf(d, in)
@@ -77,6 +98,18 @@ func learnConfig(d cluster.Desired, o cluster.Observed, f *cluster.Facts) {
 		in.Kind, in.At = cluster.IntendConfig, o.Now.UTC()
 		f.Intend(in)
 	}
+}
+
+// beforeHop are the versions of a cluster whose nodes are to make a hop: those that it leaves, until all
+// nodes have made it, so that a node which is made meanwhile is never ahead of the others.
+func beforeHop(d cluster.Desired) cluster.Versions {
+	v := d.Spec.Versions
+	if len(d.Hops) > 0 && d.Hops[0].Kind == cluster.HopTalos {
+		v.Talos = d.Hops[0].From
+	} else if len(d.Hops) > 0 {
+		v.Kubernetes = d.Hops[0].From
+	}
+	return v
 }
 
 // contractOf returns the contract of what runs: the one that was kept, else the one of

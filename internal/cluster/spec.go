@@ -455,6 +455,10 @@ type Desired struct {
 	// reached, or NoWay is why there is no way.
 	Hops  []Hop
 	NoWay string
+	// Goal are the versions that the inventory asks for, and StageWaits is why those that the nodes are
+	// to have now are not reached, where that is known.
+	Goal       Versions
+	StageWaits string
 	// OtherContract is the config_contract that the repository has, where the cluster
 	// was made with another one and keeps it.
 	OtherContract string

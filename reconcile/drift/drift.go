@@ -350,15 +350,15 @@ func (dr Drift) Refusal(d cluster.Desired, o cluster.Observed, n cluster.Node) c
 	switch {
 	case dr.Reason == cluster.TalosVersionDrift:
 		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s", dr.Have, dr.Want)
-		b.Hint = hintOfUpgrade(d, "talos_version", "talosctl", n, o)
+		b.Hint = hintOfUpgrade(d, "talos_version")
 		return b
 	case dr.Reason == cluster.KubernetesDrift && dr.Want != d.Repository().Spec.Versions.Kubernetes:
 		b.Message = fmt.Sprintf("its kubelet is %s, and on the way of an upgrade it would be %s now; no node gets an older one", dr.Have, dr.Want)
 		b.Hint = "give it the kubelet of the other nodes by hand: the image in its machine config, with `talosctl -n " + n.IP.String() + " edit machineconfig`"
 		return b
 	case dr.Reason == cluster.KubernetesDrift:
-		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s; upgrading is not supported yet", dr.Have, dr.Want)
-		b.Hint = hintOfUpgrade(d, "kubernetes_version", "talosctl upgrade-k8s", n, o)
+		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s", dr.Have, dr.Want)
+		b.Hint = hintOfUpgrade(d, "kubernetes_version")
 		return b
 	case dr.Reason == cluster.ConfigDrift && dr.Have == uncompared:
 		b.Message = "its machine config is " + uncompared

@@ -64,18 +64,12 @@ func kubeletDrifts(d cluster.Desired, o cluster.Observed, n cluster.Node) (want 
 	return want, true
 }
 
-// hintOfUpgrade names the hops that lead from what a node runs to the versions of the inventory, or
-// why there are none. field is what can be set back instead.
-func hintOfUpgrade(d cluster.Desired, field, tool string, n cluster.Node, o cluster.Observed) string {
-	running, seen := versionsOf(n, o)
-	hops, err := ladder.Find(running, d.Repository().Spec.Versions) // d may be narrowed to what runs
-	switch {
-	case !seen, len(hops) == 0 && err == nil:
-		return fmt.Sprintf("set %s back, or upgrade with %s", field, tool)
-	case err != nil:
-		return fmt.Sprintf("set %s back; there is no way to upgrade: %v", field, err)
+// hintOfUpgrade is what to do about a version that no upgrade leads to.
+func hintOfUpgrade(d cluster.Desired, field string) string {
+	if why := d.Repository().NoWay; why != "" {
+		return fmt.Sprintf("set %s back; there is no way to upgrade: %s", field, why)
 	}
-	return fmt.Sprintf("set %s back, or upgrade with %s, all nodes to one version after the other: %s", field, tool, cluster.DescribeHops(hops))
+	return fmt.Sprintf("set %s back, or bring the node to the version of the others by hand", field)
 }
 
 // compareVersions compares two versions number by number.

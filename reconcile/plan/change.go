@@ -9,7 +9,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
-	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
 
 // planDrifts plans what brings a node that is there to what the inventory has: what can
@@ -192,8 +191,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 		if drift.IsUpgrade(m.d, m.o, n, dr) {
 			continue // in the turn of the node
 		}
-		if asked := m.d.Repository(); dr.Reason == cluster.TalosVersionDrift && asked.NoWay == "" && len(asked.Hops) == 0 && ladder.IsOlder(dr.Have, dr.Want) {
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.RunningConfigUnknown, About: dr.Field, Message: fmt.Sprintf("waits to be upgraded until it is known which versions all nodes run, to change %s", dr.Change()), Within: apiWithin, Drift: m.describe(n, dr)})
+		if m.awaitVersions(n, dr) {
 			continue
 		}
 		if isOther := slices.Contains(m.rotated, n.Name) || slices.Contains(m.reassigned, n.Name); dr.Reason != cluster.ConfigDrift || dr.How == drift.Refuse && !isOther {

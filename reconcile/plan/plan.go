@@ -124,7 +124,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planRemovals()
 	m.planOrphanMembers()
 	m.planOrphanNodes()
-	m.planLaterHops()
+	m.planHops()
 	m.keepRetries()
 	return m.plan
 }

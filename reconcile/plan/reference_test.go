@@ -2,7 +2,6 @@ package plan
 
 import (
 	"fmt"
-	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"maps"
 	"net/netip"
 	"slices"
@@ -129,8 +128,11 @@ var changes = []change{
 		w.stage()
 	}},
 	{"`kubernetes_version`", func(w *world, n *cluster.Node) {
-		w.d.Spec.Versions.Kubernetes = "v1.36.2"
-		effect.EditNode(&w.o, n.Name, func(kn *cluster.KubeNode) { kn.Kubelet = "v1.36.1" })
+		w.runs("v1.13.9", "v1.36.1")
+		w.asks = w.d.Spec.Versions
+		w.asks.Kubernetes = "v1.36.2"
+		w.stage()
+		n.Components.Kubelet, w.d.Configs[n.Name] = "v1.36.2", cluster.Config{Digest: "new"} // as its turn comes
 	}},
 	{"`replace`", func(_ *world, n *cluster.Node) { n.Replace = "again" }},
 	{"`name`", renameNode("")},

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
@@ -143,11 +144,30 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 	return false
 }
 
-// planLaterHops waits with the hops that come after the one that the nodes are to make now.
-func (m *planner) planLaterHops() {
-	hops := m.d.Repository().Hops
-	for i := 1; i < len(hops); i++ {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.WaitingForHop, About: hops[i].String(), Message: fmt.Sprintf("%s comes after %s", hops[i], hops[i-1])})
+// awaitVersions waits with the upgrade of a node until it is known what all nodes run, and reports
+// whether it does.
+func (m *planner) awaitVersions(n cluster.Node, dr drift.Drift) bool {
+	asked := m.d.Repository()
+	isVersion := dr.Reason == cluster.TalosVersionDrift || dr.Reason == cluster.KubernetesDrift
+	if !isVersion || asked.NoWay != "" || len(asked.Hops) > 0 || !ladder.IsOlder(dr.Have, dr.Want) {
+		return false
+	}
+	m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.RunningConfigUnknown, About: dr.Field, Message: "waits to be upgraded until it is known which versions all nodes run, to change " + dr.Change(), Within: apiWithin, Drift: m.describe(n, dr)})
+	return true
+}
+
+// planHops waits with the hop of Kubernetes that the nodes make now, whose next step follows from how
+// the one before ended, and with the hops that come after the first.
+func (m *planner) planHops() {
+	asked := m.d.Repository()
+	name := m.d.Spec.Name
+	if len(asked.Hops) > 0 && asked.Hops[0].Kind == cluster.HopKubernetes {
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[0].String(), Message: fmt.Sprintf("%s comes to the nodes one component after the other%s", asked.Hops[0], text.Colon(asked.StageWaits))})
+	} else if asked.StageWaits != "" {
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: "back", Message: fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, asked.StageWaits)})
+	}
+	for i := 1; i < len(asked.Hops); i++ {
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[i].String(), Message: fmt.Sprintf("%s comes after %s", asked.Hops[i], asked.Hops[i-1])})
 	}
 }
 

@@ -27,7 +27,7 @@ type world struct {
 	p     cluster.Policy
 	taken []cluster.Node   // that remove took out of the inventory
 	asks  cluster.Versions // that the inventory has, where they are to be reached hop by hop
-	ran   upgrade.Ran
+	ran   upgrade.Seen
 }
 
 // stage has the inventory ask for what the nodes are to have now, as each pass does.
@@ -36,8 +36,8 @@ func (w *world) stage() {
 		return
 	}
 	w.ran = w.ran.Watch(w.d, w.o)
-	s := upgrade.Of(w.asks, w.ran)
-	w.d.Spec.Versions, w.d.Hops, w.d.NoWay = s.Versions, s.Hops, s.NoWay
+	s := upgrade.Of(w.asks, w.d.Spec, w.ran)
+	w.d.Spec.Versions, w.d.Hops, w.d.NoWay, w.d.StageWaits = s.Versions, s.Hops, s.NoWay, s.Waits
 }
 
 const imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"

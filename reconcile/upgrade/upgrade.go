@@ -7,9 +7,11 @@ package upgrade
 
 import (
 	"maps"
+	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade/components"
 )
 
 // Ran is what each node was seen to run last, by name. One that does not answer has not another
@@ -28,8 +30,8 @@ func (r Ran) Watch(d cluster.Desired, o cluster.Observed) Ran {
 		if mach.Reach == cluster.Configured && mach.Talos != "" && (kn.Turn == "" || v.Talos == "") {
 			v.Talos = mach.Talos
 		}
-		if o.Nodes.Known && kn.Kubelet != "" {
-			v.Kubernetes = kn.Kubelet
+		if oldest := components.OldestOn(n, o); oldest != "" {
+			v.Kubernetes = oldest
 		}
 		if v != (cluster.Versions{}) {
 			out[n.Name] = v
@@ -54,38 +56,76 @@ func (r Ran) oldest() (out cluster.Versions, known bool) {
 	return out, out.Talos != "" && out.Kubernetes != ""
 }
 
+// Seen is what is known of what the nodes of a cluster run.
+type Seen struct {
+	Ran      Ran
+	Observed cluster.Observed
+}
+
+// Watch returns what is known with another look.
+func (s Seen) Watch(d cluster.Desired, o cluster.Observed) Seen {
+	return Seen{Ran: s.Ran.Watch(d, o), Observed: o}
+}
+
 // Stage is how far a cluster is to come now.
 type Stage struct {
 	Versions cluster.Versions // that all nodes are to have at the end of the first hop
-	Hops     []cluster.Hop    // this one and those after it
-	NoWay    string           // why there is none
+	// Components are, in a hop of Kubernetes, what of it each node is to have now, by name.
+	Components map[string]cluster.Components
+	Hops       []cluster.Hop // this one and those after it
+	Waits      string        // why the hop of Kubernetes does not go on for now
+	NoWay      string        // why there is none
 }
 
 // Of returns the stage of a cluster whose inventory asks for some versions. Where it runs them, or it
-// is not known what it runs, they are what it is to have.
-func Of(asked cluster.Versions, ran Ran) Stage {
-	have, known := ran.oldest()
-	out := Stage{Versions: asked}
-	if !known || have.Talos == asked.Talos && have.Kubernetes == asked.Kubernetes {
+// is not known what it runs, they are what it is to have. kept are those that all nodes ran before.
+func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versions) Stage {
+	have, known := seen.Ran.oldest()
+	out := Stage{Versions: goal}
+	if !known {
 		return out
 	}
-	hops, err := ladder.Find(have, asked)
+	isKept := func(v cluster.Versions) bool { return v.Kubernetes == goal.Kubernetes }
+	goesBack := components.HasNewer(goal.Kubernetes, s, seen.Observed) && (have.Kubernetes == goal.Kubernetes || slices.ContainsFunc(kept, isKept))
+	if goesBack {
+		have.Kubernetes = goal.Kubernetes // Kubernetes before Talos, which may be its reason
+		out.Components, out.Waits = components.Revert(goal.Kubernetes, s, seen.Observed)
+		out.Versions.Talos = have.Talos
+	}
+	if have.Talos == goal.Talos && have.Kubernetes == goal.Kubernetes {
+		return out
+	}
+	hops, err := ladder.Find(have, goal)
 	if err != nil {
-		out.NoWay = err.Error()
+		out.Versions, out.NoWay = goal, err.Error()
 		return out
 	}
-	out.Hops = hops
+	if out.Hops = hops; goesBack {
+		return out
+	}
 	switch out.Versions.Talos, out.Versions.Kubernetes = have.Talos, have.Kubernetes; hops[0].Kind {
 	case cluster.HopTalos:
 		out.Versions.Talos = hops[0].To
 	case cluster.HopKubernetes:
 		out.Versions.Kubernetes = hops[0].To
+		out.Components, out.Waits = components.Next(hops[0].To, s, seen.Observed)
 	}
 	return out
+}
+
+// Equal reports whether two stages ask for the same.
+func (s Stage) Equal(other Stage) bool {
+	return s.Versions == other.Versions && maps.Equal(s.Components, other.Components) && slices.Equal(s.Hops, other.Hops) && s.Waits == other.Waits && s.NoWay == other.NoWay
 }
 
 // At returns a snapshot that asks for what the nodes are to have now.
 func At(snap cluster.Snapshot, s Stage) cluster.Snapshot {
 	snap.Spec.Versions.Talos, snap.Spec.Versions.Kubernetes = s.Versions.Talos, s.Versions.Kubernetes
+	if len(s.Components) > 0 {
+		snap.Spec.Nodes = slices.Clone(snap.Spec.Nodes)
+		for i, n := range snap.Spec.Nodes {
+			snap.Spec.Nodes[i].Components = s.Components[n.Name]
+		}
+	}
 	return snap
 }

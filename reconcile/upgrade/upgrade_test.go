@@ -34,7 +34,7 @@ func TestStages(t *testing.T) {
 		"not known":          {asked: versions("v1.14.1", "v1.36.1"), ran: Ran{"a": versions("v1.13.9", "")}, want: versions("v1.14.1", "v1.36.1")},
 		"back":               {asked: versions("v1.12.11", "v1.35.1"), ran: Ran{"a": versions("v1.13.9", "v1.35.1")}, want: versions("v1.12.11", "v1.35.1"), noWay: true},
 	} {
-		s := Of(c.asked, c.ran)
+		s := Of(c.asked, cluster.Spec{}, Seen{Ran: c.ran})
 		if s.Versions != c.want || cluster.DescribeHops(s.Hops) != c.hops || (s.NoWay != "") != c.noWay {
 			t.Errorf("%s: %+v", name, s)
 		}
@@ -58,7 +58,7 @@ func TestEveryStageEnds(t *testing.T) {
 			ran[fmt.Sprint("n", i)] = versions(talos[from], "v1.33.1")
 		}
 		for rounds := 0; ; rounds++ {
-			s := Of(asked, ran)
+			s := Of(asked, cluster.Spec{}, Seen{Ran: ran})
 			if s.NoWay != "" {
 				if _, err := ladder.Find(versions(talos[from], "v1.33.1"), asked); err == nil {
 					t.Fatalf("no way from %v: %s", ran, s.NoWay)

@@ -7,6 +7,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
@@ -14,7 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// inCluster plays a story over a cluster that is Ready with some versions, which it may change.
+// inClusterOf plays a story over a cluster that is Ready with some versions, which it may change.
 func inClusterOf(t *testing.T, sz size, talos, kubernetes string, story func(s *sim, push func(what, from, to string), w *turns)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -199,4 +202,57 @@ func TestAnswersOfUpgradesAreLost(t *testing.T) {
 			})
 		})
 	}
+}
+
+// wantKubernetes checks that every node runs a version of Kubernetes, and every component of the control planes does.
+func (s *sim) wantKubernetes(version string) {
+	s.T.Helper()
+	for _, n := range s.Status().Nodes {
+		if n.Kubernetes != version || n.Phase != cluster.PhaseReady {
+			s.T.Errorf("%s runs %s and is %s, and %s is wanted", n.Name, n.Kubernetes, n.Phase, version)
+		}
+	}
+	for _, p := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "kube-system") {
+		for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+			if !strings.HasPrefix(p.GetName(), name+"-") {
+				continue
+			}
+			containers, _, _ := unstructured.NestedSlice(p.Object, "spec", "containers")
+			if image := fmt.Sprint(containers[0].(map[string]any)["image"]); !strings.HasSuffix(image, ":"+version) {
+				s.T.Errorf("%s is %s, and %s is wanted", p.GetName(), image, version)
+			}
+		}
+	}
+}
+
+// TestUpgradeOfKubernetes: another version is pushed, and every component of every node gets it, without a reboot and
+// without a kubelet that is newer than a kube-apiserver.
+func TestUpgradeOfKubernetes(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 3, Workers: 2}
+	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
+		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
+		s.Until(4*time.Hour, "upgraded", func(st cluster.Status) bool {
+			return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head()
+		})
+		s.wantKubernetes("v1.36.1")
+		w.wantDown("")
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+	})
+}
+
+// TestUpgradeOfBoth: one push leads over every version of both, Talos first wherever it can be.
+func TestUpgradeOfBoth(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 1}
+	inClusterOf(t, sz, "v1.11.6", "v1.33.13", func(s *sim, push func(what, from, to string), w *turns) {
+		push("both", "talos_version: v1.11.6\nkubernetes_version: v1.33.13", "talos_version: v1.14.1\nkubernetes_version: v1.36.1")
+		s.Until(24*time.Hour, "upgraded", func(st cluster.Status) bool {
+			return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head()
+		})
+		s.wantTalos("v1.14.1")
+		s.wantKubernetes("v1.36.1")
+		w.wantDown("dev-cp-1:3 dev-wk-1:3")
+	})
 }

@@ -159,6 +159,20 @@ func Oldest(s cluster.Spec, o cluster.Observed) (version string, ok bool) {
 	return version, version != ""
 }
 
+// OldestOn is the oldest version that a component of a node has or runs, "" while none is known.
+func OldestOn(n cluster.Node, o cluster.Observed) (version string) {
+	seen := lookAt(n, o)
+	for _, p := range partsOf(n) {
+		version = oldestOf(version, *p.of(&seen.has), *p.of(&seen.runs))
+	}
+	return version
+}
+
+// HasNewer reports whether a component of a node of the cluster is newer than a version.
+func HasNewer(than string, s cluster.Spec, o cluster.Observed) bool {
+	return slices.ContainsFunc(lookAtAll(s, o), func(n node) bool { return hasNewer(n, than) })
+}
+
 // fillUnseen gives nodes that are not seen, such as those that are to be made, the oldest that others have,
 // which is never newer than a kube-apiserver. What no node shows stays unknown.
 func fillUnseen(nodes []node) {
