@@ -132,7 +132,7 @@ func TestEditUnderOtherVersions(t *testing.T) {
 		s.Boot()
 		s.UntilReady(20 * time.Minute)
 		files := size{ControlPlanes: 1, Workers: 2}.Files()
-		changed(t, files, "inventory/dev/cluster.yaml", "kubernetes_version: v1.36.1", "kubernetes_version: v1.36.2")
+		changed(t, files, "inventory/dev/cluster.yaml", "kubernetes_version: v1.36.1", "kubernetes_version: v1.36.0")
 		s.Push(files, "another version")
 		blocked := func(st cluster.Status, reason cluster.Reason) (out []cluster.Block) {
 			for _, b := range st.Blocked {
@@ -143,8 +143,8 @@ func TestEditUnderOtherVersions(t *testing.T) {
 			return out
 		}
 		s.Until(10*time.Minute, "of another version", func(st cluster.Status) bool { return len(blocked(st, cluster.KubernetesDrift)) == 3 })
-		if b := blocked(s.Status(), cluster.KubernetesDrift)[0]; !strings.HasSuffix(b.Hint, "one version after the other: Kubernetes v1.36.2") {
-			t.Errorf("the way is not named: %s", b.Hint)
+		if b := blocked(s.Status(), cluster.KubernetesDrift)[0]; !strings.HasSuffix(b.Hint, "a downgrade of Kubernetes, from v1.36.1 to v1.36.0, is not made") {
+			t.Errorf("why there is no way is not named: %s", b.Hint)
 		}
 		time.Sleep(10 * time.Minute)
 		if got := blocked(s.Status(), cluster.ConfigDrift); len(got) > 0 {
@@ -161,7 +161,7 @@ func TestEditUnderOtherVersions(t *testing.T) {
 		if f := got[0].Drift[0]; f.Field != "machine config" || !strings.HasPrefix(f.By, "edited on the node") || f.Since.Sub(edited).Abs() > time.Minute {
 			t.Errorf("edited at %v: %+v", edited, f)
 		}
-		changed(t, files, "inventory/dev/cluster.yaml", "kubernetes_version: v1.36.2", "kubernetes_version: v1.36.1")
+		changed(t, files, "inventory/dev/cluster.yaml", "kubernetes_version: v1.36.0", "kubernetes_version: v1.36.1")
 		s.Push(files, "back")
 		s.UntilReady(time.Hour)
 		s.Halt()
