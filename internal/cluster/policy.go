@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 )
 
@@ -43,6 +44,57 @@ type Policy struct {
 	// missing, unreadable or invalid. The rest is what it allowed before, to show
 	// what would be done; nothing is done. nil: it is known.
 	Problems Problems
+}
+
+// Switches are what the agent may do about nodes that are there. The zero value is
+// everything.
+type Switches struct {
+	// ObserveOnly: what somebody changed behind the inventory's back is reported, and
+	// stays as it is.
+	ObserveOnly bool
+	// ApplyOff: what the inventory has changed of a node that is there is reported, and
+	// not done.
+	ApplyOff bool
+	// ApplyApproved: it is done when an administrator has approved it.
+	ApplyApproved bool
+	// Upgrade is when nodes get other versions of Talos or Kubernetes, besides what holds for
+	// every change of the inventory.
+	Upgrade UpgradeMode
+}
+
+// UpgradeMode is when nodes get other versions of Talos or Kubernetes. A greater one is stricter.
+type UpgradeMode int
+
+// The modes of upgrades, from the least strict on.
+const (
+	// UpgradeAuto: as any other change of the inventory.
+	UpgradeAuto UpgradeMode = iota
+	// UpgradeInWindow: only where there is a window, while it is open.
+	UpgradeInWindow
+	// UpgradeApproved: when an administrator has approved it.
+	UpgradeApproved
+	// UpgradeOff: it is reported, and not done.
+	UpgradeOff
+)
+
+// upgradeModes are the names of the modes in files.
+var upgradeModes = []string{"auto", "window", "approve", "off"}
+
+// ParseUpgradeMode returns the mode of a name in a file, and whether there is one. "" is UpgradeAuto.
+func ParseUpgradeMode(name string) (UpgradeMode, bool) {
+	if name == "" {
+		return UpgradeAuto, true
+	}
+	i := slices.Index(upgradeModes, name)
+	return UpgradeMode(max(i, 0)), i >= 0
+}
+
+// String is the mode as files have it.
+func (m UpgradeMode) String() string {
+	if m < 0 || int(m) >= len(upgradeModes) {
+		return fmt.Sprintf("UpgradeMode(%d)", int(m))
+	}
+	return upgradeModes[m]
 }
 
 // ChartsInRepository is the entry of Policy.Charts that allows charts which lie in the

@@ -76,22 +76,14 @@ type Spec struct {
 	Drain          Drain
 	// AllowEven: a control plane may be removed although an even number of them is left.
 	AllowEven bool
+	// Canary is the node that is upgraded first, before the control planes; "": none.
+	Canary string
+	// Soak is how long after the upgrade of a node the next one begins at the earliest, counted
+	// from when it was healthy again; 0: at once.
+	Soak time.Duration
 	// Capacity is the most that VMs may take on a host, by its name, where the
 	// inventory bounds it.
 	Capacity map[string]HostCapacity
-}
-
-// Switches are what the agent may do about nodes that are there. The zero value is
-// everything.
-type Switches struct {
-	// ObserveOnly: what somebody changed behind the inventory's back is reported, and
-	// stays as it is.
-	ObserveOnly bool
-	// ApplyOff: what the inventory has changed of a node that is there is reported, and
-	// not done.
-	ApplyOff bool
-	// ApplyApproved: it is done when an administrator has approved it.
-	ApplyApproved bool
 }
 
 // ReplaceDead is for how long a node must be dead before it gets a new machine, by role; 0:

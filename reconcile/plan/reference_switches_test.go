@@ -36,6 +36,7 @@ var (
 	all3         = event{"`cpu` of all workers is pushed", []string{"node wk-1 cores=8", "node wk-2 cores=8", "node wk-3 cores=8"}}
 	silentPlane  = event{"cp-2 has not answered for 20 minutes", []string{"dead cp-2 20m"}}
 	silentWorker = event{"wk-2 has not answered for 20 minutes", []string{"dead wk-2 20m"}}
+	newTalos     = event{"a newer `talos_version` is pushed", []string{"wants v1.14.1"}}
 	planeLess    = event{"cp-3 leaves the inventory", []string{"remove cp-3"}}
 )
 
@@ -67,6 +68,10 @@ var settings = []setting{
 	{"apply", "auto", func(*cluster.Spec) {}, func(*cluster.Policy) {}, []event{pushed, running, leaves, upgraded}, nil},
 	{"apply", "approve", func(s *cluster.Spec) { s.ApplyApproved = true }, func(p *cluster.Policy) { p.ApplyApproved = true }, []event{pushed, running, leaves, upgraded, edited, comes}, nil},
 	{"apply", "off", func(s *cluster.Spec) { s.ApplyOff = true }, func(p *cluster.Policy) { p.ApplyOff = true }, []event{pushed, running, leaves, upgraded, edited, comes}, nil},
+	{"upgrade", "auto", func(*cluster.Spec) {}, func(*cluster.Policy) {}, []event{newTalos}, nil},
+	{"upgrade", "window", func(s *cluster.Spec) { s.Upgrade = cluster.UpgradeInWindow }, func(p *cluster.Policy) { p.Upgrade = cluster.UpgradeInWindow }, []event{newTalos}, func(s *cluster.Spec) { s.Window = closed }},
+	{"upgrade", "approve", func(s *cluster.Spec) { s.Upgrade = cluster.UpgradeApproved }, func(p *cluster.Policy) { p.Upgrade = cluster.UpgradeApproved }, []event{newTalos}, nil},
+	{"upgrade", "off", func(s *cluster.Spec) { s.Upgrade = cluster.UpgradeOff }, func(p *cluster.Policy) { p.Upgrade = cluster.UpgradeOff }, []event{newTalos}, nil},
 	{"window", "open", func(s *cluster.Spec) { s.Window = open }, func(p *cluster.Policy) { p.Window = open }, []event{pushed, leaves}, nil},
 	{"window", "closed", func(s *cluster.Spec) { s.Window = closed }, func(p *cluster.Policy) { p.Window = closed }, []event{pushed, leaves, running, stopped, comes}, nil},
 	{"replace_dead.worker", "", func(*cluster.Spec) {}, nil, []event{silentWorker}, nil},
@@ -123,17 +128,24 @@ func decided(t *testing.T, set func(*world), e event, ofDrains bool) string {
 		}
 		now = append(now, words)
 	}
+	subjects := map[string][]string{} // by what is reported of them
 	report := func(reason cluster.Reason, subject, message string) {
 		if subject == "wk-3" && len(now) > 0 { // as the one before it
 			return
 		}
-		held = append(held, fmt.Sprintf("`%s`: %s: %s", reason, subject, message))
+		what := fmt.Sprintf("`%s`: %%s: %s", reason, strings.ReplaceAll(message, "%", "%%"))
+		if subjects[what] = append(subjects[what], subject); len(subjects[what]) == 1 {
+			held = append(held, what)
+		}
 	}
 	for _, x := range p.Waiting {
 		report(x.Reason, x.Subject, x.Message)
 	}
 	for _, x := range p.Blocked {
 		report(x.Reason, x.Subject, x.Message)
+	}
+	for i, what := range held {
+		held[i] = fmt.Sprintf(what, strings.Join(subjects[what], ", "))
 	}
 	if len(now) > 0 {
 		held = append([]string{strings.Join(now, "; ")}, held...)
@@ -182,7 +194,7 @@ func TestReferenceOfSwitches(t *testing.T) {
 // planned for the table; what is no switch of the policy limits what may be asked for.
 func TestEveryValueOfASwitch(t *testing.T) {
 	limits := []string{"pool", "vmids", "datastores", "bridges", "networks", "limits", "capacity", "sources"}
-	switches := []string{"heal", "apply", "window", "replace_dead", "max_unavailable", "allow_even", "drain"}
+	switches := []string{"heal", "apply", "upgrade", "window", "replace_dead", "max_unavailable", "allow_even", "drain"}
 	for _, file := range []string{"cluster", "policy"} {
 		src, err := os.ReadFile("../../docs/reference/schema/" + file + ".schema.json")
 		if err != nil {

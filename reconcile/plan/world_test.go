@@ -791,6 +791,8 @@ func (w *world) run(t *testing.T, line string) string {
 		}
 	case "switches":
 		w.d.Spec.Switches = cluster.Switches{ObserveOnly: slices.Contains(f, "observe"), ApplyOff: slices.Contains(f, "off"), ApplyApproved: slices.Contains(f, "approve")}
+	case "wants": // a version of Talos, everywhere
+		w.d.Spec.Versions.Talos = arg(1)
 	case "window": // of the cluster or the policy: days, times, time zone
 		win, err := cluster.NewWindow(strings.Split(arg(2), ","), arg(3), arg(4), arg(5))
 		if err != nil {

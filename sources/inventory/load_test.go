@@ -128,7 +128,7 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 		fmt.Fprintln(out, "prune")
 	}
 	if s.ReplaceDead != (cluster.ReplaceDead{}) || s.Switches != (cluster.Switches{}) || s.MaxUnavailable > 0 || s.Drain != (cluster.Drain{}) {
-		fmt.Fprintf(out, "switches %+v max unavailable %d drain %+v window %s dead %v\n", s.Switches, s.MaxUnavailable, s.Drain, s.Window, s.ReplaceDead)
+		fmt.Fprintf(out, "switches %+v max unavailable %d drain %+v window %s dead %v canary %q soak %s\n", s.Switches, s.MaxUnavailable, s.Drain, s.Window, s.ReplaceDead, s.Canary, s.Soak)
 	}
 	for _, n := range s.Nodes {
 		fmt.Fprintf(out, "node %s %s %s vmid %d mac %s uuid %s\n", n.Name, n.Role, n.IP, n.VMID, n.MAC, n.UUID)

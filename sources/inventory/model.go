@@ -49,6 +49,17 @@ type clusterFile struct {
 	// approve has that wait until root of the host approves what `talos-agent plan` shows,
 	// off only reports what would be. New nodes are made either way.
 	Apply string `yaml:"apply" enum:"auto,approve,off" default:"auto"`
+	// When nodes get other versions of Talos or Kubernetes: auto as with any other change,
+	// window only in a `window`, which is required then, here or in the host's policy,
+	// approve when root of the host approves what `talos-agent plan` shows, off only
+	// reports what would be. What `apply` and `window` have holds besides.
+	Upgrade string `yaml:"upgrade" enum:"auto,window,approve,off" default:"auto"`
+	// The node that is upgraded before all others: one of nodes.yaml that is not locked.
+	Canary string `yaml:"canary" is:"label" default:"none" example:"dev-wk-1"`
+	// How long a node must have been healthy after its upgrade before the next one is
+	// upgraded: 1s to 24h. That it is healthy is waited for in any case; this is more time,
+	// for storage that copies its replicas, or for you to look.
+	Soak time.Duration `yaml:"soak" default:"none" example:"5m"`
 	// How many workers may be out of service at once while nodes are changed. Of control
 	// planes it is one.
 	MaxUnavailable int `yaml:"max_unavailable" unit:"number of workers" min:"1" max:"1000" default:"1"`

@@ -38,6 +38,8 @@ func (l *loader) resolveCluster() {
 		Schematic:   cluster.Schematic{Extensions: slices.Sorted(slices.Values(c.Talos.Schematic.Extensions)), ExtraKernelArgs: c.Talos.Schematic.ExtraKernelArgs},
 
 		Switches:       cluster.Switches{ObserveOnly: c.Heal == "observe", ApplyOff: c.Apply == "off", ApplyApproved: c.Apply == "approve"},
+		Canary:         c.Canary,
+		Soak:           c.Soak,
 		MaxUnavailable: c.MaxUnavailable,
 		AllowEven:      c.AllowEven,
 		Prune:          c.Prune,
@@ -48,6 +50,7 @@ func (l *loader) resolveCluster() {
 	}
 	l.spec.ReplaceDead = cluster.ReplaceDead{ControlPlane: l.deadAfter("controlplane", c.ReplaceDead.ControlPlane), Worker: l.deadAfter("worker", c.ReplaceDead.Worker)}
 	l.spec.Window = c.Window.Resolve("window", l.Report)
+	l.resolveUpgrade()
 	if c.ClusterName != "" {
 		l.spec.ID = cluster.ClusterID(l.opts.Owner, c.ClusterName)
 	}

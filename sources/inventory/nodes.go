@@ -37,6 +37,7 @@ func (l *loader) resolveNodes() {
 	l.checkCount()
 	l.checkCollisions(drafts)
 	l.reportRows()
+	l.checkCanary()
 }
 
 // drafts lists all nodes: control planes in inventory order, then workers in

@@ -190,6 +190,9 @@ func (x *examiner) refused(s cluster.Spec) (out cluster.Problems) {
 	for _, b := range bounds.OfSpec(s, x.a.c.Policy()) {
 		out = append(out, cluster.Problem{Severity: cluster.Error, Message: b.Subject + ": " + b.Message, Hint: b.Hint})
 	}
+	if message, hint := bounds.MissingWindow(s, x.a.c.Policy()); message != "" {
+		out = append(out, cluster.Problem{Severity: cluster.Error, Message: s.Name + ": " + message, Hint: hint})
+	}
 	return out
 }
 

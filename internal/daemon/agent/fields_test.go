@@ -63,6 +63,9 @@ var fieldEdits = map[string][3]string{
 	"prune":                       {"cluster", "cni: cilium\n", "cni: cilium\nprune: true\n"},
 	"heal":                        {"cluster", "cni: cilium\n", "cni: cilium\nheal: observe\n"},
 	"apply":                       {"cluster", "cni: cilium\n", "cni: cilium\napply: \"off\"\n"},
+	"upgrade":                     {"cluster", "cni: cilium\n", "cni: cilium\nupgrade: approve\n"},
+	"canary":                      {"cluster", "cni: cilium\n", "cni: cilium\ncanary: dev-wk-1\n"},
+	"soak":                        {"cluster", "cni: cilium\n", "cni: cilium\nsoak: 5m\n"},
 	"window":                      {"cluster", "cni: cilium\n", "cni: cilium\nwindow: {from: \"22:00\", to: \"05:00\"}\n"},
 	"replace_dead":                {"cluster", "cni: cilium\n", "cni: cilium\nreplace_dead: {worker: 15m, controlplane: 15m}\n"},
 	"max_unavailable":             {"cluster", "cni: cilium\n", "cni: cilium\nmax_unavailable: 2\n"},
@@ -140,7 +143,7 @@ func classOf(f cluster.Forecast) string {
 // classOfRow is what the page has of the row that names a field.
 func classOfRow(t *testing.T, page, field string) string {
 	t.Helper()
-	if slices.Contains([]string{"heal", "apply", "window", "replace_dead", "max_unavailable", "allow_even", "drain"}, field) {
+	if slices.Contains([]string{"heal", "apply", "upgrade", "window", "replace_dead", "max_unavailable", "allow_even", "drain"}, field) {
 		field = "protect" // "and the switches below"
 	}
 	for line := range strings.Lines(page) {

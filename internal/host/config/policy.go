@@ -45,6 +45,9 @@ type policyFile struct {
 	// off: whatever the repository has, nodes that are there are not changed, and no addon
 	// is uninstalled; approve: that is done when root has approved it.
 	Apply string `yaml:"apply" enum:"auto,approve,off" default:"what the repository has" example:"off"`
+	// When nodes get other versions of Talos or Kubernetes; of this and what a cluster has
+	// itself the stricter holds: off, then approve, then window, then auto.
+	Upgrade string `yaml:"upgrade" enum:"auto,window,approve,off" default:"what the repository has" example:"approve"`
 	// When nodes that run may be taken out of service, besides the window that a cluster
 	// has itself: both must be open.
 	Window windowFile `yaml:"window" default:"always"`

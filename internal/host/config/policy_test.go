@@ -68,6 +68,17 @@ func TestSmallestPolicy(t *testing.T) {
 	}
 }
 
+// TestPolicyOfUpgrades: each mode of upgrades is read, with its line.
+func TestPolicyOfUpgrades(t *testing.T) {
+	for text, want := range map[string]cluster.UpgradeMode{"": cluster.UpgradeAuto, "upgrade: auto\n": cluster.UpgradeAuto, "upgrade: window\n": cluster.UpgradeInWindow,
+		"upgrade: approve\n": cluster.UpgradeApproved, "upgrade: off\n": cluster.UpgradeOff} {
+		got, problems := ParsePolicy("policy.yaml", []byte("pool: talos\nvmids: [400-599]\n"+text))
+		if len(problems) > 0 || got.Upgrade != want || text != "" && got.Lines["upgrade"] != 3 {
+			t.Errorf("%q: %s of line %d, want %s, %v", text, got.Upgrade, got.Lines["upgrade"], want, problems)
+		}
+	}
+}
+
 // TestPolicyOfRemovals: none is not the same as not written, which is one.
 func TestPolicyOfRemovals(t *testing.T) {
 	for text, want := range map[string]int{"": 0, "removals: 0\n": -1, "removals: 1\n": 1, "removals: 2\n": 2} {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/sources/inventory"
@@ -254,7 +255,7 @@ func (v *validator) checkMachineConfigs(snap cluster.Snapshot, found *Cluster) (
 }
 
 // checkPolicy holds a cluster against the policy: what the planner blocks
-// because of it, and would not block without.
+// because of it, and would not block without, and upgrades that it never lets begin.
 func (v *validator) checkPolicy(snap cluster.Snapshot) cluster.Problems {
 	if v.Policy == nil {
 		return nil
@@ -262,6 +263,9 @@ func (v *validator) checkPolicy(snap cluster.Snapshot) cluster.Problems {
 	desired := cluster.Desired{Snapshot: snap}
 	anyway := plan.Make(desired, cluster.Observed{}, cluster.Policy{}).Blocked
 	var problems cluster.Problems
+	if message, hint := bounds.MissingWindow(snap.Spec, *v.Policy); message != "" {
+		problems = append(problems, snap.At(cluster.Error, "upgrade", message, hint))
+	}
 	for _, b := range plan.Make(desired, cluster.Observed{}, *v.Policy).Blocked {
 		if slices.ContainsFunc(anyway, b.Equal) {
 			continue

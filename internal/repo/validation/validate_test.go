@@ -105,6 +105,41 @@ func TestExcerpt(t *testing.T) {
 	}
 }
 
+// TestValidateReportsAMissingWindow: upgrades that are allowed in a window only need one, in
+// cluster.yaml or in the host's policy.
+func TestValidateReportsAMissingWindow(t *testing.T) {
+	const window = "window: {from: \"22:00\", to: \"05:00\"}\n"
+	for _, c := range []struct{ spec, policy, want string }{
+		{"", "", ""}, {"upgrade: approve\n", "upgrade: window\n", ""},
+		{"upgrade: window\n", window, ""}, {window, "upgrade: window\n", ""},
+		{"upgrade: window\n", "", "inventory/prod/cluster.yaml: upgrade is window, and neither cluster.yaml nor the host's policy has a window"},
+		{"", "upgrade: window\n", "inventory/prod/cluster.yaml: upgrade is window, and neither cluster.yaml nor the host's policy has a window"},
+	} {
+		dir := repotest.LargeRepository(t, "../../../examples/repo", 4)
+		file := filepath.Join(dir, "inventory/prod/cluster.yaml")
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, file, string(text)+c.spec)
+		policy := filepath.Join(t.TempDir(), "policy.yaml")
+		write(t, policy, "pool: talos\nvmids: [1000-1999]\n"+c.policy)
+		v, err := Validate(t.Context(), dir, Config{Folder: "inventory", Owner: "a", Policy: policy}, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, p := range v.Problems {
+			if p.Severity == cluster.Error && strings.Contains(p.Message, "upgrade") {
+				got = append(got, p.File+": "+p.Message)
+			}
+		}
+		if strings.Join(got, "\n") != c.want {
+			t.Errorf("%q, policy %q: %q", c.spec, c.policy, got)
+		}
+	}
+}
+
 // TestValidateReportsPolicyBlocksOnly: what the planner would block anyway, as for
 // missing secrets, is not the policy's.
 func TestValidateReportsPolicyBlocksOnly(t *testing.T) {
