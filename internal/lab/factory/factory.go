@@ -32,7 +32,7 @@ type Config struct {
 
 // listedVersions are published Talos versions, old to new: of each minor some.
 var listedVersions = []string{
-	"v1.8.2", "v1.8.4", "v1.9.6", "v1.10.9", "v1.11.2", "v1.11.5", "v1.11.6", "v1.12.4", "v1.12.7", "v1.13.0", "v1.13.8", "v1.13.9", "v1.14.0", "v1.14.1",
+	"v1.8.2", "v1.8.4", "v1.9.6", "v1.10.9", "v1.11.2", "v1.11.5", "v1.11.6", "v1.12.4", "v1.12.7", "v1.12.11", "v1.13.0", "v1.13.8", "v1.13.9", "v1.14.0", "v1.14.1",
 }
 
 // The minors of Talos 1.x whose machines the lab simulates.
@@ -42,7 +42,8 @@ const (
 )
 
 // listedExtensions is a selection of the extensions the real factory lists. As
-// with versions it builds others too: what is published is not known here.
+// with versions it builds others too: what is published is not known here. It lists
+// those that a schematic has named as well, so that who looks before an upgrade finds them.
 var listedExtensions = []string{
 	"siderolabs/amd-ucode", "siderolabs/amdgpu", "siderolabs/binfmt-misc", "siderolabs/cloudflared", "siderolabs/crun", "siderolabs/drbd",
 	"siderolabs/fuse3", "siderolabs/gvisor", "siderolabs/hailort", "siderolabs/i915", "siderolabs/intel-ucode", "siderolabs/iscsi-tools",
@@ -245,6 +246,29 @@ func (f *Factory) hasExtension(version, name string) bool {
 	return extensionName.MatchString(name) && !slices.Contains(f.missing[version], name)
 }
 
+// knownExtensions are the listed extensions, and those that schematics have, by name.
+func (f *Factory) knownExtensions() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	names := slices.Clone(listedExtensions)
+	for _, s := range f.schematics {
+		names = append(names, s.doc.Customization.SystemExtensions.OfficialExtensions...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// refuseExtensions is why nothing is built of a schematic for a version: which of its extensions
+// that version lacks; "": none.
+func (f *Factory) refuseExtensions(s schematic, version string) string {
+	for _, name := range s.Customization.SystemExtensions.OfficialExtensions {
+		if !f.hasExtension(version, name) {
+			return fmt.Sprintf("error enhancing profile from schematic: official extension %q is not available for Talos version %s", name, version)
+		}
+	}
+	return ""
+}
+
 func (f *Factory) listExtensions(rw http.ResponseWriter, r *http.Request) {
 	version, status, words := f.checkVersion(r.PathValue("version"))
 	if status != 0 {
@@ -259,7 +283,7 @@ func (f *Factory) listExtensions(rw http.ResponseWriter, r *http.Request) {
 		Description string `json:"description"`
 	}
 	list := []extension{}
-	for _, name := range listedExtensions {
+	for _, name := range f.knownExtensions() {
 		if !f.hasExtension(version, name) {
 			continue
 		}
@@ -306,11 +330,10 @@ func (f *Factory) findInstaller(schematic, version string) (world.Image, bool) {
 	f.mu.Lock()
 	s, known := f.schematics[schematic]
 	f.mu.Unlock()
-	extensions := s.doc.Customization.SystemExtensions.OfficialExtensions
-	if !known || !f.buildsVersion(version) || slices.ContainsFunc(extensions, func(name string) bool { return !f.hasExtension(version, name) }) {
+	if !known || !f.buildsVersion(version) || f.refuseExtensions(s.doc, version) != "" {
 		return world.Image{}, false
 	}
-	return world.Image{Version: version, Schematic: schematic, Extensions: slices.Clone(extensions)}, true
+	return world.Image{Version: version, Schematic: schematic, Extensions: slices.Clone(s.doc.Customization.SystemExtensions.OfficialExtensions)}, true
 }
 
 func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
@@ -338,12 +361,9 @@ func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
 		httpservice.RefuseText(rw, http.StatusNotImplemented, "the lab's factory builds "+imageFile+" only")
 		return
 	}
-	for _, name := range s.doc.Customization.SystemExtensions.OfficialExtensions {
-		if !f.hasExtension(version, name) {
-			httpservice.RefuseText(rw, http.StatusBadRequest, fmt.Sprintf(
-				"error enhancing profile from schematic: official extension %q is not available for Talos version %s", name, version))
-			return
-		}
+	if why := f.refuseExtensions(s.doc, version); why != "" {
+		httpservice.RefuseText(rw, http.StatusBadRequest, why)
+		return
 	}
 	if corrupt {
 		rw.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -397,12 +417,12 @@ const mediaIndex = "application/vnd.oci.image.index.v1+json"
 
 var installerName = regexp.MustCompile(`^([a-z-]+-)?installer(-secureboot)?$`)
 
-// getInstaller answers whether an installer image can be pulled: nodes pull
-// nothing in the lab, but who checks before an upgrade gets a true answer.
+// getInstaller answers whether an installer image can be pulled, for who checks before an upgrade.
+// As the real factory it builds the image first, so what is refused is what is refused of a disk image.
 func (f *Factory) getInstaller(rw http.ResponseWriter, r *http.Request) {
 	id := r.PathValue("schematic")
 	f.mu.Lock()
-	_, known := f.schematics[id]
+	s, known := f.schematics[id]
 	f.mu.Unlock()
 	switch {
 	case !installerName.MatchString(r.PathValue("installer")):
@@ -415,6 +435,10 @@ func (f *Factory) getInstaller(rw http.ResponseWriter, r *http.Request) {
 	version, status, words := f.checkVersion(r.PathValue("reference"))
 	if status != 0 {
 		httpservice.RefuseText(rw, status, words)
+		return
+	}
+	if why := f.refuseExtensions(s.doc, version); why != "" {
+		httpservice.RefuseText(rw, http.StatusBadRequest, why)
 		return
 	}
 	body, err := json.Marshal(map[string]any{

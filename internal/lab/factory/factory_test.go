@@ -161,6 +161,7 @@ func TestFactory(t *testing.T) {
 			b.Errorf("HEAD of an installer: %d %v", r.Status, r.Header)
 		}
 		b.Want(b.Must("GET", manifest+"v0.1.0", ""), 404, "not available")
+		b.Want(b.Must("GET", manifest+"v1.14.1", ""), 400, `official extension "siderolabs/zfs" is not available for Talos version v1.14.1`)
 		b.Want(b.Must("GET", f.URL()+"/v2/nocloud-installer/beef/manifests/v1.13.9", ""), 404, "not found")
 		b.Want(b.Must("GET", f.URL()+"/v2/other/"+id+"/manifests/v1.13.9", ""), 404, "")
 		b.Want(b.Must("GET", f.URL()+"/v2/", ""), 200, "")
@@ -176,7 +177,14 @@ func TestFactoryBuildsWhatMayBePublished(t *testing.T) {
 		for _, version := range []string{"v1.8.2", "v1.9.0", "v1.10.3", "v1.11.2", "v1.12.4", "v1.13.99", "v1.14.0-beta.1"} {
 			b.Want(b.Must("HEAD", f.URL()+"/image/"+id+"/"+version+"/"+imageFile, ""), 200, "")
 		}
+		b.Want(b.Must("GET", f.URL()+"/version/v1.13.99/extensions/official", ""), 200, `"siderolabs/made-tomorrow"`)
 		foreign := register(b, f, "customization: {systemExtensions: {officialExtensions: [example/own]}}")
+		if r := b.Must("GET", f.URL()+"/version/v1.13.9/extensions/official", ""); bytes.Contains(r.Body, []byte("example/own")) {
+			t.Errorf("it lists an extension that it does not build: %s", r.Body)
+		}
+		for _, last := range []string{"v1.8.4", "v1.9.6", "v1.10.9", "v1.11.6", "v1.12.11", "v1.13.9", "v1.14.1"} {
+			b.Want(b.Must("GET", f.URL()+"/versions", ""), 200, `"`+last+`"`)
+		}
 		b.Want(b.Must("GET", f.URL()+"/image/"+foreign+"/v1.13.9/"+imageFile, ""), 400, `official extension "example/own" is not available`)
 
 		if image, ok := b.World.FindInstaller(id, "v1.13.99"); !ok || image.Schematic != id || image.Version != "v1.13.99" || len(image.Extensions) != 2 {

@@ -8,7 +8,10 @@
 // is silent, from that version's source. Differences between versions that a
 // client can see (the maintenance service up to v1.12, no reboots from v1.14
 // on, documents a version does not know) follow the version in the slot of the
-// disk that was booted. A config that is there already is not judged again by the
+// disk that was booted. Of a config it refuses the documents that this version does
+// not know, and the images of a Kubernetes that it does not run; what the linked library
+// does not know it lets pass: a field that a later version brought, in a document that
+// this one knows. A config that is there already is not judged again by the
 // version that an upgrade brings, nor by its installer.
 //
 // It must not know who is asking or why: not the agent, its planner or its
