@@ -15,7 +15,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
-	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
 // executor carries out actions beside the loop. What it knows is forgotten
@@ -69,7 +68,7 @@ func (e *executor) addRunning(s cluster.Status) cluster.Status {
 	s.Running = make([]cluster.RunningStatus, 0, len(running))
 	of := map[string][]cluster.RunningStatus{}
 	for _, r := range running {
-		within := plan.ActionWithin(r.Kind, usual)
+		within := action.Within(r.Kind, usual)
 		rs := cluster.RunningStatus{Action: r.Kind, Subject: r.Subject, Since: r.Since, Done: r.Done, Total: r.Total, Unit: r.Unit, UPID: r.UPID,
 			ExpectedMS: within.Milliseconds(), Overdue: now.Sub(r.Since) > within, Waits: r.Waits, Log: logs[r.UPID]}
 		s.Running = append(s.Running, rs)

@@ -11,6 +11,8 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // What a pass writes into the journal: what the world showed, and how a destruction
@@ -98,7 +100,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	for _, node := range ended {
 		delete(after.Restarts, node)
 	}
-	installed := plan.EndedInstalls(d, *o)
+	installed := upgrade.EndedInstalls(d, *o)
 	for _, node := range installed {
 		delete(after.Installs, node)
 	}
@@ -261,7 +263,7 @@ func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 			r.memo.drifts[key] = note
 		}
 	}
-	r.memo.learners = plan.Learners(*d, *o, r.memo.learners)
+	r.memo.learners = quorum.Learners(*d, *o, r.memo.learners)
 	o.Learners, o.LostSince, o.DeadSince, o.DriftNotes, o.EvictedSince = r.memo.learners, r.memo.lost, r.memo.dead, r.memo.drifts, r.memo.evicted
 }
 

@@ -46,7 +46,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 	if ctx.Err() != nil {
 		return
 	}
-	if r.memo.seenRunning = r.memo.seenRunning.Watch(d, o); isOtherStage(d, r.memo.seenRunning, facts) {
+	if r.memo.seenRunning = r.memo.seenRunning.Watch(d, o); r.isOtherStage(d, r.memo.seenRunning, facts) {
 		d, inForce = r.renderInForce(ctx, facts, began)
 		d.Removed, d.Silent = r.memo.removing, r.memo.silent
 	}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -26,21 +27,44 @@ import (
 // nodes were seen to run.
 func (r *Reconciler) desire(snap cluster.Snapshot, seen upgrade.Seen, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems) {
 	snap, other := keepContract(snap, facts)
-	stage := stageOf(snap.Spec, snap.Spec.Versions, seen, facts)
 	goal := snap.Spec.Versions
+	stage, held, by := r.stageOf(snap, goal, seen, facts)
 	d, problems := r.c.Renderer.Desired(upgrade.At(snap, stage), facts, now)
-	d.OtherContract, d.Hops, d.NoWay, d.Goal, d.StageWaits = other, stage.Hops, stage.NoWay, goal, stage.Waits
+	d.OtherContract = other
+	d.Way = cluster.Way{Hops: stage.Hops, NoWay: stage.NoWay, Goal: goal, StageWaits: stage.Waits, Held: held, HeldBy: by}
 	return d, problems
 }
 
-// stageOf is how far a cluster is to come now on its way to some versions.
-func stageOf(s cluster.Spec, goal cluster.Versions, seen upgrade.Seen, facts cluster.Facts) upgrade.Stage {
+// stageOf is how far a cluster is to come now on its way to some versions, and why it stays where it is, if
+// the switches of its inventory or of the host have it so.
+func (r *Reconciler) stageOf(snap cluster.Snapshot, goal cluster.Versions, seen upgrade.Seen, facts cluster.Facts) (stage upgrade.Stage, held cluster.Reason, by string) {
 	ran, _ := facts.Intent(cluster.IntendConfig)
-	return upgrade.Of(goal, s, seen, ran.Versions, ran.Previous)
+	stage = upgrade.Of(goal, snap.Spec, seen, ran.Versions, ran.Previous)
+	if len(stage.Hops) == 0 || !facts.WasReady() {
+		return stage, "", ""
+	}
+	policy := r.c.Policy()
+	mode, rule := bounds.Upgrade(snap.Spec, policy)
+	by = cmp.Or(rule, "upgrade is "+mode.String())
+	switch {
+	case mode == cluster.UpgradeOff:
+		held = cluster.ApplyingOff
+	case snap.Spec.ApplyOff, policy.ApplyOff:
+		held, by = cluster.ApplyingOff, "apply is off"
+	case facts.ApprovedHops(snap.Revision, stage.Hops):
+	case mode == cluster.UpgradeApproved:
+		held = cluster.ChangeUnapproved
+	case snap.Spec.ApplyApproved, policy.ApplyApproved:
+		held, by = cluster.ChangeUnapproved, "apply is approve"
+	}
+	if held == "" {
+		return stage, "", ""
+	}
+	return stage.Stay(snap.Spec, seen), held, by
 }
 
 // isOtherStage reports whether a cluster is to come to another point than that of d, by what is seen now.
-func isOtherStage(d cluster.Desired, seen upgrade.Seen, facts cluster.Facts) bool {
+func (r *Reconciler) isOtherStage(d cluster.Desired, seen upgrade.Seen, facts cluster.Facts) bool {
 	have := upgrade.Stage{Versions: d.Spec.Versions, Hops: d.Hops, Waits: d.StageWaits, NoWay: d.NoWay}
 	for _, n := range d.Spec.Nodes {
 		if n.Components != (cluster.Components{}) {
@@ -50,7 +74,8 @@ func isOtherStage(d cluster.Desired, seen upgrade.Seen, facts cluster.Facts) boo
 			have.Components[n.Name] = n.Components
 		}
 	}
-	return !stageOf(d.Spec, d.Goal, seen, facts).Equal(have)
+	stage, held, _ := r.stageOf(d.Snapshot, d.Goal, seen, facts)
+	return held != d.Held || !stage.Equal(have)
 }
 
 // keepContract gives a snapshot the config contract that the cluster was made with.

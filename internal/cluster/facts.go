@@ -3,6 +3,7 @@ package cluster
 import (
 	"reflect"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -195,6 +196,15 @@ func (f Facts) Approved(revision Revision, step Step) bool {
 	in, ok := f.Intent(IntendApproved)
 	form := step.Approvable()
 	return ok && in.Revision == revision && (len(in.Changes) == 0 || form == "" || slices.Contains(in.Changes, form))
+}
+
+// ApprovedHops reports whether an administrator has approved a way to other versions at a revision, or one of
+// which it is the rest.
+func (f Facts) ApprovedHops(revision Revision, hops []Hop) bool {
+	in, ok := f.Intent(IntendApproved)
+	return ok && in.Revision == revision && (len(in.Changes) == 0 || slices.ContainsFunc(in.Changes, func(c string) bool {
+		return strings.HasPrefix(c, hopsForm) && strings.HasSuffix(c, DescribeHops(hops))
+	}))
 }
 
 // LeftOver is what a destruction that has ended did not delete, and why.

@@ -26,6 +26,33 @@ type Hop struct {
 // String is the hop, for people.
 func (h Hop) String() string { return string(h.Kind) + " " + h.To }
 
+// Way is how a cluster comes to the versions that its inventory asks for.
+type Way struct {
+	// Hops are what is left of it; Spec.Versions are those that the first one leads to. None: they are
+	// reached, or NoWay is why there is no way.
+	Hops  []Hop
+	NoWay string
+	// Goal are the versions that the inventory asks for, and StageWaits is why those that the nodes are
+	// to have now are not reached, where that is known.
+	Goal       Versions
+	StageWaits string
+	// Held is why the hops are not made: ApplyingOff or ChangeUnapproved; "": they are. HeldBy is the
+	// switch, for people.
+	Held   Reason
+	HeldBy string
+}
+
+// IsHop reports whether the cluster makes a hop of a kind now.
+func (w Way) IsHop(kind HopKind) bool {
+	return w.Held == "" && len(w.Hops) > 0 && w.Hops[0].Kind == kind
+}
+
+// hopsForm is what an approval of a way begins with.
+const hopsForm = "upgrade "
+
+// ApprovableHops is the form in which an approval keeps a way.
+func ApprovableHops(hops []Hop) string { return hopsForm + DescribeHops(hops) }
+
 // DescribeHops is a way, for people.
 func DescribeHops(hops []Hop) string {
 	words := make([]string, len(hops))

@@ -442,15 +442,7 @@ type Desired struct {
 	Silent []string
 	// Hold is why no node may be added: what the cluster runs is not known.
 	Hold string
-	// Hops are what is left of the way from the versions that the cluster runs to those that its
-	// inventory asks for; Spec.Versions are those that the first one leads to. None: they are
-	// reached, or NoWay is why there is no way.
-	Hops  []Hop
-	NoWay string
-	// Goal are the versions that the inventory asks for, and StageWaits is why those that the nodes are
-	// to have now are not reached, where that is known.
-	Goal       Versions
-	StageWaits string
+	Way  // to the versions that its inventory asks for
 	// OtherContract is the config_contract that the repository has, where the cluster
 	// was made with another one and keeps it.
 	OtherContract string

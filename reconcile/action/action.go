@@ -262,9 +262,10 @@ type (
 
 	// PullInstaller has a machine pull the installer of the Talos that it is to run.
 	PullInstaller struct {
-		Node  cluster.Node
-		Image string
-		For   string // what changes, for people
+		Node   cluster.Node
+		Image  string
+		For    string // what changes, for people
+		Fields []string
 	}
 
 	// InstallTalos installs another Talos beside the one that a machine runs, from the next boot on.

@@ -60,7 +60,7 @@ func (a RebootNode) Info() Info {
 // Info implements Action.
 func (a PullInstaller) Info() Info {
 	i := infoOfNode(cluster.PullInstaller, a.Node, fmt.Sprintf("pull the installer of %s, to change %s", a.Node.Name, a.For))
-	i.Change, i.Fields = "image="+a.Image, []string{drift.FieldTalos}
+	i.Change, i.Fields = "image="+a.Image, a.Fields
 	return i
 }
 

@@ -123,7 +123,7 @@ func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach clust
 		return []Drift{{Reason: cluster.SchematicDrift, Field: FieldSchematic, Want: d.Schematic, Have: mach.Schematic, How: Reboot}}
 	}
 	if kubelet, drifts := kubeletDrifts(d, o, n); drifts {
-		return []Drift{{Reason: cluster.KubernetesDrift, Field: "kubernetes version", Want: kubelet, Have: o.Nodes.Value[n.Name].Kubelet, How: InPlace}}
+		return []Drift{{Reason: cluster.KubernetesDrift, Field: fieldKubernetes, Want: kubelet, Have: o.Nodes.Value[n.Name].Kubelet, How: InPlace}}
 	}
 	if want := d.Configs[n.Name].Digest; want != "" && mach.ConfigDigest != "" && mach.ConfigDigest != want {
 		return []Drift{{Reason: cluster.ConfigDrift, Field: FieldConfig, Want: want, Have: mach.ConfigDigest, How: Reboot}}

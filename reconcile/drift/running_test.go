@@ -56,7 +56,7 @@ func TestRunningVersions(t *testing.T) {
 // TestNoWayIsNamed: a version that no upgrade leads to is refused with the reason.
 func TestNoWayIsNamed(t *testing.T) {
 	n := cluster.Node{Name: "cp-1"}
-	d := cluster.Desired{NoWay: "a downgrade of Talos, from v1.14.1 to v1.13.9, is not made"}
+	d := cluster.Desired{Way: cluster.Way{NoWay: "a downgrade of Talos, from v1.14.1 to v1.13.9, is not made"}}
 	for reason, want := range map[cluster.Reason]string{
 		cluster.TalosVersionDrift: "set talos_version back; there is no way to upgrade: a downgrade of Talos, from v1.14.1 to v1.13.9, is not made",
 		cluster.KubernetesDrift:   "set kubernetes_version back; there is no way to upgrade: a downgrade of Talos, from v1.14.1 to v1.13.9, is not made",

@@ -27,6 +27,7 @@ const (
 	FieldConfig     = "machine config"
 	FieldTalos      = "talos version"
 	FieldSchematic  = "image schematic"
+	fieldKubernetes = "kubernetes version"
 	FieldStaged     = "staged machine config"
 	FieldPower      = "power"
 	FieldReplace    = "replace"

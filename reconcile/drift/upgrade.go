@@ -52,3 +52,18 @@ func UpgradeOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (Drift, bo
 	}
 	return drifts[i], true
 }
+
+// OfWay is what the versions of a cluster differ in from those that its inventory asks for.
+func OfWay(d cluster.Desired, o cluster.Observed) []cluster.FieldDifference {
+	asked := d.Repository()
+	var out []cluster.FieldDifference
+	for _, v := range []struct {
+		kind         cluster.HopKind
+		field, wants string
+	}{{cluster.HopTalos, FieldTalos, asked.Goal.Talos}, {cluster.HopKubernetes, fieldKubernetes, asked.Goal.Kubernetes}} {
+		if i := slices.IndexFunc(asked.Hops, func(h cluster.Hop) bool { return h.Kind == v.kind }); i >= 0 {
+			out = append(out, seenSince(o, d.Spec.Name, cluster.PartMachine, cluster.FieldDifference{Field: v.field, Has: asked.Hops[i].From, Wants: v.wants}))
+		}
+	}
+	return out
+}

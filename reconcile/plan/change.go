@@ -189,7 +189,7 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 	}
 	for _, dr := range drift.OfWholeMachine(m.d, m.o, n, mach) {
 		if drift.IsUpgrade(m.d, m.o, n, dr) {
-			continue // in the turn of the node
+			continue // in the turn of the node, unless the hops are held as a whole
 		}
 		if m.awaitVersions(n, dr) {
 			continue

@@ -87,7 +87,7 @@ func (m *planner) waitForCreation(node string, vm cluster.VM, message string) {
 	if m.isRunning(id.Kind, id.Subject) || m.overdue[id] {
 		return
 	}
-	w := cluster.Wait{Subject: node, Reason: cluster.VMCreating, Message: message, Within: ActionWithin(id.Kind, m.o.Usual)}
+	w := cluster.Wait{Subject: node, Reason: cluster.VMCreating, Message: message, Within: action.Within(id.Kind, m.o.Usual)}
 	if vm.Task != nil {
 		w.Began = vm.Task.Started
 	}

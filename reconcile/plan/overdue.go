@@ -5,63 +5,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
-
-// How long an action may take before it is overdue: so many times what one of its
-// kind took at most so far, no less than leastWithin and no more than
-// actionWithin; of a kind that was never done, actionWithin.
-const (
-	usualTimes  = 10
-	leastWithin = 10 * time.Minute
-)
-
-var actionWithin = map[cluster.ActionKind]time.Duration{
-	cluster.RegisterSchematic: 10 * time.Minute,
-	cluster.DownloadImage:     2 * time.Hour, // over a slow line
-	cluster.UploadImage:       30 * time.Minute,
-	cluster.CreateVM:          30 * time.Minute,
-	cluster.StartVM:           10 * time.Minute,
-	cluster.ResumeVM:          10 * time.Minute,
-	cluster.ApplyConfig:       10 * time.Minute,
-	cluster.Bootstrap:         10 * time.Minute,
-	cluster.FetchChart:        10 * time.Minute,
-	cluster.InstallAddon:      30 * time.Minute, // its hooks included
-	cluster.RollBackAddon:     30 * time.Minute,
-	cluster.LabelNamespace:    10 * time.Minute,
-	cluster.MarkAddon:         10 * time.Minute,
-	cluster.UninstallAddon:    30 * time.Minute, // its hooks included
-	cluster.DeleteVM:          30 * time.Minute,
-	cluster.ChangeVM:          30 * time.Minute,
-	cluster.ShutDownVM:        10 * time.Minute,
-	cluster.PullImages:        30 * time.Minute, // five minutes each
-	cluster.ChangeConfig:      10 * time.Minute,
-	cluster.DropConfig:        10 * time.Minute,
-	cluster.DrainNode:         time.Hour, // evictions have a timeout of their own
-	cluster.RebootNode:        20 * time.Minute,
-	cluster.PullInstaller:     20 * time.Minute,
-	cluster.InstallTalos:      20 * time.Minute,
-	cluster.UpgradeTalos:      30 * time.Minute,
-	cluster.UncordonNode:      10 * time.Minute,
-	cluster.RemoveMember:      10 * time.Minute,
-	cluster.DeleteNode:        10 * time.Minute,
-	cluster.LabelNode:         10 * time.Minute,
-}
-
-// ActionWithin is how long an action of a kind may take, where usual is how long
-// each kind took at most so far.
-func ActionWithin(kind cluster.ActionKind, usual map[cluster.ActionKind]time.Duration) time.Duration {
-	most, took := actionWithin[kind], usual[kind]
-	if took == 0 {
-		return most
-	}
-	return min(max(usualTimes*took, leastWithin), most)
-}
 
 // ownTask is a task of ours in Proxmox VE, begun by this agent or by one before
 // it, and the action that it is part of.
@@ -75,7 +24,7 @@ type ownTask struct {
 // they show more and outlive the agent that began them, then actions.
 func (m *planner) planOverdue() {
 	for _, t := range m.ownTasks() {
-		within := ActionWithin(t.action.Kind, m.o.Usual)
+		within := action.Within(t.action.Kind, m.o.Usual)
 		if m.overdue[t.action] || m.o.Now.Sub(t.Started) <= within {
 			continue
 		}
@@ -86,7 +35,7 @@ func (m *planner) planOverdue() {
 				t.host, t.host, t.UPID)})
 	}
 	for _, r := range m.o.Running {
-		within := ActionWithin(r.Kind, m.o.Usual)
+		within := action.Within(r.Kind, m.o.Usual)
 		if m.overdue[r.ActionID] || r.Since.IsZero() || m.o.Now.Sub(r.Since) <= within {
 			continue
 		}

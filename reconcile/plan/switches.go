@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
@@ -54,11 +55,15 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 			Hint: undo + ", or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)}, m.driftOf(n, i))
 	case isMaking(i.Kind):
 		return false // whatever the inventory has changed, it should run
-	case pushed && m.appliesNothing():
-		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
-			Hint: "undo the change, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)}, m.driftOf(n, i))
-	case pushed && m.asksApproval() && !m.o.Facts.Approved(m.d.Repository().Revision, i.Step()):
-		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: "the inventory has changed, and that waits for approval: apply is approve; then: " + i.Text,
+	case pushed && m.leavesChange(i.Fields):
+		b := cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
+			Hint: "undo the change, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)}
+		if !m.appliesNothing() {
+			b.Message, b.Hint = "the inventory has changed, and upgrade is off; else: "+i.Text, "undo the change, or set `upgrade: auto`"+m.whereSwitch("upgrade", m.p.Upgrade > m.d.Spec.Upgrade)
+		}
+		m.blockDrift(b, m.driftOf(n, i))
+	case pushed && m.asksForChange(i.Fields) && !m.o.Facts.Approved(m.d.Repository().Revision, i.Step()):
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ChangeUnapproved, About: string(i.Kind), Message: "the inventory has changed, and that waits for approval: " + m.approvedSwitch() + " is approve; then: " + i.Text,
 			Hint: "undo the change; or " + m.approveHint()}, m.driftOf(n, i))
 	default:
 		return false
@@ -92,9 +97,36 @@ func (m *planner) whoChanged(n cluster.Node, fields []string) (edited, pushed bo
 	}
 	for _, field := range fields {
 		o := drift.OriginOf(m.d, m.o, n, field)
-		edited, pushed = edited || o.Edited, pushed || o.Pushed && !(o.Begun && begun)
+		edited, pushed = edited || o.Edited, pushed || o.Pushed && !(o.Begun && begun) && !m.isOfHop(field)
 	}
 	return edited, pushed
+}
+
+// isOfHop reports whether a field changes with the hop that the cluster makes, which is allowed, or approved, as a
+// whole.
+func (m *planner) isOfHop(field string) bool {
+	asked := m.d.Repository()
+	return field == drift.FieldTalos && asked.IsHop(cluster.HopTalos) || field == drift.FieldConfig && asked.IsHop(cluster.HopKubernetes)
+}
+
+// leavesChange reports whether what the inventory has changed of some fields is left.
+func (m *planner) leavesChange(fields []string) bool {
+	mode, _ := bounds.Upgrade(m.d.Spec, m.p)
+	return m.appliesNothing() || mode == cluster.UpgradeOff && slices.Contains(fields, drift.FieldSchematic)
+}
+
+// asksForChange reports whether what the inventory has changed of some fields waits for an administrator.
+func (m *planner) asksForChange(fields []string) bool {
+	mode, _ := bounds.Upgrade(m.d.Spec, m.p)
+	return m.asksApproval() || mode == cluster.UpgradeApproved && slices.Contains(fields, drift.FieldSchematic)
+}
+
+// approvedSwitch is the switch by which changes wait for an administrator.
+func (m *planner) approvedSwitch() string {
+	if m.asksApproval() {
+		return "apply"
+	}
+	return "upgrade"
 }
 
 // permit parts what differs of a node into what may be corrected now, what somebody has edited
@@ -109,9 +141,9 @@ func (m *planner) permit(n cluster.Node, drifts []drift.Drift) (now, edits, chan
 		switch edited, pushed := m.whoChanged(n, []string{dr.Field}); {
 		case edited && m.observes():
 			edits = append(edits, dr)
-		case pushed && m.appliesNothing():
+		case pushed && m.leavesChange([]string{dr.Field}):
 			changes = append(changes, dr)
-		case pushed && m.asksApproval():
+		case pushed && m.asksForChange([]string{dr.Field}):
 			asked = append(asked, dr)
 		default:
 			now = append(now, dr)

@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // What takes a node down is done in its turn, all of it in one: it is drained, changed,
@@ -42,7 +43,7 @@ func (m *planner) downDrifts(n cluster.Node) []drift.Drift {
 			out = append(out, dr)
 		}
 	}
-	if up, ok := drift.UpgradeOf(m.d, m.o, n); ok {
+	if up, ok := drift.UpgradeOf(m.d, m.o, n); ok && (up.Reason != cluster.TalosVersionDrift || m.d.Repository().Held == "") {
 		if !ladder.UsesLifecycle(mach.Talos) { // its one call does nothing else
 			return []drift.Drift{up}
 		}
@@ -211,7 +212,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	switch {
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
 		m.drainTo(drain(drifts))
-	case upgrades && !m.isInstalled(n):
+	case upgrades && !upgrade.IsInstalled(m.o, n):
 		m.do(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, For: up.Change(), Fields: drift.Fields(drifts), Version: into})
 	case hardware:
 		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts), Into: into})
@@ -249,7 +250,7 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 		if before == "" || !ready { // it may be what a drain of theirs waits for
 			return false
 		}
-		w.About, w.Message = before, fmt.Sprintf("waits to change %s until control plane %s has had its turn", change, before)
+		w.About, w.Message = before, fmt.Sprintf("waits to change %s until %s has had its turn", change, before)
 	}
 	m.wait(w)
 	return true
@@ -257,6 +258,9 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 
 // turnBefore is a control plane that has its turn before a worker; "" when there is none.
 func (m *planner) turnBefore(n cluster.Node) string {
+	if canary, before := m.canaryBefore(n); before {
+		return canary
+	}
 	if n.Role == cluster.ControlPlane {
 		return ""
 	}

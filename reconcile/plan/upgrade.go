@@ -1,16 +1,15 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // Another Talos is one of the things that a node gets in its turn. All nodes that are to have it pull
@@ -18,15 +17,8 @@ import (
 // service, and booted when it is drained; an older one installs it on its way down. Which Talos a
 // machine runs after that is what is believed, and nothing that was answered before.
 
-// installWithin is how long an installer may run of which it is not known how it ended: it goes on
-// without who asked for it, and the machine is not rebooted meanwhile.
-const installWithin = 15 * time.Minute
-
 // installer is the image that installs what all nodes are to run now.
-func (m *planner) installer() string {
-	asked := m.d.Repository()
-	return asked.Spec.Installer(asked.Schematic)
-}
+func (m *planner) installer() string { return upgrade.Installer(m.d) }
 
 // upgradeIn is the upgrade among what a node is to be given in its turn.
 func (m *planner) upgradeIn(n cluster.Node, drifts []drift.Drift) (drift.Drift, bool) {
@@ -37,40 +29,17 @@ func (m *planner) upgradeIn(n cluster.Node, drifts []drift.Drift) (drift.Drift, 
 	return drifts[i], true
 }
 
-// installOf is what was asked for last to be installed on a machine, if that was during the boot that
-// it runs since.
-func (m *planner) installOf(n cluster.Node) (in cluster.Install, ok bool) {
-	in, noted := m.o.Facts.Installs[n.Name]
-	boot := m.o.Machines[n.Name].BootID
-	return in, noted && boot != "" && in.Boot == boot
-}
-
-// failedInstall is why the installation of what a node is to have has failed at this revision; "" : it has not.
-func (m *planner) failedInstall(n cluster.Node) string {
-	if in := m.o.Facts.Installs[n.Name]; in.Image == m.installer() && in.Revision == m.d.Repository().Revision {
-		return in.Failed
-	}
-	return ""
-}
-
-// isInstalled reports whether the next boot of a machine runs what it is to run, or may: how the
-// installation ended is not known, and it has had its time.
-func (m *planner) isInstalled(n cluster.Node) bool {
-	in, ok := m.installOf(n)
-	return ok && in.Failed == "" && (in.Done || m.o.Now.Sub(in.At) >= installWithin)
-}
-
 // lacksInstaller reports whether a node is to be upgraded and its machine has not pulled what for.
 func (m *planner) lacksInstaller(n cluster.Node) bool {
 	_, upgrades := m.upgradeIn(n, m.turnOf(n))
-	_, begun := m.installOf(n)
-	return upgrades && !begun && !n.Locked && m.failedInstall(n) == "" && m.o.Machines[n.Name].Installer != m.installer()
+	_, begun := upgrade.InstallOf(m.o, n)
+	return upgrades && !begun && !n.Locked && upgrade.FailedInstall(m.d, m.o, n) == "" && m.o.Machines[n.Name].Installer != m.installer()
 }
 
 // blockFailedInstall reports a node on whose machine the installer has failed, and whether it is one.
 func (m *planner) blockFailedInstall(n cluster.Node, drifts []drift.Drift) bool {
 	up, ok := m.upgradeIn(n, drifts)
-	failed := m.failedInstall(n)
+	failed := upgrade.FailedInstall(m.d, m.o, n)
 	if !ok || failed == "" {
 		return false
 	}
@@ -85,7 +54,7 @@ func (m *planner) planInstaller(n cluster.Node) {
 		return
 	}
 	if up, ok := m.upgradeIn(n, m.turnOf(n)); ok {
-		m.do(action.PullInstaller{Node: n, Image: m.installer(), For: up.Change()})
+		m.do(action.PullInstaller{Node: n, Image: m.installer(), For: up.Change(), Fields: []string{up.Field}})
 	}
 }
 
@@ -93,18 +62,18 @@ func (m *planner) planInstaller(n cluster.Node) {
 // is not done yet.
 func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []drift.Drift) bool {
 	up, ok := m.upgradeIn(n, drifts)
-	if !ok || m.isInstalled(n) {
+	if !ok || upgrade.IsInstalled(m.o, n) {
 		return false
 	}
 	mach := m.o.Machines[n.Name]
-	in, begun := m.installOf(n)
+	in, begun := upgrade.InstallOf(m.o, n)
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForInstaller, Drift: m.describe(n, up)}
 	switch {
 	case m.isRunning(cluster.InstallTalos, n.Name), m.isRunning(cluster.UpgradeTalos, n.Name):
 		return true
 	case begun && in.Failed == "":
-		w.About, w.Within = in.Boot, installWithin
-		w.Message = fmt.Sprintf("it is not known how the installation of %s ended, which may go on; it is rebooted when %v have passed since, and then runs what it runs", in.Image, installWithin)
+		w.About, w.Within = in.Boot, upgrade.InstallWithin
+		w.Message = fmt.Sprintf("it is not known how the installation of %s ended, which may go on; it is rebooted when %v have passed since, and then runs what it runs", in.Image, upgrade.InstallWithin)
 		m.wait(w)
 		return true
 	case kn.Turn == "" && m.holdUpgrade(n, w):
@@ -123,7 +92,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 		switch {
 		case other.Name == n.Name:
 			continue
-		case m.failedInstall(other) != "":
+		case upgrade.FailedInstall(m.d, m.o, other) != "":
 			w.Reason, w.About, w.Message = cluster.WaitingForTurn, other.Name, fmt.Sprintf("waits to be upgraded, because the installation on %s failed", other.Name)
 		case m.plan.Phases[other.Name] != cluster.PhaseReady:
 			w.Reason, w.About, w.Message = cluster.WaitingForHop, other.Name, fmt.Sprintf("waits to be upgraded until %s is Ready", other.Name)
@@ -133,6 +102,11 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 		default:
 			continue
 		}
+		m.wait(w)
+		return true
+	}
+	if name, until := upgrade.FindSoaking(m.d, m.o); name != "" {
+		w.Reason, w.About, w.Message = cluster.WaitingForSoak, name, fmt.Sprintf("waits to be upgraded until %s has been Ready for %v, at %s", name, m.d.Spec.Soak, text.Moment(until))
 		m.wait(w)
 		return true
 	}
@@ -156,11 +130,40 @@ func (m *planner) awaitVersions(n cluster.Node, dr drift.Drift) bool {
 	return true
 }
 
+// canaryBefore is the node that the cluster has upgraded before all others, while it is to be, or is in its turn, and whether
+// a node is behind it: the canary itself waits for none.
+func (m *planner) canaryBefore(n cluster.Node) (canary string, before bool) {
+	canary = m.d.Spec.Canary
+	c, there := m.d.Spec.Node(canary)
+	if !there || c.Locked {
+		return "", false
+	}
+	if _, upgrades := m.upgradeIn(c, m.turnOf(c)); !upgrades && m.o.Nodes.Value[canary].Turn == "" {
+		return "", false
+	}
+	if _, upgrades := m.upgradeIn(n, m.turnOf(n)); !upgrades {
+		return "", false
+	}
+	if canary == n.Name {
+		return "", true
+	}
+	return canary, true
+}
+
 // planHops waits with the hop of Kubernetes that the nodes make now, whose next step follows from how
 // the one before ended, and with the hops that come after the first.
 func (m *planner) planHops() {
 	asked := m.d.Repository()
 	name := m.d.Spec.Name
+	if asked.Held != "" {
+		b := cluster.Block{Subject: name, Reason: asked.Held, About: "upgrade", Message: fmt.Sprintf("the inventory asks for other versions, and %s; else: %s", asked.HeldBy, cluster.DescribeHops(asked.Hops)),
+			Hint: "set the versions back, or `upgrade: auto`" + m.whereSwitch("upgrade", m.p.Upgrade > m.d.Spec.Upgrade)}
+		if asked.Held == cluster.ChangeUnapproved {
+			b.Hint = "set the versions back; or " + m.approveHint()
+		}
+		m.blockDrift(b, drift.OfWay(m.d, m.o))
+		return
+	}
 	if len(asked.Hops) > 0 && asked.Hops[0].Kind == cluster.HopKubernetes {
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[0].String(), Message: fmt.Sprintf("%s comes to the nodes one component after the other%s", asked.Hops[0], text.Colon(asked.StageWaits))})
 	} else if asked.StageWaits != "" {
@@ -175,20 +178,4 @@ func (m *planner) planHops() {
 func (m *planner) blockFellBack(n cluster.Node, up drift.Drift) {
 	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.UpgradeFellBack, About: up.Want, Message: fmt.Sprintf("it was rebooted to change %s, and has %s all the same: the new Talos did not start, or was not installed", up.Change(), up.Has()),
 		Hint: fmt.Sprintf("its console, and `talosctl -n %s dmesg`, may show why; a push has it tried again, and talos_version or talos.schematic set back ends it", n.IP)}, m.describe(n, up))
-}
-
-// EndedInstalls lists the nodes whose machines run what was installed on them, and those that the
-// inventory no longer has.
-func EndedInstalls(d cluster.Desired, o cluster.Observed) []string {
-	var out []string
-	for name, in := range o.Facts.Installs {
-		n, stays := d.Spec.Node(name)
-		mach := o.Machines[name]
-		_, behind := drift.UpgradeOf(d, o, n)
-		if !stays || mach.Reach == cluster.Configured && mach.Talos != "" && cmp.Or(mach.BootID, in.Boot) != in.Boot && !behind {
-			out = append(out, name)
-		}
-	}
-	slices.Sort(out)
-	return out
 }

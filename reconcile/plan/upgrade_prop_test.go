@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // slots are what a machine has on its disk: what it runs, and what its next boot runs.
@@ -160,7 +161,7 @@ func TestUpgradesEnd(t *testing.T) {
 				u.o.Facts.Restarts = maps.Clone(u.o.Facts.Restarts)
 				delete(u.o.Facts.Restarts, name)
 			}
-			for _, name := range EndedInstalls(u.d, u.o) {
+			for _, name := range upgrade.EndedInstalls(u.d, u.o) {
 				u.o.Facts.Installs = maps.Clone(u.o.Facts.Installs)
 				delete(u.o.Facts.Installs, name)
 			}

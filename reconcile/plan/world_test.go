@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -196,6 +197,23 @@ func (w *world) run(t *testing.T, line string) string {
 		w.runs(arg(1), arg(2))
 	case "versions": // of Talos and Kubernetes, that the inventory has
 		w.asks = cluster.Versions{Talos: arg(1), Kubernetes: arg(2), Contract: w.d.Spec.Versions.Contract}
+	case "canary":
+		w.d.Spec.Canary = arg(1)
+	case "soak": // a node is Ready since now, and has to be for so long
+		w.d.Spec.Soak = parseAge(t, arg(2))
+		effect.EditNode(&w.o, arg(1), func(kn *cluster.KubeNode) { kn.ReadySince = w.o.Now })
+	case "asked-schematic": // of the inventory
+		w.d.Schematic, w.d.Image.Schematic = arg(1), arg(1)
+		for _, n := range w.d.Spec.Nodes {
+			mach := w.o.Machines[n.Name]
+			mach.Schematic = "376567988ad3"
+			w.o.Machines[n.Name] = mach
+		}
+	case "upgrades": // of the cluster
+		w.d.Spec.Upgrade, _ = cluster.ParseUpgradeMode(arg(1))
+	case "held": // the hops, for approval
+		w.stage()
+		w.d.Held, w.d.HeldBy = cluster.ChangeUnapproved, "upgrade is approve"
 	case "installer": // pulled by these nodes, or by all
 		for _, n := range w.d.Spec.Nodes {
 			if mach := w.o.Machines[n.Name]; len(f) == 1 || slices.Contains(f[1:], n.Name) {
@@ -818,7 +836,7 @@ func (w *world) run(t *testing.T, line string) string {
 	case "answers": // these members only, so far as is known
 		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), f[1:]
 	case "learners": // are looked at, as in each pass
-		w.o.Learners = Learners(w.d, w.o, w.o.Learners)
+		w.o.Learners = quorum.Learners(w.d, w.o, w.o.Learners)
 	case "allow-even":
 		w.d.Spec.AllowEven = true
 	case "approve-shown": // what the forecast shows

@@ -113,6 +113,15 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 	return out
 }
 
+// Stay is the stage of a cluster that is not to go on: its nodes have what they have. What of Talos they are to have is
+// shown all the same, for it takes a turn.
+func (s Stage) Stay(spec cluster.Spec, seen Seen) Stage {
+	if len(s.Components) > 0 {
+		s.Components, s.Waits = components.Stay(spec, seen.Observed), ""
+	}
+	return s
+}
+
 // Equal reports whether two stages ask for the same.
 func (s Stage) Equal(other Stage) bool {
 	return s.Versions == other.Versions && maps.Equal(s.Components, other.Components) && slices.Equal(s.Hops, other.Hops) && s.Waits == other.Waits && s.NoWay == other.NoWay

@@ -168,6 +168,13 @@ func OldestOn(n cluster.Node, o cluster.Observed) (version string) {
 	return version
 }
 
+// Stay is what the nodes of the cluster have, by name, so that none gets another version.
+func Stay(s cluster.Spec, o cluster.Observed) map[string]cluster.Components {
+	nodes := lookAtAll(s, o)
+	fillUnseen(nodes)
+	return collect(nodes)
+}
+
 // HasNewer reports whether a component of a node of the cluster is newer than a version.
 func HasNewer(than string, s cluster.Spec, o cluster.Observed) bool {
 	return slices.ContainsFunc(lookAtAll(s, o), func(n node) bool { return hasNewer(n, than) })

@@ -1,0 +1,74 @@
+package upgrade
+
+import (
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
+)
+
+// InstallWithin is how long an installer may run of which it is not known how it ended: it goes on
+// without who asked for it, and the machine is not rebooted meanwhile.
+const InstallWithin = 15 * time.Minute
+
+// Installer is the image that installs the Talos that all nodes are to run now.
+func Installer(d cluster.Desired) string {
+	asked := d.Repository()
+	return asked.Spec.Installer(asked.Schematic)
+}
+
+// InstallOf is what was asked for last to be installed on a machine, if that was during the boot that it
+// runs since.
+func InstallOf(o cluster.Observed, n cluster.Node) (in cluster.Install, ok bool) {
+	in, noted := o.Facts.Installs[n.Name]
+	boot := o.Machines[n.Name].BootID
+	return in, noted && boot != "" && in.Boot == boot
+}
+
+// FailedInstall is why the installation of what a node is to have has failed at this revision; "" : it has not.
+func FailedInstall(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
+	if in := o.Facts.Installs[n.Name]; in.Image == Installer(d) && in.Revision == d.Repository().Revision {
+		return in.Failed
+	}
+	return ""
+}
+
+// IsInstalled reports whether the next boot of a machine runs what it is to run, or may: how the
+// installation ended is not known, and it has had its time.
+func IsInstalled(o cluster.Observed, n cluster.Node) bool {
+	in, ok := InstallOf(o, n)
+	return ok && in.Failed == "" && (in.Done || o.Now.Sub(in.At) >= InstallWithin)
+}
+
+// EndedInstalls lists the nodes whose machines run what was installed on them, and those that the
+// inventory no longer has.
+func EndedInstalls(d cluster.Desired, o cluster.Observed) []string {
+	var out []string
+	for name, in := range o.Facts.Installs {
+		n, stays := d.Spec.Node(name)
+		mach := o.Machines[name]
+		_, behind := drift.UpgradeOf(d, o, n)
+		if booted := mach.BootID != "" && mach.BootID != in.Boot; !stays || mach.Reach == cluster.Configured && mach.Talos != "" && booted && !behind {
+			out = append(out, name)
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// FindSoaking is the node that was upgraded and has not been Ready for as long as the cluster asks for, and until
+// when it has to be; "" : there is none.
+func FindSoaking(d cluster.Desired, o cluster.Observed) (name string, until time.Time) {
+	if d.Spec.Soak == 0 {
+		return "", until
+	}
+	for _, n := range d.Spec.Nodes {
+		kn := o.Nodes.Value[n.Name]
+		end := kn.ReadySince.Add(d.Spec.Soak)
+		if isNew := o.Machines[n.Name].Talos == d.Repository().Spec.Versions.Talos; isNew && !kn.ReadySince.IsZero() && end.After(o.Now) && end.After(until) {
+			name, until = n.Name, end
+		}
+	}
+	return name, until
+}
