@@ -188,6 +188,14 @@ func (b *Bundle) Fingerprint() (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
+// EncryptionKeys identifies the key that Kubernetes encrypts Secrets with in etcd, without
+// revealing anything of it: with another one the Secrets of a snapshot of etcd cannot be read.
+// It is the key's whatever else the bundle has.
+func (b *Bundle) EncryptionKeys() string {
+	sum := sha256.Sum256([]byte("talos-agent encryption keys\nsecretbox " + b.parsed.Secrets.SecretboxEncryptionSecret))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
 // Authorities returns how long the authorities of the bundle are valid.
 func (b *Bundle) Authorities() ([]cluster.Certificate, error) {
 	certs := b.parsed.Certs

@@ -199,6 +199,25 @@ func TestABundleIsParsedOnce(t *testing.T) {
 	}
 }
 
+// TestEncryptionKeys: the fingerprint is that of the key, and of nothing else.
+func TestEncryptionKeys(t *testing.T) {
+	want := read(t, bundle(t)).EncryptionKeys()
+	if !strings.HasPrefix(want, "sha256:") {
+		t.Error(want)
+	}
+	for what, same := range map[string]bool{"token": true, "secretboxencryptionsecret": false} {
+		m := bundleMap(t)
+		if what == "token" {
+			m["trustdinfo"]["token"] = "abcdef.0123456789abcdef"
+		} else {
+			m["secrets"][what] = "other"
+		}
+		if got := read(t, bundleFrom(t, m)).EncryptionKeys(); (got == want) != same {
+			t.Errorf("with another %s: %s, was %s", what, got, want)
+		}
+	}
+}
+
 func TestFingerprint(t *testing.T) {
 	want, err := read(t, bundle(t)).Fingerprint()
 	if err != nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/talos/redaction"
 )
 
 // How long things may take around an apply. Talos 1.13.9 answered within 10 ms
@@ -132,7 +133,7 @@ func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret, mode m
 		return sending{accepted: true}
 	}
 	reading := findReading("ApplyConfiguration", err)
-	reason := errors.New(redactMessage(status.Convert(err).Message(), data, active))
+	reason := errors.New(redaction.Message(status.Convert(err).Message(), data, active))
 	if status.Code(err) == codes.DeadlineExceeded {
 		reason = errors.New(late)
 	}

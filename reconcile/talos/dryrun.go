@@ -15,6 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/talos/redaction"
 )
 
 const (
@@ -166,9 +167,9 @@ func (l *link) tryDry(ctx context.Context, data []byte, minor int) (cluster.Chan
 			if unread != nil {
 				return cluster.Change{}, unread
 			}
-			return cluster.Change{Refused: orElse(redactMessage(status.Convert(err).Message(), data, active.text), "it gives no reason")}, nil
+			return cluster.Change{Refused: orElse(redaction.Message(status.Convert(err).Message(), data, active.text), "it gives no reason")}, nil
 		}
-		return cluster.Change{}, errors.New(redactMessage(status.Convert(err).Message(), data))
+		return cluster.Change{}, errors.New(redaction.Message(status.Convert(err).Message(), data))
 	}
 	if len(resp.GetMessages()) == 0 {
 		return cluster.Change{}, errors.New("the answer is empty")

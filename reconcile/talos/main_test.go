@@ -35,6 +35,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	labtalos "github.com/talos-agent/talos-agent/internal/lab/talos"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/reconcile/talos/redaction"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -552,7 +553,7 @@ func serveTLS(config *tls.Config) func(net.Conn) {
 // noSecrets looks for anything secret of a config in some text.
 func (b *bench) noSecrets(where string, cfg cluster.Config, text string) {
 	b.Helper()
-	values, ok := listScalars(cfg.Bytes.Reveal())
+	values, ok := redaction.ListScalars(cfg.Bytes.Reveal())
 	if !ok {
 		b.Fatal("the config is not YAML")
 	}
