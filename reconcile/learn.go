@@ -315,8 +315,11 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 		return nil
 	}
 	err := r.c.Journal.Update(func(f *cluster.Facts) { f.Intend(cluster.Intent{Kind: cluster.SeenReady, At: o.Now.UTC()}) })
-	if err != nil {
+	switch {
+	case err != nil:
 		p.Blocked = append(p.Blocked, journalBlock(r.c.Cluster, err))
+	case r.c.Snapshots != nil:
+		r.Look() // the first snapshot is due
 	}
 	return err
 }

@@ -150,7 +150,11 @@ func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, o cluster.O
 	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
 	defer cancel()
 	var wg sync.WaitGroup
-	for _, ob := range append([]Observer{r.c.Host}, r.c.Observers...) {
+	all := append([]Observer{r.c.Host}, r.c.Observers...)
+	if r.c.Snapshots != nil {
+		all = append(all, r.c.Snapshots)
+	}
+	for _, ob := range all {
 		wg.Go(func() {
 			defer func() {
 				if v := recover(); v != nil {

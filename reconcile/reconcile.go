@@ -30,6 +30,7 @@ type Config struct {
 	Machines  Machines
 	Nodes     Nodes
 	Releases  Releases
+	Snapshots Snapshots // nil: none are taken
 	Journal   *Journal
 	Policy    func() cluster.Policy
 	// Interval is how often a quiet cluster is looked at; 0: one minute.
@@ -174,6 +175,7 @@ func (r *Reconciler) applyCommand(s cluster.Status) cluster.Status {
 		s.Condition, s.Reason, s.Message, s.Hint, s.Blocked = cluster.Reconciling, cluster.Progressing, "about to look again", "", []cluster.Block{}
 	}
 	s.Suspended, s.Destroying = facts.Suspended(), facts.Destroying()
+	s.Snapshots = r.applyRequest(s.Snapshots)
 	if s.Condition != before {
 		s.Since = time.Now().UTC()
 	}

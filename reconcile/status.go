@@ -54,6 +54,7 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	s.Waiting = r.waiting(now, p)
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)
+	s.Snapshots = statusOfSnapshots(d.Spec.Name, o)
 	setCondition(&s, d, o, p, m.fetchErr)
 	if stop, v := r.findRefusal(), r.view.Load(); stop != nil && v != nil && v.inForce && s.Condition == cluster.Stalled && s.Cause() == stop.block.Key() {
 		s.Message += "; " + d.Revision.Short() + " stays in force: " + r.standUnder(stop, s, d, o, p)
@@ -420,7 +421,7 @@ func setCondition(s *cluster.Status, d cluster.Desired, o cluster.Observed, p pl
 		}
 	case late >= 0:
 		overdue("")
-	case len(p.Actions)+len(o.Running)+len(p.Waiting) > 0:
+	case isChanging(o, p) || len(p.Waiting) > 0:
 		set(cluster.Reconciling, cluster.Progressing, describeProgress(s.Nodes, o, p), "")
 	default:
 		msg := fmt.Sprintf("%d nodes are Ready at %s", len(d.Spec.Nodes), d.Revision.Short())

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -40,13 +41,16 @@ func TestConditionOfACluster(t *testing.T) {
 		"all is well":                         {p: plan.Plan{Phases: phases(cluster.PhaseReady)}, want: "Ready Converged: 1 node is Ready at main@sha1:000000000000"},
 		"all is well, and nothing is fetched": {p: plan.Plan{Phases: phases(cluster.PhaseReady)}, err: errors.New("no route"), want: "Ready Converged: 1 node is Ready at main@sha1:000000000000; the repository cannot be fetched: no route"},
 		"something runs":                      {o: cluster.Observed{Running: running}, p: plan.Plan{Phases: phases(cluster.PhaseReady)}, want: "Reconciling Progressing: 0 of 0 nodes Ready; start vm cp-1"},
-		"something begins":                    {p: plan.Plan{Phases: phases(cluster.PhaseReady), Actions: []action.Action{start}}, want: "Reconciling Progressing: 0 of 0 nodes Ready; " + start.Info().Text},
-		"something waits":                     {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{wait}, want: "Reconciling Progressing: 0 of 0 nodes Ready; cp-1: waits"},
-		"something waits for too long":        {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{wait, late}, want: "Stalled NodeUnknown: cp-1: waits (for longer than it should)", about: "cp-1 y"},
-		"something is wrong at once":          {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{atOnce}, want: "Stalled NodeUnknown: cp-1: waits", about: "cp-1 y"},
-		"something is blocked":                {p: plan.Plan{Phases: phases(cluster.PhaseUnknown), Blocked: []cluster.Block{block}}, waits: []cluster.WaitStatus{late}, want: "Stalled ActionFailed: cp-1: failed", about: "cp-1 x"},
-		"nothing is seen":                     {p: plan.Plan{Phases: phases(cluster.PhaseUnknown)}, want: "Unknown NodeUnknown: nothing can be seen"},
-		"nothing is seen, and why":            {p: plan.Plan{Phases: phases(cluster.PhaseUnknown)}, waits: []cluster.WaitStatus{late}, want: "Unknown NodeUnknown: cp-1: waits", about: "cp-1 y"},
+		"a snapshot is taken": {o: cluster.Observed{Running: []cluster.Running{{ActionID: cluster.ActionID{Kind: cluster.TakeSnapshot, Subject: "dev"}}}}, p: plan.Plan{Phases: phases(cluster.PhaseReady), Actions: []action.Action{action.TakeSnapshot{Cluster: "dev"}}},
+			want: "Ready Converged: 1 node is Ready at main@sha1:000000000000"},
+		"something runs beside a snapshot": {o: cluster.Observed{Running: running}, p: plan.Plan{Phases: phases(cluster.PhaseReady), Actions: []action.Action{action.TakeSnapshot{Cluster: "dev"}}}, want: "Reconciling Progressing: 0 of 0 nodes Ready; start vm cp-1"},
+		"something begins":                 {p: plan.Plan{Phases: phases(cluster.PhaseReady), Actions: []action.Action{start}}, want: "Reconciling Progressing: 0 of 0 nodes Ready; " + start.Info().Text},
+		"something waits":                  {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{wait}, want: "Reconciling Progressing: 0 of 0 nodes Ready; cp-1: waits"},
+		"something waits for too long":     {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{wait, late}, want: "Stalled NodeUnknown: cp-1: waits (for longer than it should)", about: "cp-1 y"},
+		"something is wrong at once":       {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{atOnce}, want: "Stalled NodeUnknown: cp-1: waits", about: "cp-1 y"},
+		"something is blocked":             {p: plan.Plan{Phases: phases(cluster.PhaseUnknown), Blocked: []cluster.Block{block}}, waits: []cluster.WaitStatus{late}, want: "Stalled ActionFailed: cp-1: failed", about: "cp-1 x"},
+		"nothing is seen":                  {p: plan.Plan{Phases: phases(cluster.PhaseUnknown)}, want: "Unknown NodeUnknown: nothing can be seen"},
+		"nothing is seen, and why":         {p: plan.Plan{Phases: phases(cluster.PhaseUnknown)}, waits: []cluster.WaitStatus{late}, want: "Unknown NodeUnknown: cp-1: waits", about: "cp-1 y"},
 		"a machine answers": {o: cluster.Observed{Machines: map[string]cluster.Machine{"cp-1": {Reach: cluster.Configured}}}, p: plan.Plan{Phases: phases(cluster.PhaseUnknown), Waiting: []cluster.Wait{wait.Wait}},
 			want: "Reconciling Progressing: 0 of 0 nodes Ready; cp-1: waits"},
 
@@ -82,6 +86,24 @@ func TestConditionOfACluster(t *testing.T) {
 
 // TestWhatANodeWaitsFor: a table has room for one thing, and of what is late, done, blocked
 // and waited for the first is it.
+func TestStatusOfSnapshots(t *testing.T) {
+	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	failed := []cluster.Backoff{{ActionID: cluster.ActionID{Kind: cluster.TakeSnapshot, Subject: "dev"}, Error: "no space\nleft"}, {ActionID: cluster.ActionID{Kind: cluster.StartVM, Subject: "dev"}, Error: "other"}}
+	for name, c := range map[string]struct {
+		o    cluster.Observed
+		want *cluster.SnapshotStatus
+	}{
+		"none are taken": {},
+		"one is there":   {cluster.Observed{Snapshots: cluster.EtcdSnapshots{Enabled: true, Verified: cluster.Saw(at), Newest: at, Due: at.Add(time.Hour), Kept: 2, Bytes: 3}}, &cluster.SnapshotStatus{Verified: at, Newest: at, Due: at.Add(time.Hour), Kept: 2, Bytes: 3}},
+		"not seen":       {cluster.Observed{Snapshots: cluster.EtcdSnapshots{Enabled: true, Verified: cluster.Unseen[time.Time]("no folder")}}, &cluster.SnapshotStatus{Error: "no folder"}},
+		"one has failed": {cluster.Observed{Backoffs: failed, Snapshots: cluster.EtcdSnapshots{Enabled: true, Verified: cluster.Saw(time.Time{})}}, &cluster.SnapshotStatus{Error: "no space left"}},
+	} {
+		if got := statusOfSnapshots("dev", c.o); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
+		}
+	}
+}
+
 func TestWhatANodeWaitsFor(t *testing.T) {
 	wait := func(reason cluster.Reason) cluster.WaitStatus {
 		return cluster.WaitStatus{Wait: cluster.Wait{Subject: "cp-1", Reason: reason, Message: "waits because of " + string(reason)}}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 )
 
 // What the loop asks of the systems around it.
@@ -161,6 +162,17 @@ type Nodes interface {
 	// it was given before and n has no more. What others have set stays, and so does what is left
 	// of n, in the names of MetaEdit.Field.
 	Label(ctx context.Context, d cluster.Desired, n cluster.Node, left []string) error
+}
+
+// Snapshots keeps snapshots of etcd on this host. As an Observer it fills in which there are.
+type Snapshots interface {
+	Observer
+	// Take stores a snapshot that was verified, and removes those that are no longer
+	// needed. It returns an error when none was stored.
+	Take(ctx context.Context, d cluster.Desired, kind retention.Kind, p Progress) error
+	// Request has one asked for until it is taken, and Requested reports whether that is so.
+	Request()
+	Requested() bool
 }
 
 // Releases changes Helm releases.

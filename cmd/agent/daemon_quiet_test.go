@@ -15,6 +15,10 @@ func TestQuiet(t *testing.T) {
 	r.start()
 	r.untilReady(commit)
 	r.told(commit, "success")
+	r.until("the first snapshot of etcd is there", func() bool {
+		s := r.untilReady(commit)
+		return s.Snapshots != nil && !s.Snapshots.Verified.IsZero() && len(s.Running) == 0
+	})
 	asked := func() int {
 		n := 0
 		for _, times := range r.calls(func(c world.CallRecord) bool { return c.System == "git" }) {

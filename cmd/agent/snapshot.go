@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/archive"
+	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
@@ -19,11 +20,11 @@ import (
 func newSnapshot(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Verify, list, open, add and prune etcd snapshots in a folder",
+		Short: "Take etcd snapshots; verify, list, open, add and prune those in a folder",
 		Args:  knownCommand,
 		RunE:  missingCommand,
 	}
-	cmd.AddCommand(newSnapshotVerify(env), newSnapshotList(env), newSnapshotOpen(env), newSnapshotAdd(env), newSnapshotPrune(env))
+	cmd.AddCommand(newSnapshotNow(env), newSnapshotVerify(env), newSnapshotList(env), newSnapshotOpen(env), newSnapshotAdd(env), newSnapshotPrune(env))
 	return cmd
 }
 
@@ -66,6 +67,56 @@ func completeOneFile(_ *cobra.Command, args []string, _ string) ([]cobra.Complet
 	}
 	return nil, cobra.ShellCompDirectiveDefault
 }
+
+func newSnapshotNow(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "now [CLUSTER]",
+		Short: "Have the agent take an etcd snapshot now, and wait until it is there",
+		Long: `Have the running agent take a snapshot of the etcd of a cluster now, and wait
+until it is verified and stored with the others. It is a manual one: the rules
+never remove it. It can be taken without a quorum of etcd.
+
+When an attempt fails it ends with 1, and the agent goes on to try; the status
+shows that.`,
+		Example:           `  sudo talos-agent snapshot now dev`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: clusterNames,
+	}
+	within := cmd.Flags().Duration("timeout", 30*time.Minute, "how long to wait")
+	completeFlag(cmd, "timeout", cobra.NoFileCompletions)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		c := newClient(cmd)
+		name, err := chooseCluster(cmd.Context(), c, args)
+		if err != nil {
+			return err
+		}
+		if err := c.RequestSnapshot(cmd.Context(), name); err != nil {
+			return err
+		}
+		for began := time.Now(); ; {
+			s, err := c.Status(cmd.Context(), name)
+			switch {
+			case err != nil:
+				return err
+			case s.Snapshots == nil:
+				return fmt.Errorf("%s: the agent has stopped to take snapshots of etcd", name)
+			case !s.Snapshots.Requested:
+				_, _ = fmt.Fprintf(env.stdout, "%s: taken at %s, %s, verified\n", name, s.Snapshots.Verified.UTC().Format(time.DateTime+" UTC"), formatMiB(s.Snapshots.Bytes))
+				return nil
+			case s.Snapshots.Error != "":
+				return fault.WithHint(fmt.Errorf("%s: %s", name, s.Snapshots.Error), "it is tried again; `talos-agent status "+name+"` shows when it is taken")
+			case time.Since(began) > *within:
+				return fault.WithHint(fmt.Errorf("%s: %w after %s", name, errNotTaken, text.Duration(*within)), "`talos-agent status "+name+"` shows what the agent does")
+			}
+			if err := retry.Sleep(cmd.Context(), 500*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+	return cmd
+}
+
+var errNotTaken = errors.New("no snapshot was taken")
 
 func newSnapshotVerify(env *environment) *cobra.Command {
 	cmd := &cobra.Command{

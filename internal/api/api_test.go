@@ -162,6 +162,7 @@ func (c stubCluster) Resume() error  { return c.note("resume", c.name) }
 func (c stubCluster) Accept(r cluster.Revision) error {
 	return c.note("accept "+string(r), c.name)
 }
+func (c stubCluster) RequestSnapshot() error { return c.note("snapshot", c.name) }
 func (c stubCluster) ForecastForget(node string) (cluster.Forecast, error) {
 	return cluster.Forecast{Cluster: c.name, Notes: []string{node}}, nil
 }
@@ -253,6 +254,7 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 		"reconcile":        func() error { return c.Reconcile(ctx, "dev") },
 		"all":              func() error { return c.ReconcileAll(ctx) },
 		"suspend":          func() error { return c.Suspend(ctx, "dev") },
+		"snapshot":         func() error { return c.RequestSnapshot(ctx, "dev") },
 		"resume":           func() error { return c.Resume(ctx, "dev") },
 		"accept main":      func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
 		"forget wk-1 true": func() error { return c.Forget(ctx, "dev", "wk-1", true) },

@@ -236,6 +236,11 @@ func (c *Client) Accept(ctx context.Context, name string, req AcceptRequest) err
 	return c.call(ctx, "POST", clusterPath(name, "accept"), jsonBody(req), nil)
 }
 
+// RequestSnapshot has a snapshot of etcd taken now; Status shows when it is there.
+func (c *Client) RequestSnapshot(ctx context.Context, name string) error {
+	return c.call(ctx, "POST", clusterPath(name, "snapshot"), nil, nil)
+}
+
 // ForecastForget asks what it means to take the machine of a node for lost.
 func (c *Client) ForecastForget(ctx context.Context, name, node string) (cluster.Forecast, error) {
 	return requestJSON[cluster.Forecast](ctx, c, "GET", clusterPath(name, forgetNode(node)), nil)

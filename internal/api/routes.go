@@ -80,6 +80,8 @@ type Cluster interface {
 	AcceptBootstrap() error
 	// Approve lets the plan with this digest go, which waits for approval.
 	Approve(digest string) error
+	// RequestSnapshot has a snapshot of etcd taken now; the status shows when it is there.
+	RequestSnapshot() error
 	// ForecastForget returns what it means to take the machine of a node for lost.
 	ForecastForget(node string) (cluster.Forecast, error)
 	// Forget takes the machine of a node for lost; unfenced as in the Forecast.
@@ -306,6 +308,9 @@ var routes = []route{
 		}
 		return returnEmpty(c.Approve(req.Digest))
 	}},
+	{pattern: "POST /v1/clusters/{name}/snapshot", access: forRoot, kind: "Done", does: "take a snapshot of etcd now; `snapshots` of the status shows when it is there", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
+		return returnEmpty(c.RequestSnapshot())
+	})},
 	{pattern: "GET /v1/clusters/{name}/nodes/{node}/forget", access: forRoot, kind: "Forecast", does: "what would happen if the machine of a node were taken for lost, and what that means", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
 		return c.ForecastForget(r.PathValue("node"))
 	})},

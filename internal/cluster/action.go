@@ -39,6 +39,7 @@ const (
 	RemoveMember      ActionKind = "remove etcd member"
 	DeleteNode        ActionKind = "delete node"
 	LabelNode         ActionKind = "label node"
+	TakeSnapshot      ActionKind = "take etcd snapshot"
 )
 
 // ActionID identifies an action: there is never more than one of a kind for a

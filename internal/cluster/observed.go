@@ -75,6 +75,9 @@ type Observed struct {
 	// while Releases is.
 	Namespaces map[string]NamespaceMeta
 
+	// Snapshots are those of etcd, on this host.
+	Snapshots EtcdSnapshots
+
 	ImageCached Seen[bool]               // the verified image lies in the host's cache
 	Charts      map[string]Seen[Fetched] // by addon name
 	Factory     Seen[bool]               // the image factory returned the schematic's id
@@ -86,6 +89,23 @@ type Observed struct {
 	// Usual is how long an action of a kind took at most, of those that are
 	// remembered and were done; a kind of which there is none is missing.
 	Usual map[ActionKind]time.Duration
+}
+
+// EtcdSnapshots is what this host keeps of the etcd of a cluster. The zero value is a host
+// that takes no snapshots.
+type EtcdSnapshots struct {
+	Enabled bool // the host takes them
+	// Verified is when the newest one was taken that this process has read to its end, the
+	// zero time when there is none. It is unknown while where they are kept cannot be read.
+	Verified Seen[time.Time]
+	// Newest is when the newest one was taken that is not known to be damaged, whether it was read
+	// or not; the zero time when there is none.
+	Newest time.Time
+	Due    time.Time // when the next scheduled one is
+	// Requested: somebody has asked for one since the last of those was taken.
+	Requested bool
+	Kept      int   // how many there are
+	Bytes     int64 // of the newest one
 }
 
 // IsOurs reports whether the release of an addon is there, and for this cluster to keep as

@@ -56,6 +56,8 @@ const (
 	EtcdUnreachable    Reason = "EtcdUnreachable"
 	EtcdLost           Reason = "EtcdLost"
 	BootstrapUncertain Reason = "BootstrapUncertain"
+	WaitingForSnapshot Reason = "WaitingForSnapshot"
+	SnapshotsUnknown   Reason = "SnapshotsUnknown"
 )
 
 // The reasons that concern a host or a storage.
@@ -160,6 +162,7 @@ const (
 	RunUnknown      Reason = "RunUnknown"
 	NotConfirmed    Reason = "NotConfirmed"
 	NothingToAccept Reason = "NothingToAccept"
+	NoSnapshots     Reason = "NoSnapshots"
 	InventoryUnread Reason = "InventoryUnread"
 	CommandFailed   Reason = "CommandFailed"
 	TooManyStreams  Reason = "TooManyStreams"

@@ -66,6 +66,8 @@ var clusterReasons = []ReasonInfo{
 	{ClusterDNSNotReady, Everyone, "CoreDNS, which Talos deploys, is not ready; waited for until the cluster is Ready for the first time.", "`kubectl -n kube-system describe pod -l k8s-app=kube-dns`."},
 	{EtcdUnreachable, Everyone, "The cluster has an etcd, and none of its members answers.", "See what the control planes do: `talos-agent status`."},
 	{EtcdLost, Everyone, "The cluster had an etcd, and no control plane has its data any more.", "Restore a snapshot, or destroy the cluster."},
+	{WaitingForSnapshot, Everyone, "A control plane that works is removed when there is a verified snapshot of etcd that is younger than an hour.", "Nothing; see why none can be taken when it takes long: `talos-agent status`."},
+	{SnapshotsUnknown, Everyone, "The snapshots of etcd that this host keeps cannot be read.", "See `snapshots` in config.yaml, and whether its directory can be read."},
 	{BootstrapUncertain, Everyone, "Whether etcd was founded is not known: the node that was asked to is deleted, or another one may have.", "The hint shows what is safe."},
 }
 
@@ -166,6 +168,7 @@ var apiReasons = []ReasonInfo{
 	{ClusterUnknown, Callers, "The daemon manages no cluster of that name.", "`talos-agent status` lists them."},
 	{RunUnknown, Callers, "The history has no such run.", "`talos-agent history CLUSTER` lists those that are kept."},
 	{NotConfirmed, Callers, "A destructive command was not confirmed.", "Confirm it with the cluster's name."},
+	{NoSnapshots, Callers, "No snapshot of etcd is taken: the host takes none, or the cluster is suspended.", "See `snapshots` in config.yaml; or `talos-agent resume CLUSTER`."},
 	{NothingToAccept, Callers, "No revision was refused, or not for its history.", "`talos-agent status` shows what stands in the way."},
 	{InventoryUnread, Callers, "No inventory of the cluster was read since the agent started.", "`talos-agent status` shows why."},
 	{TooManyStreams, Callers, "As many clients watch or follow as may at once.", "End one of them."},

@@ -47,7 +47,24 @@ type Status struct {
 	Blocked  []Block         `json:"blocked"`
 	Problems Problems        `json:"problems"` // of the inventory, warnings too, and where the world differs from it
 	Passes   []PassStatus    `json:"passes"`   // newest first
-	NextPass time.Time       `json:"nextPass"`
+	// Snapshots are those of etcd; nil where this host takes none.
+	Snapshots *SnapshotStatus `json:"snapshots,omitempty"`
+	NextPass  time.Time       `json:"nextPass"`
+}
+
+// SnapshotStatus is what a status has of snapshots of etcd.
+type SnapshotStatus struct {
+	// Verified is when the newest one was taken that this process has read to its end, Newest
+	// when the newest one was that is not known to be damaged. Without one they are not there.
+	Verified time.Time `json:"verified,omitzero"`
+	Newest   time.Time `json:"newest,omitzero"`
+	Due      time.Time `json:"due,omitzero"` // when the next scheduled one is
+	Kept     int       `json:"kept"`
+	Bytes    int64     `json:"bytes"` // of the newest one
+	// Requested: somebody has asked for one, and it is not taken yet.
+	Requested bool `json:"requested,omitempty"`
+	// Error is why the last attempt to take one has failed, or why they cannot be seen.
+	Error string `json:"error,omitempty"`
 }
 
 // Cause identifies why the condition is what it is.

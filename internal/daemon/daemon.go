@@ -196,7 +196,7 @@ func (d *Daemon) startAgent(ctx context.Context, missing missingFunc) (err error
 			d.monitor.close()
 		}
 	}()
-	c, err := wireAgent(d.settings, d.files, d.log)
+	c, err := wireAgent(d.settings, d.files, d.c.Version, d.log)
 	if err != nil {
 		return err
 	}

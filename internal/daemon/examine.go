@@ -21,7 +21,7 @@ func Examine(ctx context.Context, s config.Settings) (exam doctor.Examination, e
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	s.CacheDir = dir
-	c, err := wireAgent(s, state.Dir{Path: dir}, slog.New(slog.DiscardHandler))
+	c, err := wireAgent(s, state.Dir{Path: dir}, "", slog.New(slog.DiscardHandler))
 	if err != nil {
 		return exam, err
 	}

@@ -14,11 +14,13 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/daemon/sandbox"
+	"github.com/talos-agent/talos-agent/internal/daemon/snapshots"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/inventory"
@@ -27,7 +29,7 @@ import (
 
 // wireAgent gives every room its part of the settings. It opens the copy of the
 // repository in the cache, which the agent closes.
-func wireAgent(s config.Settings, files state.Dir, log *slog.Logger) (agent.Config, error) {
+func wireAgent(s config.Settings, files state.Dir, version string, log *slog.Logger) (agent.Config, error) {
 	known, err := files.Journals()
 	if err != nil {
 		return agent.Config{}, err
@@ -76,8 +78,22 @@ func wireAgent(s config.Settings, files state.Dir, log *slog.Logger) (agent.Conf
 		Charts:  helm.Config{Mirrors: s.Charts, CA: s.CA},
 		Forge:   s.Forge,
 		Notify:  targets(s), Sent: reporting.OpenSentNotices(files, targets(s), log), Host: host,
-		Neighbour: probe.FindMAC,
+		Neighbour: probe.FindMAC, Snapshots: wireSnapshots(s, version, log),
 	}, nil
+}
+
+// wireSnapshots returns where snapshots of etcd are kept; nil: none are taken. The folder is
+// opened when it is needed: a storage that is not there must not keep the agent from starting.
+func wireSnapshots(s config.Settings, version string, log *slog.Logger) *snapshots.Archive {
+	if s.Snapshots.Disabled {
+		return nil
+	}
+	c := snapshots.Config{Keys: s.Identities, Every: s.Snapshots.Every, Agent: version, Log: log,
+		Open: func() (snapshots.Folder, error) { return snapshot.OpenFolder(s.Snapshots.Directory) }}
+	for _, r := range s.Snapshots.Recipients {
+		c.Recipients = append(c.Recipients, r)
+	}
+	return snapshots.New(c)
 }
 
 // targets are who is notified of what.

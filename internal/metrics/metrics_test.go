@@ -34,9 +34,10 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 var busy = cluster.Status{
 	Cluster: "dev", Condition: cluster.Stalled, Reason: cluster.StorageMissing, Message: "a message", NextPass: noon.Add(time.Minute), Since: noon.Add(-time.Hour),
 	Revision: "main@sha1:2222222222222222222222222222222222222222", Applied: "main@sha1:1111111111111111111111111111111111111111",
-	Nodes:   []cluster.NodeStatus{{Name: "cp-1", Phase: cluster.PhaseReady}, {Name: "wk-1", Phase: cluster.PhaseReady}, {Name: "wk-2", Phase: cluster.PhaseBooting}},
-	Addons:  []cluster.AddonStatus{{Name: "cilium", State: "ready"}, {Name: "x", State: "pending-install"}, {Name: "y", State: "pending-rollback"}},
-	Running: []cluster.RunningStatus{{Action: "create vm", Subject: "wk-2"}},
+	Nodes:     []cluster.NodeStatus{{Name: "cp-1", Phase: cluster.PhaseReady}, {Name: "wk-1", Phase: cluster.PhaseReady}, {Name: "wk-2", Phase: cluster.PhaseBooting}},
+	Addons:    []cluster.AddonStatus{{Name: "cilium", State: "ready"}, {Name: "x", State: "pending-install"}, {Name: "y", State: "pending-rollback"}},
+	Running:   []cluster.RunningStatus{{Action: "create vm", Subject: "wk-2"}, {Action: cluster.TakeSnapshot, Subject: "dev"}},
+	Snapshots: &cluster.SnapshotStatus{Newest: noon.Add(-time.Hour), Verified: noon.Add(-2 * time.Hour), Due: noon.Add(5 * time.Hour), Kept: 3, Bytes: 5 << 20, Error: "no space left"},
 	Waiting: []cluster.WaitStatus{
 		{Wait: cluster.Wait{Subject: "wk-2", Reason: cluster.WaitingForBoot, Message: "boots"}, Since: noon.Add(-10 * time.Minute)},
 		{Wait: cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingToRegister, Message: "joins"}, Since: noon.Add(-50 * time.Minute), Overdue: true},

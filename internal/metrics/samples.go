@@ -31,7 +31,7 @@ func listSamples(w seen) []prometheus.Metric {
 		inForce.sample(boolNumber(s.Revision != "" && s.Revision == s.Applied), name),
 		lastPass.sample(unixSeconds(w.at), name),
 		nextPass.sample(unixSeconds(s.NextPass), name),
-		drift.sample(float64(len(s.Running)), name, "action"),
+		drift.sample(countIf(s.Running, func(r cluster.RunningStatus) bool { return r.Action != cluster.TakeSnapshot }), name, "action"),
 		drift.sample(float64(len(s.Waiting)), name, "wait"),
 		drift.sample(float64(len(s.Blocked)), name, "block"),
 		reason.sample(1, name, string(s.Reason)),
@@ -41,6 +41,14 @@ func listSamples(w seen) []prometheus.Metric {
 	}
 	for _, c := range conditions {
 		out = append(out, condition.sample(boolNumber(c == s.Condition), name, string(c)))
+	}
+	if s.Snapshots != nil {
+		out = append(out, snapshotsKept.sample(float64(s.Snapshots.Kept), name), snapshotBytes.sample(float64(s.Snapshots.Bytes), name), snapshotFails.sample(boolNumber(s.Snapshots.Error != ""), name))
+		for f, at := range map[*Family]time.Time{&snapshotNewest: s.Snapshots.Newest, &snapshotVerified: s.Snapshots.Verified, &snapshotDue: s.Snapshots.Due} {
+			if !at.IsZero() {
+				out = append(out, f.sample(unixSeconds(at), name))
+			}
+		}
 	}
 	late, oldest := 0, time.Time{}
 	for _, wait := range s.Waiting {

@@ -92,7 +92,26 @@ func (p Printer) PrintStatus(s cluster.Status) {
 			p.Printf("  %s\n", pr)
 		}
 	})
+	p.printSnapshots(s.Snapshots)
 	p.printPasses(s.Passes)
+}
+
+// printSnapshots prints how snapshots of etcd stand, where any are taken.
+func (p Printer) printSnapshots(s *cluster.SnapshotStatus) {
+	if s == nil {
+		return
+	}
+	newest := "none yet"
+	if !s.Newest.IsZero() {
+		newest = fmt.Sprintf("the newest is %s old (%.1f MiB), %d kept", p.formatAge(s.Newest), max(0.1, float64(s.Bytes)/(1<<20)), s.Kept)
+	}
+	if s.Error == "" && !s.Due.IsZero() {
+		newest += "; the next is due at " + text.Moment(s.Due)
+	}
+	p.Printf("\netcd snapshots: %s\n", newest)
+	if s.Error != "" {
+		p.Printf("  %s %s\n", p.Paint("failed", Red), s.Error)
+	}
 }
 
 // printParagraph prints what write prints, if anything, after an empty line.

@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 )
 
 // Action is one typed action. Every action is idempotent: carried out twice, or
@@ -306,6 +307,12 @@ type (
 
 	// DeleteNode deletes the Node object of a node whose VM is deleted.
 	DeleteNode struct{ Node cluster.Node }
+
+	// TakeSnapshot stores a verified snapshot of the cluster's etcd on this host.
+	TakeSnapshot struct {
+		Cluster string
+		For     retention.Kind
+	}
 
 	// LabelNode gives a Node object the labels, taints and annotations that the inventory
 	// has, and takes back those that it has no more.

@@ -115,3 +115,9 @@ func (a LabelNode) Info() Info {
 	}
 	return i
 }
+
+// Info implements Action. It claims nothing: whatever is done to the cluster meanwhile fails the
+// snapshot at most, which is taken again.
+func (a TakeSnapshot) Info() Info {
+	return Info{Kind: cluster.TakeSnapshot, Subject: a.Cluster, Text: fmt.Sprintf("take a snapshot of etcd of %s (%s)", a.Cluster, a.For)}
+}

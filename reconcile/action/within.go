@@ -44,6 +44,7 @@ var mostWithin = map[cluster.ActionKind]time.Duration{
 	cluster.RemoveMember:      10 * time.Minute,
 	cluster.DeleteNode:        10 * time.Minute,
 	cluster.LabelNode:         10 * time.Minute,
+	cluster.TakeSnapshot:      time.Hour, // of a large database to a slow storage
 }
 
 // Within is how long an action of a kind may take, where usual is how long

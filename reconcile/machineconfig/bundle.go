@@ -188,6 +188,9 @@ func (b *Bundle) Fingerprint() (string, error) {
 	return "sha256:" + hex.EncodeToString(sum[:]), nil
 }
 
+// ClusterID is the id that Talos has for the cluster.
+func (b *Bundle) ClusterID() string { return b.parsed.Cluster.ID }
+
 // EncryptionKeys identifies the key that Kubernetes encrypts Secrets with in etcd, without
 // revealing anything of it: with another one the Secrets of a snapshot of etcd cannot be read.
 // It is the key's whatever else the bundle has.

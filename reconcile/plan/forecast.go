@@ -29,6 +29,7 @@ const maxRounds = 200
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
 	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: readiness.Warnings(d, o)}
 	o = effect.Clone(o)
+	o.Snapshots = cluster.EtcdSnapshots{} // they change nothing, and are due by the clock: a digest must not be
 	// What is under way ends, what rests is tried again: neither is news here.
 	for _, r := range o.Running {
 		endRunning(&d, &o, r)

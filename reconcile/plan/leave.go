@@ -228,6 +228,8 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		return
 	case !m.forgets(n.Name) && m.holdRemoval(n, kn, isMember, verb):
 		return
+	case isMember && m.holdForSnapshot(n, verb):
+		return
 	case m.isOwnNode(n) && kn.BootID != "" && !isDrainedForRemoval(kn):
 		m.drainTo(action.DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: cluster.Drain{Adopt: true}})
 		return

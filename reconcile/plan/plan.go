@@ -111,6 +111,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.judgeMachines()
 	m.judgeCapacity()
 	m.planImage()
+	m.planSnapshot()
 	for _, n := range d.Spec.Nodes {
 		m.planNode(n)
 		if ph := m.plan.Phases[n.Name]; ph != cluster.PhaseReady && ph != cluster.PhaseJoining {

@@ -308,6 +308,23 @@ func (w *world) run(t *testing.T, line string) string {
 		h := w.o.Hosts["pve1"]
 		h.MemoryBytes = int64(w.number(t, arg(1))) << 30
 		w.o.Hosts["pve1"] = h
+	case "snapshots": // of etcd: the age of the newest, or none or unknown; and due, requested
+		w.o.Snapshots = cluster.EtcdSnapshots{Enabled: true, Verified: cluster.Saw(time.Time{}), Due: w.o.Now.Add(time.Hour)}
+		switch arg(1) {
+		case "none":
+		case "unknown":
+			w.o.Snapshots.Verified = cluster.Unseen[time.Time]("no such folder")
+		default:
+			age, err := time.ParseDuration(arg(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.o.Snapshots.Verified.Value = w.o.Now.Add(-age)
+		}
+		w.o.Snapshots.Requested = slices.Contains(f, "requested")
+		if slices.Contains(f, "due") {
+			w.o.Snapshots.Due = w.o.Now
+		}
 	case "guest": // on pve1: VMID, GiB and what it is
 		h := w.o.Hosts["pve1"]
 		h.Guests = append(slices.Clone(h.Guests), cluster.Guest{VMID: w.number(t, arg(1)), MemoryBytes: int64(w.number(t, arg(2))) << 30,

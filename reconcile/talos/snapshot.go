@@ -7,26 +7,12 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"time"
 
-	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
-	"google.golang.org/grpc"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/talos/etcdstream"
 )
-
-const (
-	// streamStalls is how long a member may send nothing before its stream is ended. Talos
-	// opens the stream to its etcd before the first byte, and etcd writes its database to
-	// a pipe: a pause is one of its disk.
-	streamStalls = time.Minute
-	// streamWithin bounds a whole stream: 8 GiB, the most that etcd recommends, at 5 MiB/s.
-	streamWithin = 30 * time.Minute
-)
-
-// errStalled is why a stream of a snapshot was ended.
-var errStalled = fmt.Errorf("it sent nothing for %v", streamStalls)
 
 // Sender is the member of etcd that sends a snapshot.
 type Sender struct {
@@ -55,7 +41,7 @@ func (f *Fleet) StreamSnapshot(ctx context.Context, d cluster.Desired, take func
 	for _, from := range senders {
 		taken := false
 		err = f.lookOwn(ctx, from.Node, k, func(l *link) error {
-			return l.streamSnapshot(ctx, func(ctx context.Context, stream io.Reader) error {
+			return etcdstream.Read(ctx, l.machine, func(err error) error { return worded{err} }, func(ctx context.Context, stream io.Reader) error {
 				taken = true
 				return take(ctx, from, stream)
 			})
@@ -110,60 +96,4 @@ func (f *Fleet) rankSenders(ctx context.Context, d cluster.Desired, k keys) ([]S
 		out = append(out, r.Sender)
 	}
 	return out, nil
-}
-
-// streamSnapshot has take read what this machine's etcd sends, when the first bytes of it are
-// there. It ends when take does.
-func (l *link) streamSnapshot(ctx context.Context, take func(context.Context, io.Reader) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	ctx, release := context.WithTimeoutCause(ctx, streamWithin, fmt.Errorf("it took longer than %v", streamWithin))
-	defer release()
-	watchdog := time.AfterFunc(streamStalls, func() { cancel(errStalled) })
-	defer watchdog.Stop()
-	stream, err := l.machine.EtcdSnapshot(ctx, &machineapi.EtcdSnapshotRequest{})
-	if err != nil {
-		return worded{err}
-	}
-	r := &snapshotReader{ctx: ctx, stream: stream, progress: func() { watchdog.Reset(streamStalls) }}
-	if r.rest, err = r.receive(); err != nil && !errors.Is(err, io.EOF) {
-		return err
-	}
-	return take(ctx, r)
-}
-
-// snapshotReader reads the messages of a stream.
-type snapshotReader struct {
-	ctx      context.Context
-	stream   grpc.ServerStreamingClient[common.Data]
-	progress func() // something was received
-	rest     []byte // of the last message
-}
-
-// Read implements io.Reader.
-func (r *snapshotReader) Read(b []byte) (int, error) {
-	for len(r.rest) == 0 {
-		var err error
-		if r.rest, err = r.receive(); err != nil {
-			return 0, err
-		}
-	}
-	n := copy(b, r.rest)
-	r.rest = r.rest[n:]
-	return n, nil
-}
-
-// receive waits for one message. The error says why a stream was ended that we have ended.
-func (r *snapshotReader) receive() ([]byte, error) {
-	part, err := r.stream.Recv()
-	switch {
-	case errors.Is(err, io.EOF):
-		return nil, io.EOF
-	case err != nil && r.ctx.Err() != nil:
-		return nil, context.Cause(r.ctx)
-	case err != nil:
-		return nil, worded{err}
-	}
-	r.progress()
-	return part.GetBytes(), nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/reconcile/talos/etcdstream"
 )
 
 const snapshotCall = "machine.MachineService/EtcdSnapshot"
@@ -88,7 +89,7 @@ func TestStreamSnapshotFaults(t *testing.T) {
 				if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 					t.Errorf("%v, want %q", err, tc.want)
 				}
-				if isWhole(got) || time.Since(began) > 2*streamStalls {
+				if isWhole(got) || time.Since(began) > 2*etcdstream.StallsAfter {
 					t.Errorf("%d bytes after %v", len(got), time.Since(began))
 				}
 			})

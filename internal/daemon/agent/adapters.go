@@ -4,12 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/snapshots"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/kube"
+	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 	"github.com/talos-agent/talos-agent/reconcile/talos"
 )
 
@@ -151,4 +155,30 @@ func (i *images) Upload(ctx context.Context, host, datastore string, img cluster
 	}
 	defer func() { _ = f.Close() }()
 	return i.pve.Upload(ctx, host, datastore, img.Name, size, f, p)
+}
+
+// keeper gives the snapshots of a cluster the shape the executor wants.
+type keeper struct{ *snapshots.Keeper }
+
+// newKeeper returns the snapshots of a cluster, which its machines send.
+func newKeeper(archive *snapshots.Archive, name string, fleet *talos.Fleet) keeper {
+	return keeper{archive.Keep(name, snapshots.Source{
+		Stream: func(ctx context.Context, d cluster.Desired, take func(context.Context, snapshots.Sender, io.Reader) error) error {
+			return fleet.StreamSnapshot(ctx, d, func(ctx context.Context, from talos.Sender, stream io.Reader) error {
+				return take(ctx, snapshots.Sender{Node: from.Node.Name, Etcd: from.Etcd}, stream)
+			})
+		},
+		Identify: func(d cluster.Desired) (snapshots.Identity, error) {
+			b, err := machineconfig.OpenBundle(d.Bundle, d.Spec.Versions.Contract)
+			if err != nil {
+				return snapshots.Identity{}, err
+			}
+			return snapshots.Identity{ClusterID: b.ClusterID(), EncryptionKeys: b.EncryptionKeys()}, nil
+		},
+	})}
+}
+
+// Take implements reconcile.Snapshots.
+func (k keeper) Take(ctx context.Context, d cluster.Desired, kind retention.Kind, p reconcile.Progress) error {
+	return k.Keeper.Take(ctx, d, kind, p)
 }

@@ -207,6 +207,11 @@ func (a *Agent) Stop() {
 	a.notifier.Close()
 	a.c.Runs.Close()
 	a.pve.Close()
+	if a.c.Snapshots != nil {
+		if err := a.c.Snapshots.Close(); err != nil {
+			a.c.Log.Debug("close the folder of snapshots", logging.Err, err)
+		}
+	}
 	if a.c.Store != nil {
 		if err := a.c.Store.Close(); err != nil {
 			a.c.Log.Debug("close the repository", logging.Err, err)

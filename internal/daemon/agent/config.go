@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
+	"github.com/talos-agent/talos-agent/internal/daemon/snapshots"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
@@ -47,6 +48,8 @@ type Config struct {
 	Notify  []reporting.Target
 	Sent    *reporting.SentNotices
 	Host    string // its name
+	// Snapshots are those of etcd; nil: none are taken. The agent closes it.
+	Snapshots *snapshots.Archive
 
 	// Directory is the directory that is the repository, and is watched; "": none.
 	// Pushed has an element when something was pushed; nil: nothing reports that.

@@ -66,7 +66,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 	if a.forge != nil {
 		m.commits = reporting.NewCommits(a.forge, func(err error) { a.c.OnUnreachable(forgeOf(name), err) }, log)
 	}
-	m.Reconciler, err = reconcile.New(reconcile.Config{
+	c := reconcile.Config{
 		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.c.Policy,
 		Host:      a.pve,
 		Observers: []reconcile.Observer{m.fleet, inOrder{m.kube, m.helm}},
@@ -82,8 +82,11 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		},
 		OnForgotten: func(whole bool) { m.whole = whole },
 		OnCommand:   func(what string) { a.c.Runs.AddCommand(name, what) },
-	})
-	if err != nil {
+	}
+	if a.c.Snapshots != nil {
+		c.Snapshots = newKeeper(a.c.Snapshots, name, m.fleet)
+	}
+	if m.Reconciler, err = reconcile.New(c); err != nil {
 		return nil, err
 	}
 	if journal.Fresh() {

@@ -45,6 +45,8 @@ type configFile struct {
 	PolicyFile string `yaml:"policy_file" is:"path" default:"policy.yaml beside this file" example:"policy.yaml"`
 	// How much of the past is kept for `talos-agent history`.
 	History historyFile `yaml:"history"`
+	// Snapshots of the etcd of each cluster.
+	Snapshots snapshotsFile `yaml:"snapshots" example:"{directory: /mnt/backup/etcd, every: 6h}"`
 	// The unix socket that the commands talk to.
 	Socket string `yaml:"socket" is:"absolute" default:"/run/talos-agent/agent.sock" example:"/run/talos-agent/agent.sock"`
 	// What the agent must remember: little, and written rarely.
@@ -151,6 +153,19 @@ type historyFile struct {
 	// Runs of each cluster that are kept, the newest. Of very long ones fewer
 	// are: the file of a cluster never has more than 1 MiB.
 	Keep int `yaml:"keep" unit:"number of runs" default:"50" min:"1" max:"500" example:"50"`
+}
+
+type snapshotsFile struct {
+	// The folder that they are kept in: best on a storage that is not lost with the VMs. The
+	// agent must be allowed to write to it, and there must be room for each one twice.
+	Directory string `yaml:"directory" is:"absolute" default:"snapshots in state_dir" example:"/mnt/backup/etcd"`
+	// How often one is taken. At least 10m, at most 168h.
+	Every time.Duration `yaml:"every" default:"6h" example:"6h"`
+	// Public keys, each of which opens them as those of age_key_file do: age1..., or of ssh. Name one
+	// whose private half lies elsewhere, for the day on which this host is lost.
+	Recipients []string `yaml:"recipients" is:"recipient" example:"[age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p]"`
+	// None are taken, also not before a control plane is removed.
+	Disabled bool `yaml:"disabled" default:"false"`
 }
 
 type factoryFile struct {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/host/hosttest"
@@ -262,6 +263,14 @@ func TestConfigProblems(t *testing.T) {
 			`config.yaml:5:9: socket: "relative.sock" is not an absolute path (write one like /run/talos-agent/agent.sock)`}},
 		{remote + "age_key_file: age.key\nproxmox: {token_file: proxmox.token, access_log: access.log}\n", []string{
 			`config.yaml:3:50: proxmox.access_log: "access.log" is not an absolute path (write one like /var/log/pveproxy/access.log)`}},
+		{remote + ok + "snapshots: {directory: /mnt/backup, every: 1h, recipients: [" + offline + "]}\n", nil},
+		{remote + ok + "snapshots: {disabled: true}\n", nil},
+		{remote + ok + "snapshots: {every: 1m, directory: /var/cache/talos-agent/x}\n", []string{
+			"config.yaml:4:20: snapshots.every: 1m0s is out of bounds (write 10m or more, and 168h or less; `disabled: true` takes none)",
+			"config.yaml:4:35: snapshots.directory: lies in cache_dir, which may be deleted (choose another place)"}},
+		{remote + ok + "snapshots: {recipients: [" + offline + ", " + offline + ", age1x]}\n", []string{
+			"config.yaml:4:90: warning: snapshots.recipients[1]: is listed twice, or is a key of this host, which opens them anyway (remove it)",
+			"config.yaml:4:154: snapshots.recipients[2]: recipient age1x is no age or ssh public key (use age1..., age1pq1..., ssh-ed25519 or ssh-rsa public keys)"}},
 		{remote + ok + "socket: /" + strings.Repeat("x", 107) + "\n", []string{
 			"config.yaml:4:9: socket: is longer than the 107 bytes that a socket's path can have (choose a shorter path)"}},
 		{remote + ok + "metrics: {listen: \"localhost:9477\", textfile: /run/metrics.txt}\n", []string{
@@ -429,6 +438,34 @@ func TestSameBut(t *testing.T) {
 	} {
 		if other.EqualButPolicy(base) {
 			t.Errorf("another %s goes unnoticed", name)
+		}
+	}
+}
+
+// offline is the public half of a key that lies elsewhere.
+const offline = "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p"
+
+// TestSnapshotsOfEtcd: the keys of this host always open them, and there is a place without any
+// config.
+func TestSnapshotsOfEtcd(t *testing.T) {
+	for text, want := range map[string]Snapshots{
+		"\n": {Directory: "/var/lib/north/snapshots", Every: 6 * time.Hour},
+		"snapshots: {directory: /mnt/backup/etcd/, every: 1h, recipients: [" + offline + "]}\n": {Directory: "/mnt/backup/etcd", Every: time.Hour},
+	} {
+		dir := hosttest.New(t, hosttest.Files(t), map[string]string{"config.yaml": strings.Replace(fullConfig, "rules/", "", 1) + text})
+		s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
+		if problems.HasErrors() {
+			t.Fatal(problems)
+		}
+		var public []string
+		for _, r := range s.Snapshots.Recipients {
+			public = append(public, r.String())
+		}
+		if n := len(public); n == 0 || public[0] != s.Identities.Recipients()[0] || (text != "\n") != (n == 2 && public[1] == offline) {
+			t.Errorf("%q: recipients %v", text, public)
+		}
+		if s.Snapshots.Directory != want.Directory || s.Snapshots.Every != want.Every || s.Snapshots.Disabled {
+			t.Errorf("%q: %+v", text, s.Snapshots)
 		}
 	}
 }

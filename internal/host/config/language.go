@@ -32,6 +32,7 @@ var language = yamlschema.Language{
 
 		"path":        yamlschema.Text("the path of a file, or credential:NAME", "age.key", `^(credential:[A-Za-z0-9][A-Za-z0-9._-]*|[A-Za-z0-9._/][A-Za-z0-9._@+,/ -]*)$`, 500).AsPrivate(),
 		"absolute":    yamlschema.Text("an absolute path", "/var/lib/talos-agent", `^/[A-Za-z0-9._@+,/ -]*$`, 500),
+		"recipient":   yamlschema.Text("a public key of age or ssh", "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p", `^(age1[a-z0-9]+|ssh-(ed25519|rsa) \S+( .*)?)$`, 5000),
 		"folder":      yamlschema.Text("a folder of the repository", "inventory", `^[A-Za-z0-9._@+-][A-Za-z0-9._@+/-]*$`, 300),
 		"branch":      yamlschema.Text("the name of a branch", "main", `^\S+$`, 200),
 		"listen":      yamlschema.Text("an IP address and a port", `"127.0.0.1:9477"`, `^(\d{1,3}(\.\d{1,3}){3}|\[[0-9A-Fa-f:.]+\]):\d{1,5}$`, 60),

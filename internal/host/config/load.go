@@ -68,6 +68,7 @@ type Settings struct {
 
 	Socket, StateDir, CacheDir string
 	KeepRuns                   int // of each cluster's history
+	Snapshots                  Snapshots
 }
 
 // Format implements fmt.Formatter: settings hold secrets, some of them in fields
@@ -156,6 +157,7 @@ func load(path, policyPath string, from Credentials) (Settings, cluster.Problems
 	l.loadMetrics()
 	l.loadWebhook()
 	l.loadNotifications()
+	l.loadSnapshots()
 	l.hintRestart()
 	l.out.PolicyNow.Store(&l.out.Policy)
 	return l.out, l.Finish()
@@ -225,7 +227,7 @@ func (l *loader) loadGeneral() {
 	l.out.KeepRuns = cmp.Or(f.History.Keep, history.DefaultKeep)
 	l.out.StateDir = filepath.Clean(cmp.Or(f.StateDir, "/var/lib/talos-agent"))
 	l.out.CacheDir = filepath.Clean(cmp.Or(f.CacheDir, "/var/cache/talos-agent"))
-	if rel, err := filepath.Rel(l.out.CacheDir, l.out.StateDir); err == nil && rel != ".." && !strings.HasPrefix(rel, "../") {
+	if isBelow(l.out.CacheDir, l.out.StateDir) {
 		l.Wrong("state_dir", "choose another place for one of them", "lies in cache_dir, which may be deleted; what the agent must remember may not")
 	}
 	// The path of a socket has 107 bytes at most.
@@ -234,6 +236,12 @@ func (l *loader) loadGeneral() {
 	}
 	l.out.CA = l.readAuthorities("ca_file", f.CAFile)
 	l.loadIdentities()
+}
+
+// isBelow reports whether a path is a folder, or lies below it.
+func isBelow(folder, path string) bool {
+	rel, err := filepath.Rel(folder, path)
+	return err == nil && rel != ".." && !strings.HasPrefix(rel, "../")
 }
 
 // readAuthorities reads a file of certificates.

@@ -24,7 +24,7 @@ const (
 // thought about it.
 var showable = map[string]func(dir, text string) string{
 	"label": showText, "branch": showText, "folder": showText, "storage": showText, "project": showText, "pool": showText, "bridge": showText,
-	"clock": showText, "timezone": showText,
+	"clock": showText, "timezone": showText, "recipient": showRecipient,
 	"listen": showText, "fingerprint": showText, "absolute": func(_, text string) string { return showPath("/", text) },
 	"path": showPath, "giturl": showAddress, "weburl": showAddress, "httpsurl": showAddress, "chartsource": showAddress, "chartorigin": showAddress,
 }
@@ -33,6 +33,12 @@ var showable = map[string]func(dir, text string) string{
 var aNumber = regexp.MustCompile(`^([0-9]+(-[0-9]+)?|[0-9.]+ ?[KMGT]i?B?|([0-9.]+(ns|us|ms|s|m|h))+)$`)
 
 func showText(_, text string) string { return text }
+
+// showRecipient shows a public key without the comment that one of ssh may have.
+func showRecipient(_, text string) string {
+	fields := strings.Fields(text)
+	return strings.Join(fields[:min(2, len(fields))], " ")
+}
 
 // showPath shows the path of something that exists. Where the name of a file
 // belongs, people paste the secret that should be in it.

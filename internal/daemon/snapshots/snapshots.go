@@ -1,0 +1,249 @@
+package snapshots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
+)
+
+// Config is what an Archive works with.
+type Config struct {
+	Open       func() (Folder, error) // where they are, when it is needed; what fails is tried again
+	Recipients []snapshot.Recipient   // whom they are encrypted to
+	Keys       snapshot.Keys          // one of which opens them, so that they are verified
+	Every      time.Duration          // between two scheduled ones
+	Agent      string                 // the version of this program
+	Log        *slog.Logger
+}
+
+// Folder is a directory that can be closed.
+type Folder interface {
+	snapshot.Directory
+	io.Closer
+}
+
+// Archive is the snapshots of all clusters of this host.
+type Archive struct {
+	c    Config
+	turn chan struct{} // one is written at a time
+
+	mu     sync.Mutex
+	folder Folder
+	store  *snapshot.Store // nil: the folder could not be opened yet
+}
+
+// New makes an Archive. Close it.
+func New(c Config) *Archive { return &Archive{c: c, turn: make(chan struct{}, 1)} }
+
+// Close ends it. No Keeper of it may be used any longer.
+func (a *Archive) Close() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.folder == nil {
+		return nil
+	}
+	return a.folder.Close()
+}
+
+// open returns the store. A folder that cannot be opened is tried again each time.
+func (a *Archive) open() (*snapshot.Store, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.store != nil {
+		return a.store, nil
+	}
+	folder, err := a.c.Open()
+	if err != nil {
+		return nil, fault.WithHint(fmt.Errorf("open the folder of snapshots: %w", err), "see `snapshots` in config.yaml, and whether the agent may write there")
+	}
+	a.folder, a.store = folder, snapshot.New(snapshot.Config{Directory: folder, Recipients: a.c.Recipients, Keys: a.c.Keys})
+	return a.store, nil
+}
+
+// Sender is what is known of the member that sends a snapshot: its node, and its version.
+type Sender struct{ Node, Etcd string }
+
+// Identity is what a snapshot needs of the secrets of its cluster, so that they can be found
+// again.
+type Identity struct {
+	ClusterID      string // of Talos
+	EncryptionKeys string // the fingerprint of the keys that Kubernetes encrypts Secrets with
+}
+
+// Source is where the snapshots of a cluster come from.
+type Source struct {
+	// Stream has a member of etcd send one, and take read it.
+	Stream   func(ctx context.Context, d cluster.Desired, take func(ctx context.Context, from Sender, stream io.Reader) error) error
+	Identify func(d cluster.Desired) (Identity, error)
+}
+
+// Keeper is the snapshots of one cluster.
+type Keeper struct {
+	*Archive
+	cluster string
+	source  Source
+
+	looking   sync.Mutex
+	requested time.Time // when somebody has asked for one that is not taken yet
+	seen      cluster.EtcdSnapshots
+	at        time.Time       // when that was seen; zero: never, or it has changed
+	verified  map[string]bool // files that this process has read to their end
+}
+
+// Keep returns the snapshots of a cluster.
+func (a *Archive) Keep(name string, from Source) *Keeper {
+	return &Keeper{Archive: a, cluster: name, source: from, verified: map[string]bool{}}
+}
+
+// seenFor is how long a look at the folder is good: somebody may add or remove files.
+const seenFor = time.Minute
+
+// Observe implements reconcile.Observer.
+func (k *Keeper) Observe(ctx context.Context, _ cluster.Desired, o *cluster.Observed) {
+	k.looking.Lock()
+	defer k.looking.Unlock()
+	if now := time.Now(); k.at.IsZero() || now.Sub(k.at) >= seenFor || now.Before(k.at) {
+		k.seen, k.at = k.look(ctx, now), now
+	}
+	o.Snapshots = k.seen
+	o.Snapshots.Requested = !k.requested.IsZero()
+}
+
+// Request implements reconcile.Snapshots.
+func (k *Keeper) Request() {
+	k.looking.Lock()
+	defer k.looking.Unlock()
+	k.requested = time.Now()
+}
+
+// Requested implements reconcile.Snapshots.
+func (k *Keeper) Requested() bool {
+	k.looking.Lock()
+	defer k.looking.Unlock()
+	return !k.requested.IsZero()
+}
+
+// look lists the snapshots of the cluster. A file counts as verified when this process has read it
+// to its end.
+func (k *Keeper) look(ctx context.Context, now time.Time) cluster.EtcdSnapshots {
+	out := cluster.EtcdSnapshots{Enabled: true}
+	s, err := k.open()
+	var all []snapshot.Entry
+	if err == nil {
+		all, err = s.List(ctx)
+	}
+	if err != nil {
+		out.Verified = cluster.Unseen[time.Time](err.Error())
+		return out
+	}
+	all = slices.DeleteFunc(all, func(e snapshot.Entry) bool { return e.Cluster != k.cluster })
+	var verified time.Time
+	for _, e := range all { // the newest first
+		if e.State == retention.Damaged {
+			continue
+		}
+		if out.Newest.IsZero() {
+			out.Newest, out.Bytes = e.At, e.Size
+		}
+		if verified.IsZero() && k.verified[e.File] {
+			verified = e.At
+		}
+	}
+	out.Kept, out.Verified, out.Due = len(all), cluster.Saw(verified), snapshot.NextDue(all, now, k.c.Every)
+	return out
+}
+
+// Take has a member of etcd send a snapshot and stores it. It returns an error unless it was
+// verified and read back. Then those are removed that are no longer needed; what is wrong with
+// that is logged, for the snapshot is there.
+func (k *Keeper) Take(ctx context.Context, d cluster.Desired, kind retention.Kind, progress func(cluster.Progress)) error {
+	select {
+	case k.turn <- struct{}{}:
+	default:
+		progress(cluster.Progress{Waits: "a snapshot of another cluster is taken"})
+		select {
+		case k.turn <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	defer func() { <-k.turn }()
+	s, err := k.open()
+	if err != nil {
+		return err
+	}
+	id, err := k.source.Identify(d)
+	if err != nil {
+		return fmt.Errorf("identify the secrets of the cluster: %w", err)
+	}
+	var e snapshot.Entry
+	err = k.source.Stream(ctx, d, func(ctx context.Context, from Sender, stream io.Reader) (err error) {
+		e, err = s.Write(ctx, snapshot.Source{Name: snapshot.Name{Cluster: k.cluster, Kind: kind, At: time.Now()}, Node: from.Node, ClusterID: id.ClusterID,
+			Bundle: d.Fingerprint, EncryptionKeys: id.EncryptionKeys, Talos: d.Spec.Versions.Talos, Kubernetes: d.Spec.Versions.Kubernetes, Etcd: from.Etcd,
+			Commit: string(d.Revision), Agent: k.c.Agent}, &counted{stream, 0, progress})
+		return err
+	})
+	if err == nil && e.State != retention.Verified {
+		err = errors.New("no key of this host opens it, so that it cannot be verified")
+	}
+	if err != nil {
+		k.note(nil, nil)
+		return err
+	}
+	kept, unpruned := s.Prune(ctx, k.cluster)
+	k.note(&e, kept)
+	if unpruned != nil {
+		k.c.Log.Warn("cannot remove snapshots of etcd that are no longer needed", logging.Cluster, k.cluster, logging.Err, unpruned, logging.Hint, fault.HintOf(unpruned))
+	}
+	for _, old := range kept {
+		if old.Problem != "" {
+			k.c.Log.Warn("a snapshot of etcd cannot be used", logging.Cluster, k.cluster, logging.Detail, old.File, logging.Err, old.Problem)
+		}
+	}
+	return nil
+}
+
+// note has the folder looked at again, and takes in which files are verified: one that was
+// stored, and what is known of all since.
+func (k *Keeper) note(stored *snapshot.Entry, kept []snapshot.Kept) {
+	k.looking.Lock()
+	defer k.looking.Unlock()
+	k.at = time.Time{}
+	if stored != nil {
+		k.verified[stored.File] = true
+		if stored.Kind == retention.Manual && !k.requested.Truncate(time.Second).After(stored.At) { // what was asked for since is another
+			k.requested = time.Time{}
+		}
+	}
+	for _, old := range kept {
+		if delete(k.verified, old.File); old.State == retention.Verified && !old.Prune {
+			k.verified[old.File] = true
+		}
+	}
+}
+
+// counted reports how much of a stream was read.
+type counted struct {
+	io.Reader
+	done     int64
+	progress func(cluster.Progress)
+}
+
+// Read implements io.Reader.
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.Reader.Read(b)
+	c.done += int64(n)
+	c.progress(cluster.Progress{Done: c.done, Unit: "bytes"})
+	return n, err
+}

@@ -1,0 +1,206 @@
+package snapshots
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"filippo.io/age"
+	"go.etcd.io/bbolt"
+	"go.uber.org/goleak"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
+	"github.com/talos-agent/talos-agent/sources/secrets"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// sent makes a snapshot as a member of etcd sends it.
+func sent(t *testing.T) []byte {
+	t.Helper()
+	db, err := bbolt.Open(filepath.Join(t.TempDir(), "db"), 0o600, &bbolt.Options{NoFreelistSync: true, NoSync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	err = errors.Join(db.Update(func(tx *bbolt.Tx) error {
+		_, err := tx.CreateBucket([]byte("key"))
+		meta, failed := tx.CreateBucket([]byte("meta"))
+		if err := errors.Join(err, failed); err != nil {
+			return err
+		}
+		return meta.Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 7))
+	}), db.View(func(tx *bbolt.Tx) error {
+		_, err := tx.WriteTo(&out)
+		return err
+	}), db.Close())
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := sha256.Sum256(out.Bytes())
+	return append(out.Bytes(), sum[:]...)
+}
+
+// archiveIn is snapshots in a folder, and who opens them.
+func archiveIn(t *testing.T, dir string) *Archive {
+	t.Helper()
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keys, err := secrets.ParseIdentities([]byte(id.String() + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	to, err := secrets.ParseRecipient(id.Recipient().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return New(Config{Open: func() (Folder, error) { return snapshot.OpenFolder(dir) }, Keys: keys, Recipients: []snapshot.Recipient{to}, Every: 6 * time.Hour, Log: slog.New(slog.DiscardHandler)})
+}
+
+// sending is a source that sends some bytes, once it may.
+func sending(b []byte, may <-chan struct{}) Source {
+	return Source{
+		Stream: func(ctx context.Context, _ cluster.Desired, take func(context.Context, Sender, io.Reader) error) error {
+			if may != nil {
+				<-may
+			}
+			return take(ctx, Sender{Node: "cp-1", Etcd: "3.6.5"}, bytes.NewReader(b))
+		},
+		Identify: func(cluster.Desired) (Identity, error) {
+			return Identity{ClusterID: "id", EncryptionKeys: "sha256:e"}, nil
+		},
+	}
+}
+
+func observe(k *Keeper) cluster.EtcdSnapshots {
+	var o cluster.Observed
+	k.Observe(context.Background(), cluster.Desired{}, &o)
+	return o.Snapshots
+}
+
+func nothing(cluster.Progress) {}
+
+// TestKeeper: what is taken is seen at once, of its own cluster, and as verified by the process that has
+// read it, not by the next one.
+func TestKeeper(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "a", "b")
+	a := archiveIn(t, dir)
+	dev, prod := a.Keep("dev", sending(sent(t), nil)), a.Keep("prod", sending(sent(t), nil))
+	if s := observe(dev); !s.Enabled || !s.Verified.Known || !s.Verified.Value.IsZero() || s.Due.After(time.Now()) || s.Kept != 0 {
+		t.Errorf("before: %+v", s)
+	}
+	if err := dev.Take(t.Context(), cluster.Desired{}, retention.Scheduled, nothing); err != nil {
+		t.Fatal(err)
+	}
+	s := observe(dev)
+	if s.Kept != 1 || s.Bytes == 0 || !s.Newest.Equal(s.Verified.Value) || time.Since(s.Newest) > time.Minute || !s.Due.After(time.Now()) {
+		t.Errorf("after: %+v", s)
+	}
+	if s := observe(prod); s.Kept != 0 || s.Due.After(time.Now()) {
+		t.Errorf("of another cluster: %+v", s)
+	}
+	if err := a.Close(); err != nil {
+		t.Error(err)
+	}
+	next := archiveIn(t, dir)
+	again := observe(next.Keep("dev", Source{}))
+	if again.Kept != 1 || !again.Newest.Equal(s.Newest) || !again.Verified.Known || !again.Verified.Value.IsZero() || !again.Due.Equal(s.Due) {
+		t.Errorf("after a restart: %+v", again)
+	}
+	if err := next.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestUnreadableFolder: what is there is unknown, not absent, and a folder that comes later is used.
+func TestUnreadableFolder(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir := filepath.Join(t.TempDir(), "snapshots")
+		if err := os.WriteFile(dir, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		a := archiveIn(t, dir)
+		k := a.Keep("dev", sending(sent(t), nil))
+		if s := observe(k); s.Verified.Known || !strings.Contains(s.Verified.Why, "open the folder of snapshots: ") || !s.Due.IsZero() {
+			t.Errorf("%+v", s)
+		}
+		if err := k.Take(t.Context(), cluster.Desired{}, retention.Scheduled, nothing); err == nil {
+			t.Error("it was stored in a file")
+		}
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(seenFor)
+		if s := observe(k); !s.Verified.Known {
+			t.Errorf("%+v", s)
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestOneAtATime: a second cluster waits for the first one, shows that, and stops with its context.
+func TestOneAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, may := archiveIn(t, t.TempDir()), make(chan struct{})
+		dev, prod := a.Keep("dev", sending(sent(t), may)), a.Keep("prod", sending(sent(t), nil))
+		first := make(chan error)
+		go func() { first <- dev.Take(t.Context(), cluster.Desired{}, retention.Scheduled, nothing) }()
+		synctest.Wait()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		waits := ""
+		err := prod.Take(ctx, cluster.Desired{}, retention.Scheduled, func(p cluster.Progress) { waits = p.Waits })
+		if !errors.Is(err, context.DeadlineExceeded) || waits == "" {
+			t.Errorf("%v, waits for %q", err, waits)
+		}
+		close(may)
+		if err := errors.Join(<-first, prod.Take(t.Context(), cluster.Desired{}, retention.Manual, nothing)); err != nil {
+			t.Error(err)
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestDamagedStream: what a member sends that is not whole is not stored, and what there was stays
+// verified.
+func TestDamagedStream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, good := archiveIn(t, t.TempDir()), sent(t)
+		k := a.Keep("dev", sending(good, nil))
+		if err := k.Take(t.Context(), cluster.Desired{}, retention.Scheduled, nothing); err != nil {
+			t.Fatal(err)
+		}
+		before := observe(k)
+		time.Sleep(time.Hour)
+		for _, bad := range [][]byte{nil, good[:len(good)-512], append([]byte{1}, good[1:]...)} {
+			k.source = sending(bad, nil)
+			if err := k.Take(t.Context(), cluster.Desired{}, retention.Scheduled, nothing); !errors.Is(err, snapshot.ErrDamaged) {
+				t.Errorf("of %d bytes: %v", len(bad), err)
+			}
+			if s := observe(k); s.Kept != 1 || !s.Verified.Value.Equal(before.Verified.Value) {
+				t.Errorf("of %d bytes: %+v", len(bad), s)
+			}
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
