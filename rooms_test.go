@@ -211,7 +211,7 @@ var rooms = map[string]room{
 		may: []string{"internal/logging", "internal/api", "internal/callgate", "internal/cluster", "internal/daemon/agent", "internal/daemon/eventlog",
 			"internal/daemon/outbox", "internal/daemon/reporting", "internal/daemon/sandbox", "internal/fault", "internal/history", "internal/host/config", "internal/host/doctor",
 			"internal/host/harden", "internal/host/probe", "internal/host/state", "internal/httpserver", "internal/metrics", "internal/text", "reconcile/factory", "reconcile/helm",
-			"internal/daemon/snapshots", "reconcile/snapshot", "sources", "sources/git", "sources/inventory", "sources/secrets", "sources/webhook"},
+			"internal/daemon/snapshots", "internal/platform", "reconcile/snapshot", "sources", "sources/git", "sources/inventory", "sources/secrets", "sources/webhook"},
 		never: append([]string{"os/exec"}, clients...)},
 	"internal/daemon/snapshots": {why: "brings what a member of etcd sends to the store, and shows what there is; how a member is asked, and where files are, it is handed",
 		may:   []string{"internal/cluster", "internal/fault", "internal/logging", "reconcile/snapshot", "reconcile/snapshot/retention"},

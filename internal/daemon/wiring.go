@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/state"
+	"github.com/talos-agent/talos-agent/internal/platform"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot"
@@ -89,7 +90,8 @@ func wireSnapshots(s config.Settings, version string, log *slog.Logger) *snapsho
 		return nil
 	}
 	c := snapshots.Config{Keys: s.Identities, Every: s.Snapshots.Every, Agent: version, Log: log,
-		Open: func() (snapshots.Folder, error) { return snapshot.OpenFolder(s.Snapshots.Directory) }}
+		Open: func() (snapshots.Folder, error) { return snapshot.OpenFolder(s.Snapshots.Directory) },
+		Free: func() (int64, error) { return platform.FreeSpace(s.Snapshots.Directory) }}
 	for _, r := range s.Snapshots.Recipients {
 		c.Recipients = append(c.Recipients, r)
 	}

@@ -275,6 +275,7 @@ func TestSnapshotBeforeARemoval(t *testing.T) {
 // TestSnapshotThatSomebodyAsksFor: it is taken at once, also after attempts that failed, is manual, and the
 // status shows that it was asked for until it is there; a cluster that is suspended takes none.
 func TestSnapshotThatSomebodyAsksFor(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	inSnapshots(t, size{ControlPlanes: 1}, func(t *testing.T, s *sim, v *vault) {
 		v.untilTaken(s, 1, 3*time.Minute)
 		v.setFull(true)

@@ -19,11 +19,13 @@ import (
 
 // Config is what an Archive works with.
 type Config struct {
-	Open       func() (Folder, error) // where they are, when it is needed; what fails is tried again
-	Recipients []snapshot.Recipient   // whom they are encrypted to
-	Keys       snapshot.Keys          // one of which opens them, so that they are verified
-	Every      time.Duration          // between two scheduled ones
-	Agent      string                 // the version of this program
+	Open func() (Folder, error) // where they are, when it is needed; what fails is tried again
+	// Free returns how many bytes can be written there; nil: that is not looked at.
+	Free       func() (int64, error)
+	Recipients []snapshot.Recipient // whom they are encrypted to
+	Keys       snapshot.Keys        // one of which opens them, so that they are verified
+	Every      time.Duration        // between two scheduled ones
+	Agent      string               // the version of this program
 	Log        *slog.Logger
 }
 
@@ -191,7 +193,7 @@ func (k *Keeper) Take(ctx context.Context, d cluster.Desired, kind retention.Kin
 	err = k.source.Stream(ctx, d, func(ctx context.Context, from Sender, stream io.Reader) (err error) {
 		e, err = s.Write(ctx, snapshot.Source{Name: snapshot.Name{Cluster: k.cluster, Kind: kind, At: time.Now()}, Node: from.Node, ClusterID: id.ClusterID,
 			Bundle: d.Fingerprint, EncryptionKeys: id.EncryptionKeys, Talos: d.Spec.Versions.Talos, Kubernetes: d.Spec.Versions.Kubernetes, Etcd: from.Etcd,
-			Commit: string(d.Revision), Agent: k.c.Agent}, &counted{stream, 0, progress})
+			Commit: string(d.Revision), Agent: k.c.Agent}, &counted{Reader: stream, progress: progress, free: k.c.Free})
 		return err
 	})
 	if err == nil && e.State != retention.Verified {
@@ -233,15 +235,33 @@ func (k *Keeper) note(stored *snapshot.Entry, kept []snapshot.Kept) {
 	}
 }
 
-// counted reports how much of a stream was read.
+// What is left free on a disk, which is looked at whenever so much has come. By default it is that
+// of the agent's state, without which nothing is changed any more.
+const (
+	roomEvery = 8 << 20
+	roomLeft  = 512 << 20
+)
+
+// counted reports how much of a stream was read, and ends it when there is no room for more.
 type counted struct {
 	io.Reader
-	done     int64
-	progress func(cluster.Progress)
+	done, looked int64
+	progress     func(cluster.Progress)
+	free         func() (int64, error)
 }
 
 // Read implements io.Reader.
 func (c *counted) Read(b []byte) (int, error) {
+	if c.free != nil && (c.done == 0 || c.done-c.looked >= roomEvery) {
+		free, err := c.free()
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("see how much room there is: %w", err)
+		case free < roomLeft+c.done: // what came is written once more
+			return 0, fault.Errorf("make room in the directory of snapshots, for twice the size of etcd's database and 512 MiB, or name another one", "no space left but %d MiB", free>>20)
+		}
+		c.looked = c.done
+	}
 	n, err := c.Reader.Read(b)
 	c.done += int64(n)
 	c.progress(cluster.Progress{Done: c.done, Unit: "bytes"})

@@ -204,3 +204,35 @@ func TestDamagedStream(t *testing.T) {
 		}
 	})
 }
+
+// TestRoomIsLeft: a snapshot that would leave too little of the disk is not stored, also when that shows
+// while it comes.
+func TestRoomIsLeft(t *testing.T) {
+	good := sent(t)
+	large := append(make([]byte, 2*roomEvery), good...) // which is damaged, as its end shows
+	for _, c := range []struct {
+		sent []byte
+		free []int64 // as it is seen, the last from then on
+		err  error
+		want string
+	}{
+		{sent: good, free: []int64{1 << 30}},
+		{sent: large, free: []int64{1 << 30}, want: "it is damaged"},
+		{sent: good, free: []int64{roomLeft - 1}, want: "no space left but 511 MiB"},
+		{sent: large, free: []int64{1 << 30, roomLeft}, want: "no space left but 512 MiB"},
+		{sent: good, free: []int64{0}, err: errors.New("no such disk"), want: "see how much room there is: no such disk"},
+	} {
+		a, looks := archiveIn(t, t.TempDir()), 0
+		a.c.Free = func() (int64, error) {
+			looks++
+			return c.free[min(looks, len(c.free))-1], c.err
+		}
+		err := a.Keep("dev", sending(c.sent, nil)).Take(t.Context(), cluster.Desired{}, retention.Scheduled, nothing)
+		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%v: %v, want %q", c.free, err, c.want)
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
