@@ -41,6 +41,9 @@ func Inspect(ctx context.Context, path, socket string, on probe.Host) (doctor.Re
 	}
 	checks = append(append(checks, more...), exam.Checks...)
 	host := probe.Inspector{ConfigPath: path, Used: s.Used, Store: store, Given: on.Path(probe.UnitCredentials), Host: on}
+	if usable {
+		host.Settings = s
+	}
 	return doctor.NewReport(append(checks, host.Inspect(ctx, exam.Wants).Judge()...)), nil
 }
 

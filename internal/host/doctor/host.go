@@ -30,6 +30,9 @@ type Host struct {
 	// Proxmox VE's root: the token itself may not ask for its user.
 	Separation Fact[Separation]
 
+	// Snapshots are those of etcd, as the config has them.
+	Snapshots Fact[Snapshots]
+
 	// Others names who else in the Proxmox VE cluster has a token of the agents' user,
 	// in the word of its root; "" for nobody.
 	Others Fact[string]
@@ -157,6 +160,7 @@ func (h Host) Judge() []Check {
 	}
 	out = append(out, h.credentials()...)
 	out = append(out, h.agents())
+	out = append(out, h.snapshots()...)
 	out = append(out, h.separation()...)
 	out = append(out, h.metadata()...)
 	out = append(out, h.clock())

@@ -80,6 +80,7 @@ func rootsView() Host {
 			{Path: "/etc/credstore", Is: StoreFile, Dir: true, Mode: 0o700, Owner: "root", Group: "root"},
 		},
 		Others:      Saw(""),
+		Snapshots:   Saw(Snapshots{Directory: "/mnt/backup", Keys: 2}),
 		Credentials: Saw([]Credential{{Path: "/etc/credstore/talos-agent.age.key", Given: true, Same: true}, {Path: "/etc/credstore/talos-agent.proxmox.token", Given: true, Same: true}}),
 		Ways:        map[netip.Addr]Fact[Way]{ip("10.10.0.1"): direct("AA:AA:AA:AA:AA:AA"), ip("10.10.0.5"): direct("BC:24:11:00:00:11"), ip("10.10.0.11"): direct("BC:24:11:00:00:11"), ip("10.10.0.21"): direct("")},
 		Seen:        Saw([]Neighbour{{"vmbr1", ip("10.10.0.11"), "BC:24:11:00:00:11"}}), DHCP: Saw([]netip.Addr{ip("0.0.0.0")}), Addresses: Saw(map[string][]netip.Prefix{}),
@@ -253,6 +254,10 @@ var hostCases = []struct {
 	change func(*Host)
 	want   verdict
 }{
+	{"no snapshots", func(h *Host) { h.Snapshots.Value.Disabled = true }, verdict{"snapshots", Warn, "remove `snapshots: {disabled: true}`"}},
+	{"one key for snapshots", func(h *Host) { h.Snapshots.Value.Keys = 1 }, verdict{"snapshots", Warn, "run `age-keygen` on another machine"}},
+	{"snapshots beside the state", func(h *Host) { h.Snapshots.Value.Beside = true }, verdict{"snapshots", Warn, "name a folder of another storage"}},
+	{"snapshots that are not known", func(h *Host) { h.Snapshots = Unseen[Snapshots](errUnseen) }, verdict{"snapshots", Skipped, "it was out of sight"}},
 	{"a key for everybody", func(h *Host) { h.Files[2].Mode = 0o644 }, verdict{"files", Fail, "`chmod 0640 /etc/talos-agent/age.key`"}},
 	{"a key for another group", func(h *Host) { h.Files[2].Group = "users" }, verdict{"files", Fail, "chgrp talos-agent"}},
 	{"a policy of the agent's", func(h *Host) { h.Files[1].Owner = "talos-agent" }, verdict{"files", Fail, "chown root:root /etc/talos-agent/policy.yaml"}},
