@@ -211,4 +211,4 @@ mutants-of-change: ## the same for a sample of the lines that the last two days 
 
 .PHONY: docs
 docs: ## write the generated pages of docs/reference
-	$(GO) test ./cmd/agent ./internal/api ./internal/cluster ./internal/host/config ./sources/inventory -run 'Reference|Schema|Screen' -update
+	$(GO) test ./cmd/agent ./internal/api ./internal/cluster ./internal/host/config ./reconcile/ladder ./sources/inventory -run 'Reference|Schema|Screen' -update
