@@ -25,6 +25,7 @@ type etcd struct {
 	index   uint64
 	began   uint64    // the revision it began with, each later one is an entry of its log
 	lost    time.Time // since when it has no quorum; zero: it has one
+	version string    // of a minor: 3.6.0
 	lastIn  string    // the node that joined last, whose learning the next one waits for
 }
 

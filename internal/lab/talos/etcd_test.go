@@ -291,6 +291,25 @@ func TestQuorum(t *testing.T) {
 	})
 }
 
+// TestEtcdOfItsTalos: each version of Talos comes with an etcd, whose storage has a version since 3.6.
+func TestEtcdOfItsTalos(t *testing.T) {
+	for _, c := range []struct{ talos, server, storage string }{
+		{"v1.8.4", "3.5.16", ""}, {"v1.10.7", "3.5.21", ""}, {"v1.10.9", "3.5.26", ""}, {"v1.11.6", "3.6.5", "3.6.0"}, {"v1.13.9", "3.6.12", "3.6.0"}, {"v1.14.1", "3.7.1", "3.7.0"},
+	} {
+		inBubble(t, world.Config{}, func(l *lab) {
+			l.bring(c.talos, cp(1))
+			l.bootstrap(cp(1))
+			resp, err := l.admin(cp(1)).EtcdStatus(within(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m := resp.GetMessages()[0].GetMemberStatus(); m.GetProtocolVersion() != c.server || m.GetStorageVersion() != c.storage {
+				t.Errorf("%s: etcd %s with storage %q, want %s with %q", c.talos, m.GetProtocolVersion(), m.GetStorageVersion(), c.server, c.storage)
+			}
+		})
+	}
+}
+
 // TestLeaderMovesOn: who leads can die.
 func TestLeaderMovesOn(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {

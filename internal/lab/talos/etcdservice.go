@@ -260,13 +260,19 @@ func (i inside) ReadEtcd(ctx context.Context, call string) (now etcddb.State, er
 		}
 		e := m.of
 		ca, id, began = b.set.kubeCA, e.id, e.began
-		now = etcddb.State{Self: m.id, Contents: etcddb.Contents{Registry: world.Registry{Revision: began}, Index: e.index, Term: e.term, Version: "3.6.0"}}
+		now = etcddb.State{Server: etcddb.ServerOf(b.image.Version), Self: m.id, Contents: etcddb.Contents{Registry: world.Registry{Revision: began}, Index: e.index, Term: e.term}}
 		if b.showsLeader(e) {
 			now.Leader = e.leader.id
 		}
+		var talos []string
 		for _, o := range e.members {
-			now.Members = append(now.Members, o.describe())
+			now.Members, talos = append(now.Members, o.describe()), append(talos, "")
+			if o.on != nil {
+				talos[len(talos)-1] = o.on.image.Version
+			}
 		}
+		e.version = etcddb.Raise(e.version, talos)
+		now.Version = e.version
 		return nil
 	}); err != nil {
 		return now, err

@@ -25,7 +25,7 @@ type Contents struct {
 	Members  []Member
 	// Index and Term are where its log stands, as its status shows them.
 	Index, Term uint64
-	// Version is that of its storage, of a minor: 3.6.0.
+	// Version is that of the whole, of a minor: 3.6.0.
 	Version string
 }
 
@@ -112,13 +112,16 @@ func fill(tx *bbolt.Tx, c Contents) error {
 	if err != nil {
 		return err
 	}
+	meta := map[string][]byte{
+		"consistent_index": binary.BigEndian.AppendUint64(nil, c.Index), "term": binary.BigEndian.AppendUint64(nil, c.Term), "confState": conf,
+	}
+	if storage := storageOf(c.Version); storage != "" {
+		meta["storageVersion"] = []byte(storage)
+	}
 	for bucket, values := range map[string]map[string][]byte{
 		membersBucket: members,
 		clusterBucket: {"clusterVersion": []byte(c.Version), "downgrade": []byte(`{"target-version":"","enabled":false}`)},
-		metaBucket: {
-			"consistent_index": binary.BigEndian.AppendUint64(nil, c.Index), "term": binary.BigEndian.AppendUint64(nil, c.Term),
-			"confState": conf, "storageVersion": []byte(c.Version),
-		},
+		metaBucket:    meta,
 	} {
 		if err := putAll(tx, bucket, values); err != nil {
 			return err

@@ -60,14 +60,17 @@ func Decode(file []byte) (c Contents, err error) {
 		}
 		c.Members = append(c.Members, m)
 	}
+	for _, e := range buckets[clusterBucket] {
+		if string(e.key) == "clusterVersion" {
+			c.Version = string(e.value)
+		}
+	}
 	for _, e := range buckets[metaBucket] {
 		switch name := string(e.key); {
 		case name == "consistent_index" && len(e.value) == 8:
 			c.Index = binary.BigEndian.Uint64(e.value)
 		case name == "term" && len(e.value) == 8:
 			c.Term = binary.BigEndian.Uint64(e.value)
-		case name == "storageVersion":
-			c.Version = string(e.value)
 		}
 	}
 	return c, nil

@@ -27,6 +27,7 @@ type Machine interface {
 // State is an etcd as one of its members has it.
 type State struct {
 	Contents
+	Server string // the version of etcd that it runs: 3.6.12
 	Self   uint64 // the member
 	Leader uint64 // 0: none that it knows
 }
@@ -45,7 +46,7 @@ func (s *EtcdService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machin
 		return nil, err
 	}
 	st := &machineapi.EtcdMemberStatus{
-		StorageVersion: e.Version, ProtocolVersion: "3.6.12", MemberId: e.Self, Leader: e.Leader,
+		StorageVersion: storageOf(e.Version), ProtocolVersion: e.Server, MemberId: e.Self, Leader: e.Leader,
 		IsLearner: slices.ContainsFunc(e.Members, func(m Member) bool { return m.ID == e.Self && m.Learner }),
 		DbSize:    int64(len(file)), DbSizeInUse: int64(len(file)), RaftIndex: e.Index, RaftAppliedIndex: e.Index, RaftTerm: e.Term,
 	}
