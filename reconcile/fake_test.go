@@ -430,7 +430,7 @@ func (f *fake) PullInstaller(context.Context, cluster.Desired, cluster.Node, str
 	return f.installs
 }
 
-func (f *fake) InstallTalos(context.Context, cluster.Desired, cluster.Node, string, Progress) error {
+func (f *fake) InstallTalos(context.Context, cluster.Desired, cluster.Node, string, string, Progress) error {
 	return f.installs
 }
 

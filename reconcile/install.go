@@ -25,7 +25,7 @@ func (r *Reconciler) installTalos(ctx context.Context, d cluster.Desired, a acti
 	if err := r.intendInstall(a.Node, in); err != nil {
 		return err
 	}
-	return r.endInstall(a.Node, in, r.c.Machines.InstallTalos(ctx, d, a.Node, a.Image, p))
+	return r.endInstall(a.Node, in, r.c.Machines.InstallTalos(ctx, d, a.Node, a.Image, a.Boot, p))
 }
 
 // upgradeTalos has the machine of a drained node install another Talos on its way down.

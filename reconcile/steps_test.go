@@ -100,7 +100,7 @@ func (s *steps) PullInstaller(context.Context, cluster.Desired, cluster.Node, st
 	return s.take("pull installer")
 }
 
-func (s *steps) InstallTalos(context.Context, cluster.Desired, cluster.Node, string, Progress) error {
+func (s *steps) InstallTalos(context.Context, cluster.Desired, cluster.Node, string, string, Progress) error {
 	return s.take("install talos")
 }
 

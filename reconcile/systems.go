@@ -124,10 +124,10 @@ type Machines interface {
 	PullImages(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// PullInstaller has a machine pull an installer of Talos, where that which upgrades it finds it.
 	PullInstaller(ctx context.Context, d cluster.Desired, n cluster.Node, image string, p Progress) error
-	// InstallTalos runs an installer that the machine has pulled, so that its next boot runs another
+	// InstallTalos runs, in a boot, an installer that the machine has pulled, so that its next boot runs another
 	// Talos. It fails with a cluster.InstallError where the installer did, with cluster.ErrNotBegun where
 	// it was not run, and else it may have been.
-	InstallTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image string, p Progress) error
+	InstallTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image, boot string, p Progress) error
 	// UpgradeTalos has a machine run an installer on its way down, and returns when it runs since another
 	// boot than the one given. The errors are those of InstallTalos.
 	UpgradeTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image, boot string, p Progress) error

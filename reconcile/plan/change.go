@@ -259,6 +259,9 @@ func (m *planner) changeConfig(n cluster.Node) {
 		m.do(a) // it is held, and waits for no other
 		return
 	}
+	if m.d.Repository().IsHop(cluster.HopKubernetes) && m.holdHopForSnapshot(n, m.driftOf(n, a.Info())) {
+		return
+	}
 	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
 	first, there := m.d.Spec.Node(in.Node)
 	chosen := ok && in.Target == a.Target && there

@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
@@ -105,6 +106,9 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 		m.wait(w)
 		return true
 	}
+	if m.holdHopForSnapshot(n, w.Drift) {
+		return true
+	}
 	if name, until := upgrade.FindSoaking(m.d, m.o); name != "" {
 		w.Reason, w.About, w.Message = cluster.WaitingForSoak, name, fmt.Sprintf("waits to be upgraded until %s has been Ready for %v, at %s", name, m.d.Spec.Soak, text.Moment(until))
 		m.wait(w)
@@ -128,6 +132,17 @@ func (m *planner) awaitVersions(n cluster.Node, dr drift.Drift) bool {
 	}
 	m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.RunningConfigUnknown, About: dr.Field, Message: "waits to be upgraded until it is known which versions all nodes run, to change " + dr.Change(), Within: apiWithin, Drift: m.describe(n, dr)})
 	return true
+}
+
+// holdHopForSnapshot waits with what a hop changes of a node until there is a snapshot of what etcd has, and reports
+// whether it does.
+func (m *planner) holdHopForSnapshot(n cluster.Node, drifts []cluster.FieldDifference) bool {
+	w, lacks := m.lackSnapshot(retention.BeforeUpgrade)
+	if lacks {
+		w.Subject, w.About, w.Message, w.Drift = n.Name, "upgrade", "waits to be upgraded: "+w.Message, drifts
+		m.wait(w)
+	}
+	return lacks
 }
 
 // canaryBefore is the node that the cluster has upgraded before all others, while it is to be, or is in its turn, and whether

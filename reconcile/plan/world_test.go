@@ -38,7 +38,7 @@ func (w *world) stage() {
 	}
 	w.ran = w.ran.Watch(w.d, w.o)
 	s := upgrade.Of(w.asks, w.d.Spec, w.ran)
-	w.d.Spec.Versions, w.d.Hops, w.d.NoWay, w.d.StageWaits = s.Versions, s.Hops, s.NoWay, s.Waits
+	w.d.Spec.Versions, w.d.Hops, w.d.NoWay, w.d.StageWaits, w.d.Goal = s.Versions, s.Hops, s.NoWay, s.Waits, w.asks
 }
 
 const imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"

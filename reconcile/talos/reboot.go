@@ -83,17 +83,32 @@ func (f *Fleet) reboot(ctx context.Context, d cluster.Desired, n cluster.Node, b
 	return f.awaitBoot(ctx, n, k, bootID, lost, events, progress)
 }
 
-// InstallTalos has a node's machine run an installer that it has pulled, for its next boot. What its errors
-// mean is as installer.Install has it.
-func (f *Fleet) InstallTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image string, progress func(cluster.Progress)) error {
+// InstallTalos has a node's machine run an installer that it has pulled, for its next boot, if it still is in the
+// boot with this id. What its errors mean is as installer.Install has it.
+func (f *Fleet) InstallTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image, bootID string, progress func(cluster.Progress)) error {
 	return f.act(ctx, "install Talos on", n, func(ctx context.Context) error {
 		begun := false
 		err := f.askOwn(ctx, d, n, func(l *link, _ keys) error {
+			if err := l.checkBoot(ctx, bootID); err != nil {
+				return err
+			}
 			begun = true
 			return installer.Install(ctx, l.grpc, image, report(progress))
 		})
 		return explainBegun(begun, err)
 	})
+}
+
+// checkBoot fails unless a machine is in the boot with this id: what was noted of that one does not hold for
+// another.
+func (l *link) checkBoot(ctx context.Context, bootID string) error {
+	switch now, err := l.bootID(ctx); {
+	case err != nil:
+		return err
+	case now == "" || now != bootID:
+		return fmt.Errorf("it is in another boot than %q", bootID)
+	}
+	return nil
 }
 
 // explainBegun is an error of an installation, and whether it may have begun.
@@ -117,8 +132,7 @@ func (f *Fleet) UpgradeTalos(ctx context.Context, d cluster.Desired, n cluster.N
 	return f.act(ctx, "upgrade Talos on", n, func(ctx context.Context) error {
 		begun := false
 		err := f.askOwn(ctx, d, n, func(l *link, k keys) error {
-			now, err := l.bootID(ctx)
-			if err != nil || now != bootID {
+			if err := l.checkBoot(ctx, bootID); err != nil {
 				return err
 			}
 			events := f.openEventLog(ctx, n, k, upgradeSequence)

@@ -100,8 +100,8 @@ func (m machines) PullInstaller(ctx context.Context, d cluster.Desired, n cluste
 	return m.Fleet.PullInstaller(ctx, d, n, image, p)
 }
 
-func (m machines) InstallTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image string, p reconcile.Progress) error {
-	return m.Fleet.InstallTalos(ctx, d, n, image, p)
+func (m machines) InstallTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image, boot string, p reconcile.Progress) error {
+	return m.Fleet.InstallTalos(ctx, d, n, image, boot, p)
 }
 
 func (m machines) UpgradeTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image, boot string, p reconcile.Progress) error {

@@ -2,7 +2,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -21,9 +20,8 @@ const (
 // upgrade is the story of a cluster that gets another Talos, over the version in between.
 func (d *demo) upgrade(ctx context.Context) error {
 	if err := d.play(ctx, []chapter{
-		{"git push: an inventory of three control planes and three workers", d.bringUpOld},
+		{"git push: an inventory of one control plane and two workers", d.bringUpOld},
 		{"git push: Talos two minor versions on", d.upgradeTalos},
-		{"git push: other extensions", d.changeExtensions},
 	}); err != nil {
 		return err
 	}
@@ -36,10 +34,7 @@ func (d *demo) upgrade(ctx context.Context) error {
 
 // bringUpOld pushes a cluster of older versions.
 func (d *demo) bringUpOld(ctx context.Context) error {
-	if err := errors.Join(
-		d.write("nodes.yaml", fmt.Sprintf(nodes, d.network())),
-		d.edit("cluster.yaml", exampleVersions, oldVersions),
-	); err != nil {
+	if err := d.edit("cluster.yaml", exampleVersions, oldVersions); err != nil {
 		return err
 	}
 	return d.push(ctx, "bring up the lab cluster")
@@ -54,19 +49,7 @@ func (d *demo) upgradeTalos(ctx context.Context) error {
 	if err := d.push(ctx, "talos v1.14.1"); err != nil {
 		return err
 	}
-	return d.wantVersion(boots, "v1.14.1", "")
-}
-
-// changeExtensions has every node boot another image of the same version.
-func (d *demo) changeExtensions(ctx context.Context) error {
-	if err := d.edit("cluster.yaml", "addons: [addons/cilium.yaml]", "talos: {schematic: {extensions: [siderolabs/iscsi-tools]}}\n\naddons: [addons/cilium.yaml]"); err != nil {
-		return err
-	}
-	boots, before := d.bootIDs(), d.host.Talos.Machines()[0].Schematic
-	if err := d.push(ctx, "iscsi-tools on every node"); err != nil {
-		return err
-	}
-	return d.wantVersion(boots, "v1.14.1", before)
+	return d.wantVersion(ctx, boots, "v1.14.1")
 }
 
 // bootIDs are the boots of all machines, by node.
@@ -78,18 +61,17 @@ func (d *demo) bootIDs() map[string]string {
 	return out
 }
 
-// wantVersion wants every machine to run a version since another boot, with another schematic than the
-// one given, if one is.
-func (d *demo) wantVersion(boots map[string]string, version, otherThan string) error {
+// wantVersion wants every machine to run a version since another boot.
+func (d *demo) wantVersion(ctx context.Context, boots map[string]string, version string) error {
 	var names []string
 	for _, m := range d.host.Talos.Machines() {
-		if m.Talos != version || m.BootID == boots[m.Node] || m.Schematic == otherThan {
-			return fmt.Errorf("%s runs Talos %s with schematic %s, in boot %s", m.Node, m.Talos, m.Schematic, m.BootID)
+		if m.Talos != version || m.BootID == boots[m.Node] {
+			return fmt.Errorf("%s runs Talos %s, in boot %s", m.Node, m.Talos, m.BootID)
 		}
 		names = append(names, m.Node)
 	}
 	slices.Sort(names)
-	s, err := d.client.Status(context.Background(), Cluster)
+	s, err := d.client.Status(ctx, Cluster)
 	if err != nil {
 		return err
 	}
