@@ -94,7 +94,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "reconcile/action", "reconcile/drift", "reconcile/readiness"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/plan": {why: "pure: the same input gives the same plan, so no clock, no chance, no system",
-		may:   []string{"internal/cluster", "internal/text", "reconcile/action", "reconcile/bounds", "reconcile/capacity", "reconcile/drift", "reconcile/effect", "reconcile/leftover", "reconcile/lost", "reconcile/quorum", "reconcile/readiness", "reconcile/snapshot/retention", "reconcile/ladder", "reconcile/upgrade"},
+		may:   []string{"internal/cluster", "internal/text", "reconcile/action", "reconcile/bounds", "reconcile/capacity", "reconcile/drift", "reconcile/effect", "reconcile/leftover", "reconcile/lost", "reconcile/quorum", "reconcile/readiness", "reconcile/snapshot/retention", "reconcile/ladder", "reconcile/upgrade", "reconcile/upgrade/components"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/machineconfig": {why: "pure: renders from what it is handed; speaks with no machine",
 		may: []string{"internal/cluster", "internal/fault"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},

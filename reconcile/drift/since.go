@@ -364,6 +364,9 @@ func Notes(d cluster.Desired, o cluster.Observed) map[cluster.DriftKey]cluster.D
 			note(n.Name, part, OfNode(d, o, n, part)...)
 		}
 	}
+	if d.Repository().Held != "" {
+		note(d.Spec.Name, cluster.PartMachine, OfWay(d, o)...)
+	}
 	for _, vm := range o.Orphans.Value {
 		note(cmp.Or(vm.Node, vm.Name), cluster.PartVM, OfOrphanVM(d, o, vm))
 	}

@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -11,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade/components"
 )
 
 // Another Talos is one of the things that a node gets in its turn. All nodes that are to have it pull
@@ -180,13 +182,25 @@ func (m *planner) planHops() {
 		return
 	}
 	if len(asked.Hops) > 0 && asked.Hops[0].Kind == cluster.HopKubernetes {
-		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[0].String(), Message: fmt.Sprintf("%s comes to the nodes one component after the other%s", asked.Hops[0], text.Colon(asked.StageWaits))})
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[0].String(), Message: fmt.Sprintf("%s comes to the nodes one component after the other%s", asked.Hops[0], text.Colon(asked.StageWaits)+m.describeRemovedAPIs(asked.Hops[0].To))})
 	} else if asked.StageWaits != "" {
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: "back", Message: fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, asked.StageWaits)})
 	}
 	for i := 1; i < len(asked.Hops); i++ {
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[i].String(), Message: fmt.Sprintf("%s comes after %s", asked.Hops[i], asked.Hops[i-1])})
 	}
+}
+
+// describeRemovedAPIs is which APIs clients have requested that a version of Kubernetes does not have any longer.
+func (m *planner) describeRemovedAPIs(in string) string {
+	var names []string
+	for _, api := range components.RemovedAPIs(in, m.o).Value {
+		names = append(names, strings.TrimPrefix(api.Group+"/", "/")+api.Version+" "+api.Resource)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "; clients use APIs that it does not have: " + text.JoinSome(names, 5, ", ")
 }
 
 // blockFellBack reports a node that was rebooted for another Talos and runs the one from before.

@@ -39,7 +39,7 @@ func Read(ctx context.Context, machine machineapi.MachineServiceClient, explain 
 	if err != nil {
 		return explain(err)
 	}
-	r := &reader{ctx: ctx, stream: stream, explain: explain, progress: func() { watchdog.Reset(StallsAfter) }}
+	r := &reader{ended: func() error { return context.Cause(ctx) }, stream: stream, explain: explain, progress: func() { watchdog.Reset(StallsAfter) }}
 	if r.rest, err = r.receive(); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
@@ -48,7 +48,7 @@ func Read(ctx context.Context, machine machineapi.MachineServiceClient, explain 
 
 // reader reads the messages of a stream.
 type reader struct {
-	ctx      context.Context
+	ended    func() error // why the stream was ended here; nil: it was not
 	stream   grpc.ServerStreamingClient[common.Data]
 	explain  func(error) error
 	progress func() // something was received
@@ -74,8 +74,8 @@ func (r *reader) receive() ([]byte, error) {
 	switch {
 	case errors.Is(err, io.EOF):
 		return nil, io.EOF
-	case err != nil && r.ctx.Err() != nil:
-		return nil, context.Cause(r.ctx)
+	case err != nil && r.ended() != nil:
+		return nil, r.ended()
 	case err != nil:
 		return nil, r.explain(err)
 	}

@@ -148,17 +148,6 @@ func apiServers(o cluster.Observed) map[string]string {
 	return out
 }
 
-// Oldest is the oldest version that a component of a node of the cluster has or runs, from which an
-// upgrade has to go on; ok is false where none is known.
-func Oldest(s cluster.Spec, o cluster.Observed) (version string, ok bool) {
-	for _, n := range lookAtAll(s, o) {
-		for _, p := range partsOf(n.Node) {
-			version = oldestOf(version, *p.of(&n.has), *p.of(&n.runs))
-		}
-	}
-	return version, version != ""
-}
-
 // OldestOn is the oldest version that a component of a node has or runs, "" while none is known.
 func OldestOn(n cluster.Node, o cluster.Observed) (version string) {
 	seen := lookAt(n, o)

@@ -47,7 +47,7 @@ func TestOrder(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("steps:\n%s", strings.Join(got, "\n"))
 	}
-	if v, ok := Oldest(w.spec, w.observe()); !ok || v != to {
+	if v, ok := oldestIn(w.spec, w.observe()); !ok || v != to {
 		t.Errorf("the oldest is %q", v)
 	}
 }
@@ -244,10 +244,10 @@ func TestUnseen(t *testing.T) {
 	if next, waiting := Next(to, w.spec, cluster.Observed{}); len(next) > 0 || waiting == "" {
 		t.Errorf("%v, %q", next, waiting)
 	}
-	if v, ok := Oldest(w.spec, cluster.Observed{}); ok {
+	if v, ok := oldestIn(w.spec, cluster.Observed{}); ok {
 		t.Error(v)
 	}
-	if v, ok := Oldest(w.spec, o); !ok || v != from {
+	if v, ok := oldestIn(w.spec, o); !ok || v != from {
 		t.Error(v)
 	}
 }
@@ -275,4 +275,12 @@ func TestRemovedAPIs(t *testing.T) {
 	if got := RemovedAPIs("v1.33.5", cluster.Observed{Deprecated: cluster.Unseen[[]cluster.DeprecatedAPI]("no answer")}); got.Known || got.Why != "no answer" {
 		t.Errorf("%+v", got)
 	}
+}
+
+// oldestIn is the oldest version on any node of a cluster.
+func oldestIn(s cluster.Spec, o cluster.Observed) (version string, ok bool) {
+	for _, n := range s.Nodes {
+		version = oldestOf(version, OldestOn(n, o))
+	}
+	return version, version != ""
 }
