@@ -212,7 +212,7 @@ func TestWatchAClusterThatIsDropped(t *testing.T) {
 		text, screen := lines.String(), shown.String()
 		ready := strings.LastIndex(text, "dev Ready:") > max(strings.LastIndex(text, "dev Unknown:"), strings.LastIndex(text, "dev Reconciling:"))
 		screen = screen[strings.LastIndex(screen, "\x1b[H"):]
-		return ready && strings.Contains(text, " old is no longer managed\n") && strings.Contains(screen, "Ready") && !strings.Contains(screen, "old ")
+		return ready && strings.Contains(text, " old is no longer managed\n") && strings.Contains(screen, "Ready") && !strings.Contains(screen, "old  ")
 	})
 	r.run(exitOK, do("events", "old"), "[old] ")
 	for name, stop := range map[string]func() int{"lines": stopLines, "terminal": stopTTY} {
