@@ -171,14 +171,19 @@ func (w *watcher) publish(m cluster.Machine) {
 		f.log.Debug("machine reachability changed", logging.Detail, w.node.Name+" is "+reachWord(m.Reach), logging.Node, w.node.Name, logging.Err, m.Why)
 	}
 	w.machine = m
-	close(w.moved)
-	w.moved = make(chan struct{})
 	if w.node.Role == cluster.ControlPlane {
 		f.turn++
 	}
+	w.notify()
+}
+
+// notify has whoever waits for news of the machine look at it. The fleet's lock is held.
+func (w *watcher) notify() {
+	close(w.moved)
+	w.moved = make(chan struct{})
 	if !w.awaited {
 		select {
-		case f.changed <- struct{}{}:
+		case w.f.changed <- struct{}{}:
 		default:
 		}
 	}
@@ -222,16 +227,17 @@ func (w *watcher) noteBooted(boot string, active savedConfig) {
 // bootImage is an image that a machine has pulled during a boot.
 type bootImage struct{ boot, image string }
 
-// noteInstaller notes what a machine has pulled during a boot.
+// noteInstaller notes what a machine has pulled during a boot, and shows it with the last that is known of it.
 func (f *Fleet) noteInstaller(n cluster.Node, boot, image string) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	w := f.watchers[n.Name]
 	if w == nil {
-		f.mu.Unlock()
 		return
 	}
 	w.installer = bootImage{boot, image}
-	m := w.machine
-	f.mu.Unlock()
-	w.publish(m)
+	if w.machine.BootID == boot {
+		w.machine.Installer = image
+		w.notify()
+	}
 }
