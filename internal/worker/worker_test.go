@@ -73,7 +73,8 @@ var (
 			}
 		}
 	})
-	sleeping  = Register("test-sleep", func([]byte, Ask) ([]byte, error) { select {} })
+	// Without cgo the runtime ends a process in which nothing can ever go on.
+	sleeping  = Register("test-sleep", func([]byte, Ask) ([]byte, error) { time.Sleep(time.Hour); return nil, nil })
 	talkative = Register("test-talk", func([]byte, Ask) ([]byte, error) { return make([]byte, 3<<20), nil })
 	chatty    = Register("test-chat", func(_ []byte, ask Ask) ([]byte, error) {
 		for {
