@@ -11,7 +11,6 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
-	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
@@ -263,7 +262,7 @@ func (r *Reconciler) learnWatched(d *cluster.Desired, o *cluster.Observed) {
 			r.memo.drifts[key] = note
 		}
 	}
-	r.memo.learners = quorum.Learners(*d, *o, r.memo.learners)
+	r.memo.learners = lost.Learners(*d, *o, r.memo.learners)
 	o.Learners, o.LostSince, o.DeadSince, o.DriftNotes, o.EvictedSince = r.memo.learners, r.memo.lost, r.memo.dead, r.memo.drifts, r.memo.evicted
 }
 

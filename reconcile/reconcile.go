@@ -352,7 +352,7 @@ type memo struct {
 	removing []cluster.Node                         // leftover.RemovedNodes
 	silent   []string                               // nodes whose machines did not answer
 	lost     map[uint64]time.Time                   // leftover.LostMembers, since when
-	learners map[uint64]cluster.Learner             // quorum.Learners
+	learners map[uint64]cluster.Learner             // lost.Learners
 	evicted  map[string]time.Time                   // leftover.EvictedPlanes, since when
 	dead     map[string]time.Time                   // plan.DeadNodes, since when
 	drifts   map[cluster.DriftKey]cluster.DriftNote // drift.Notes

@@ -15,3 +15,54 @@ func TestTokens(t *testing.T) {
 		}
 	}
 }
+
+// TestApprovedHops: an approval of a way is for what is left of it, at its revision.
+func TestApprovedHops(t *testing.T) {
+	way := []Hop{{Kind: HopTalos, From: "v1.13.9", To: "v1.14.1"}, {Kind: HopKubernetes, From: "v1.36.1", To: "v1.37.0"}}
+	if got := DescribeHops(way); got != "Talos v1.14.1, then Kubernetes v1.37.0" {
+		t.Error(got)
+	}
+	var f Facts
+	if f.ApprovedHops("r", way) {
+		t.Error("nothing is approved")
+	}
+	for _, c := range []struct {
+		changes  []string
+		revision Revision
+		hops     []Hop
+		want     bool
+	}{
+		{[]string{ApprovableHops(way)}, "r", way, true},
+		{[]string{ApprovableHops(way)}, "r", way[1:], true},
+		{[]string{ApprovableHops(way)}, "another", way, false},
+		{[]string{ApprovableHops(way[:1])}, "r", way, false},
+		{[]string{DescribeHops(way)}, "r", way, false},
+		{[]string{"change vm wk-1 cores=8"}, "r", way, false},
+		{nil, "r", way, true},
+	} {
+		f.Intend(Intent{Kind: IntendApproved, Revision: "r", Changes: c.changes})
+		if got := f.ApprovedHops(c.revision, c.hops); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
+// TestWay: a hop is made when it is the first, and nothing holds it.
+func TestWay(t *testing.T) {
+	way := Way{Hops: []Hop{{Kind: HopTalos, To: "v1.14.1"}, {Kind: HopKubernetes, To: "v1.37.0"}}}
+	held := way
+	held.Held = ApplyingOff
+	if !way.IsHop(HopTalos) || way.IsHop(HopKubernetes) || held.IsHop(HopTalos) || (Way{}).IsHop(HopTalos) {
+		t.Error("which hop is made is wrong")
+	}
+}
+
+// TestInstallError: an installer that ran is named with its code.
+func TestInstallError(t *testing.T) {
+	if got := (&InstallError{Code: 7, Output: "no space"}).Error(); got != "the installer ended with exit code 7: no space" {
+		t.Error(got)
+	}
+	if got := (&InstallError{Output: "no installer in it"}).Error(); got != "no installer in it" {
+		t.Error(got)
+	}
+}

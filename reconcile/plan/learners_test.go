@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/reconcile/quorum"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 )
 
 // TestLearners: since when a member is a learner is known from the first look at it, while
@@ -17,7 +17,7 @@ func TestLearners(t *testing.T) {
 		w.o.Now = w.o.Now.Add(time.Minute)
 		w.o.Members = members
 		w.o.Machines["cp-2"] = cluster.Machine{Reach: cluster.Configured, BootID: boot, Services: map[string]cluster.Service{"etcd": {State: state}}}
-		w.o.Learners = quorum.Learners(w.d, w.o, w.o.Learners)
+		w.o.Learners = lost.Learners(w.d, w.o, w.o.Learners)
 		return w.o.Learners
 	}
 	member := func(learner bool) cluster.Seen[[]cluster.Member] {

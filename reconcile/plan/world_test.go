@@ -16,7 +16,6 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
-	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -853,7 +852,7 @@ func (w *world) run(t *testing.T, line string) string {
 	case "answers": // these members only, so far as is known
 		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), f[1:]
 	case "learners": // are looked at, as in each pass
-		w.o.Learners = quorum.Learners(w.d, w.o, w.o.Learners)
+		w.o.Learners = lost.Learners(w.d, w.o, w.o.Learners)
 	case "allow-even":
 		w.d.Spec.AllowEven = true
 	case "approve-shown": // what the forecast shows
