@@ -59,6 +59,13 @@ func lookAtAll(s cluster.Spec, o cluster.Observed) []node {
 }
 
 func lookAt(n cluster.Node, o cluster.Observed) node {
+	out := lookAtVersions(n, o)
+	out.lacks = findLack(out, o)
+	return out
+}
+
+// lookAtVersions is a node without what it lacks, which takes a look at all pods.
+func lookAtVersions(n cluster.Node, o cluster.Observed) node {
 	out := node{Node: n}
 	mach := o.Machines[n.Name]
 	out.answers = mach.Reach == cluster.Configured && mach.Summary.Images != (cluster.Images{})
@@ -75,7 +82,6 @@ func lookAt(n cluster.Node, o cluster.Observed) node {
 	if n.Role == cluster.ControlPlane && out.answers {
 		out.has.Proxy = versionOf(mach.Summary.Images.Proxy)
 	}
-	out.lacks = findLack(out, o)
 	return out
 }
 
@@ -150,7 +156,7 @@ func apiServers(o cluster.Observed) map[string]string {
 
 // OldestOn is the oldest version that a component of a node has or runs, "" while none is known.
 func OldestOn(n cluster.Node, o cluster.Observed) (version string) {
-	seen := lookAt(n, o)
+	seen := lookAtVersions(n, o)
 	for _, p := range partsOf(n) {
 		version = oldestOf(version, *p.of(&seen.has), *p.of(&seen.runs))
 	}
@@ -166,7 +172,12 @@ func Stay(s cluster.Spec, o cluster.Observed) map[string]cluster.Components {
 
 // HasNewer reports whether a component of a node of the cluster is newer than a version.
 func HasNewer(than string, s cluster.Spec, o cluster.Observed) bool {
-	return slices.ContainsFunc(lookAtAll(s, o), func(n node) bool { return hasNewer(n, than) })
+	for _, n := range s.Nodes {
+		if hasNewer(lookAtVersions(n, o), than) {
+			return true
+		}
+	}
+	return false
 }
 
 // fillUnseen gives nodes that are not seen, such as those that are to be made, the oldest that others have,
