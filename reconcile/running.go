@@ -14,7 +14,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
-	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -40,27 +39,13 @@ func (r *Reconciler) desire(snap cluster.Snapshot, seen upgrade.Seen, facts clus
 func (r *Reconciler) stageOf(snap cluster.Snapshot, goal cluster.Versions, seen upgrade.Seen, facts cluster.Facts) (stage upgrade.Stage, held cluster.Reason, by string) {
 	ran, _ := facts.Intent(cluster.IntendConfig)
 	stage = upgrade.Of(goal, snap.Spec, seen, ran.Versions, ran.Previous)
-	if len(stage.Hops) == 0 || !facts.WasReady() {
+	if !facts.WasReady() {
 		return stage, "", ""
 	}
-	policy := r.c.Policy()
-	mode, rule := bounds.Upgrade(snap.Spec, policy)
-	by = cmp.Or(rule, "upgrade is "+mode.String())
-	switch {
-	case mode == cluster.UpgradeOff:
-		held = cluster.ApplyingOff
-	case snap.Spec.ApplyOff, policy.ApplyOff:
-		held, by = cluster.ApplyingOff, "apply is off"
-	case facts.ApprovedHops(snap.Revision, stage.Hops):
-	case mode == cluster.UpgradeApproved:
-		held = cluster.ChangeUnapproved
-	case snap.Spec.ApplyApproved, policy.ApplyApproved:
-		held, by = cluster.ChangeUnapproved, "apply is approve"
+	if held, by = stage.Hold(snap, r.c.Policy(), facts); held != "" {
+		stage = stage.Stay(snap.Spec, seen)
 	}
-	if held == "" {
-		return stage, "", ""
-	}
-	return stage.Stay(snap.Spec, seen), held, by
+	return stage, held, by
 }
 
 // isOtherStage reports whether a cluster is to come to another point than that of d, by what is seen now.

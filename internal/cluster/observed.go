@@ -63,8 +63,7 @@ type Observed struct {
 	// SystemPods are the pods of kube-system, by name.
 	SystemPods Seen[map[string]SystemPod]
 	// Deprecated are the deprecated APIs of Kubernetes that clients have requested since the
-	// kube-apiservers started, one that restarts having forgotten. They are looked for only
-	// where a node runs another version of Kubernetes than the inventory has.
+	// kube-apiservers started, looked for only where a node runs another version than it is to have.
 	Deprecated Seen[[]DeprecatedAPI]
 	Releases   Seen[map[string]Release] // by addon name; missing: not installed
 	// Left are the releases that we made and no addon of the inventory has; there

@@ -285,7 +285,6 @@ type (
 		Node    cluster.Node
 		Image   string // its installer
 		Restart cluster.Restart
-		For     string // what changes, for people
 		Fields  []string
 		Version string
 	}

@@ -61,7 +61,7 @@ func TestOfMachine(t *testing.T) {
 			stage(d, o, "v1.35.10", "v1.36.1")
 			m.ConfigDigest = "old"
 		}, cluster.KubernetesDrift},
-		{"a kubelet of which nobody knows what it is", func(d *cluster.Desired, o *cluster.Observed, _ *cluster.Machine) { stage(d, o, "v1.36.1", "v1.35") }, cluster.KubernetesDrift},
+		{"a kubelet of an unknown version", func(d *cluster.Desired, o *cluster.Observed, _ *cluster.Machine) { stage(d, o, "v1.36.1", "v1.35") }, cluster.KubernetesDrift},
 		{"another Talos, on the way of an upgrade", func(d *cluster.Desired, o *cluster.Observed, m *cluster.Machine) {
 			stage(d, o, "v1.36.1", "v1.35.10")
 			m.Talos, m.ConfigDigest = "v1.13.8", "old"

@@ -78,7 +78,7 @@ func FuzzReadDeprecated(f *testing.F) {
 }
 
 // TestDeprecated: what clients request of any kube-apiserver is seen where nodes are to run another version of
-// Kubernetes, and nobody is asked for it otherwise. While one of them does not answer it is unknown,
+// Kubernetes, and is not asked for otherwise. While one of them does not answer it is unknown,
 // and one that has restarted has forgotten.
 func TestDeprecated(t *testing.T) {
 	bubble(t, 2, func(b *bench) {

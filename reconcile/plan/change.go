@@ -259,8 +259,8 @@ func (m *planner) changeConfig(n cluster.Node) {
 		m.do(a) // it is held, and waits for no other
 		return
 	}
-	if m.d.Repository().IsHop(cluster.HopKubernetes) && m.holdHopForSnapshot(n, m.driftOf(n, a.Info())) {
-		return
+	if m.d.Repository().IsHop(cluster.HopKubernetes) && (m.holdHopForSnapshot(n, m.driftOf(n, a.Info())) || m.holdByWindow(a.Info())) {
+		return // also where nothing of the node stops
 	}
 	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
 	first, there := m.d.Spec.Node(in.Node)

@@ -76,6 +76,7 @@ type planner struct {
 	tooLarge   bool                       // nothing of the cluster is there, and not all of it would fit
 	removed    []cluster.Node             // leftover.RemovedNodes
 	crowded    []cluster.Block            // why no VM may be made before those that are removed are deleted
+	befores    []cluster.Wait             // nodesBefore, once it was asked for
 	plan       Plan
 }
 

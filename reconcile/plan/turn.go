@@ -183,9 +183,6 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	if m.blockFailedInstall(n, drifts) || m.holdTurn(n, kn, ready, drifts) {
 		return
 	}
-	if m.prepareUpgrade(n, kn, drifts) {
-		return
-	}
 	restart := cluster.Restart{Target: drain(drifts).Target, Boot: mach.BootID, Revision: m.d.Repository().Revision}
 	var config cluster.Config // that is staged
 	hardware := false
@@ -203,8 +200,11 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		}
 		config = want // and not what somebody staged
 	}
+	if m.prepareUpgrade(n, kn, drifts) { // which another config must not be booted with
+		return
+	}
 	drainable := ready || m.isDrainable(n)
-	up, upgrades := m.upgradeIn(n, drifts)
+	_, upgrades := m.upgradeIn(n, drifts)
 	into := ""
 	if upgrades {
 		into = m.d.Repository().Spec.Versions.Talos
@@ -213,7 +213,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
 		m.drainTo(drain(drifts))
 	case upgrades && !upgrade.IsInstalled(m.o, n):
-		m.do(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, For: up.Change(), Fields: drift.Fields(drifts), Version: into})
+		m.do(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, Fields: drift.Fields(drifts), Version: into})
 	case hardware:
 		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts), Into: into})
 	default:

@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -88,25 +87,42 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 	return true
 }
 
-// holdUpgrade waits with the upgrade of a node that is in service, and reports whether it does: until
-// every other node is Ready, and has what the others need to follow.
-func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
-	for _, other := range m.d.Spec.Nodes {
+// nodesBefore are the waits for the first two nodes that all others wait for before they are upgraded. They are looked
+// for once, and not for every node that waits: one of the two is another node than that.
+func (m *planner) nodesBefore() []cluster.Wait {
+	if m.befores != nil {
+		return m.befores
+	}
+	m.befores = []cluster.Wait{}
+	for _, n := range m.d.Spec.Nodes {
+		var w cluster.Wait
 		switch {
-		case other.Name == n.Name:
-			continue
-		case upgrade.FailedInstall(m.d, m.o, other) != "":
-			w.Reason, w.About, w.Message = cluster.WaitingForTurn, other.Name, fmt.Sprintf("waits to be upgraded, because the installation on %s failed", other.Name)
-		case m.plan.Phases[other.Name] != cluster.PhaseReady:
-			w.Reason, w.About, w.Message = cluster.WaitingForHop, other.Name, fmt.Sprintf("waits to be upgraded until %s is Ready", other.Name)
-			w.Hint = fmt.Sprintf("`talos-agent status %s` shows what it lacks; one that is lost: take it out of nodes.yaml, or give it another `replace`", m.d.Spec.Name)
-		case m.lacksInstaller(other):
-			w.About, w.Message = other.Name, fmt.Sprintf("waits to be upgraded until %s has the installer, too", other.Name)
+		case len(m.befores) == 2:
+			return m.befores
+		case upgrade.FailedInstall(m.d, m.o, n) != "":
+			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded, because the installation on %s failed", n.Name)}
+		case m.plan.Phases[n.Name] != cluster.PhaseReady:
+			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForHop, Message: fmt.Sprintf("waits to be upgraded until %s is Ready", n.Name),
+				Hint: fmt.Sprintf("`talos-agent status %s` shows what it lacks; one that is lost: take it out of nodes.yaml, or give it another `replace`", m.d.Spec.Name)}
+		case m.lacksInstaller(n):
+			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForInstaller, Message: fmt.Sprintf("waits to be upgraded until %s has the installer, too", n.Name)}
 		default:
 			continue
 		}
-		m.wait(w)
-		return true
+		m.befores = append(m.befores, w)
+	}
+	return m.befores
+}
+
+// holdUpgrade waits with the upgrade of a node that is in service, and reports whether it does: until
+// every other node is Ready, and has what the others need to follow.
+func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
+	for _, other := range m.nodesBefore() {
+		if other.About != n.Name {
+			other.Subject, other.Drift = n.Name, w.Drift
+			m.wait(other)
+			return true
+		}
 	}
 	if m.holdHopForSnapshot(n, w.Drift) {
 		return true
@@ -182,25 +198,13 @@ func (m *planner) planHops() {
 		return
 	}
 	if len(asked.Hops) > 0 && asked.Hops[0].Kind == cluster.HopKubernetes {
-		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[0].String(), Message: fmt.Sprintf("%s comes to the nodes one component after the other%s", asked.Hops[0], text.Colon(asked.StageWaits)+m.describeRemovedAPIs(asked.Hops[0].To))})
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[0].String(), Message: fmt.Sprintf("%s comes to the nodes one component after the other%s", asked.Hops[0], text.Colon(asked.StageWaits)+components.DescribeRemoved(asked.Hops[0].To, m.o))})
 	} else if asked.StageWaits != "" {
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: "back", Message: fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, asked.StageWaits)})
 	}
 	for i := 1; i < len(asked.Hops); i++ {
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[i].String(), Message: fmt.Sprintf("%s comes after %s", asked.Hops[i], asked.Hops[i-1])})
 	}
-}
-
-// describeRemovedAPIs is which APIs clients have requested that a version of Kubernetes does not have any longer.
-func (m *planner) describeRemovedAPIs(in string) string {
-	var names []string
-	for _, api := range components.RemovedAPIs(in, m.o).Value {
-		names = append(names, strings.TrimPrefix(api.Group+"/", "/")+api.Version+" "+api.Resource)
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return "; clients use APIs that it does not have: " + text.JoinSome(names, 5, ", ")
 }
 
 // blockFellBack reports a node that was rebooted for another Talos and runs the one from before.

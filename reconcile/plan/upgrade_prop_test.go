@@ -85,9 +85,9 @@ func (u *upgrading) install(t *rapid.T, n cluster.Node, image, version, boot str
 		return false
 	case u.fault(t, "fails"):
 		note.Failed, begun = "exit code 7", false
-	case u.fault(t, "nobody sees it fail"):
+	case u.fault(t, "its failure is not seen"):
 		begun = false
-	case u.fault(t, "nobody sees it end"):
+	case u.fault(t, "its end is not seen"):
 		d.next = version
 	default:
 		d.next, note.Done = version, true

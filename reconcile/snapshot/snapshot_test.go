@@ -296,7 +296,7 @@ func TestCrashes(t *testing.T) {
 func TestStorageThatLies(t *testing.T) {
 	dir, b := newMemory(), sent(t, 50)
 	s := newStore(dir, newKey(t))
-	s.c.Keys = nil // also where nobody can open it
+	s.c.Keys = nil // also where there is no key to open it
 	dir.corrupts = func(b []byte) {
 		if bytes.HasPrefix(b, []byte(magic)) {
 			b[len(b)-10] ^= 1
@@ -322,7 +322,7 @@ func TestKeyThatDoesNotFit(t *testing.T) {
 	}
 	s.c.Recipients = nil
 	if _, err := s.Write(t.Context(), from(0), bytes.NewReader(sent(t, 5))); err == nil || !strings.Contains(err.Error(), "no recipient") {
-		t.Errorf("for nobody: %v", err)
+		t.Errorf("for no recipient: %v", err)
 	}
 }
 
@@ -600,7 +600,7 @@ func TestFilesOfOthers(t *testing.T) {
 	}
 }
 
-// TestWithoutKeys: what is no snapshot of etcd is not stored where nobody can open it
+// TestWithoutKeys: what is no snapshot of etcd is not stored where there is no key to open it
 // either, nor what has no place in a header.
 func TestWithoutKeys(t *testing.T) {
 	dir := newMemory()

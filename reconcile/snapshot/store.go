@@ -19,7 +19,7 @@ import (
 // Config is what a Store works with.
 type Config struct {
 	Directory  Directory
-	Recipients []Recipient // whom snapshots are encrypted to; nobody: none can be written
+	Recipients []Recipient // whom snapshots are encrypted to; empty: none can be written
 	Keys       Keys        // that open them; nil: they are written, and not verified or pruned later
 	Most       int64       // bytes of a snapshot; 0: 16 GiB, twice what etcd recommends
 }

@@ -2,21 +2,19 @@ package talos
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"strings"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
-	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/talos/installer"
 )
 
 const (
@@ -59,23 +57,8 @@ func newImages(have, want cluster.ConfigSummary) (out []image) {
 
 // pullImage has a machine pull an image, which it does not where it has it already.
 func pullImage(ctx context.Context, conn grpc.ClientConnInterface, i image, minor int) error {
-	ctx, cancel := context.WithTimeout(ctx, pullWithin)
-	defer cancel()
-	if minor < imagesSince {
-		//lint:ignore SA1019 it is what versions up to v1.12 have
-		_, err := machineapi.NewMachineServiceClient(conn).ImagePull(ctx, &machineapi.ImagePullRequest{Namespace: i.namespace, Reference: i.ref})
-		return err
-	}
-	stream, err := machineapi.NewImageServiceClient(conn).Pull(ctx, &machineapi.ImageServicePullRequest{
-		Containerd: &common.ContainerdInstance{Driver: common.ContainerDriver_CRI, Namespace: i.namespace}, ImageRef: i.ref,
-	})
-	for err == nil {
-		_, err = stream.Recv()
-	}
-	if errors.Is(err, io.EOF) {
-		return nil
-	}
-	return err
+	to := &common.ContainerdInstance{Driver: common.ContainerDriver_CRI, Namespace: i.namespace}
+	return installer.PullTo(ctx, conn, to, i.ref, minor >= imagesSince, pullWithin, pullWithin, func() {})
 }
 
 // location is what an error quotes of where an image is: after a redirect that may have a

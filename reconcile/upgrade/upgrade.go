@@ -40,9 +40,6 @@ func (r Ran) Watch(d cluster.Desired, o cluster.Observed) Ran {
 	return out
 }
 
-// Equal reports whether two are the same.
-func (r Ran) Equal(other Ran) bool { return maps.Equal(r, other) }
-
 // oldest are the oldest versions of both that a node runs; false while one is not known.
 func (r Ran) oldest() (out cluster.Versions, known bool) {
 	for _, v := range r {

@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -117,8 +118,42 @@ func TestWatch(t *testing.T) {
 		if c.blind {
 			o.Nodes.Known = false
 		}
-		if got := c.had.Watch(d, o); !got.Equal(c.want) {
+		if got := c.had.Watch(d, o); !maps.Equal(got, c.want) {
 			t.Errorf("%s: %v, want %v", name, got, c.want)
+		}
+	}
+}
+
+// TestHold: which switch holds the hops, and that an approval is for what is left of the way it was given for.
+func TestHold(t *testing.T) {
+	hops := []cluster.Hop{{Kind: cluster.HopTalos, From: "v1.13.9", To: "v1.14.1"}, {Kind: cluster.HopKubernetes, From: "v1.36.1", To: "v1.37.0"}}
+	var approved cluster.Facts
+	approved.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: "r", Changes: []string{cluster.ApprovableHops(hops)}})
+	for name, c := range map[string]struct {
+		hops     []cluster.Hop
+		switches cluster.Switches
+		host     cluster.Switches
+		facts    cluster.Facts
+		revision cluster.Revision
+		want     cluster.Reason
+		by       string
+	}{
+		"nothing holds them":         {hops: hops},
+		"no hop":                     {switches: cluster.Switches{Upgrade: cluster.UpgradeOff}},
+		"off":                        {hops: hops, switches: cluster.Switches{Upgrade: cluster.UpgradeOff}, facts: approved, revision: "r", want: cluster.ApplyingOff, by: "upgrade is off"},
+		"nothing is applied":         {hops: hops, switches: cluster.Switches{ApplyOff: true}, facts: approved, revision: "r", want: cluster.ApplyingOff, by: "apply is off"},
+		"the host applies nothing":   {hops: hops, host: cluster.Switches{ApplyOff: true}, want: cluster.ApplyingOff, by: "apply is off"},
+		"approve":                    {hops: hops, switches: cluster.Switches{Upgrade: cluster.UpgradeApproved}, want: cluster.ChangeUnapproved, by: "upgrade is approve"},
+		"approved":                   {hops: hops, switches: cluster.Switches{Upgrade: cluster.UpgradeApproved}, facts: approved, revision: "r"},
+		"approved, and half done":    {hops: hops[1:], switches: cluster.Switches{Upgrade: cluster.UpgradeApproved}, facts: approved, revision: "r"},
+		"approved before a push":     {hops: hops, switches: cluster.Switches{Upgrade: cluster.UpgradeApproved}, facts: approved, revision: "s", want: cluster.ChangeUnapproved, by: "upgrade is approve"},
+		"every change is approved":   {hops: hops, switches: cluster.Switches{ApplyApproved: true}, want: cluster.ChangeUnapproved, by: "apply is approve"},
+		"the host approves":          {hops: hops, host: cluster.Switches{ApplyApproved: true}, want: cluster.ChangeUnapproved, by: "apply is approve"},
+		"a window that is not there": {hops: hops, switches: cluster.Switches{Upgrade: cluster.UpgradeInWindow}, want: cluster.ApplyingOff, by: "upgrade is window, and neither cluster.yaml nor the host's policy has a window"},
+	} {
+		snap := cluster.Snapshot{Revision: c.revision, Spec: cluster.Spec{Switches: c.switches}}
+		if got, by := (Stage{Hops: c.hops}).Hold(snap, cluster.Policy{Switches: c.host}, c.facts); got != c.want || by != c.by {
+			t.Errorf("%s: %q, %q", name, got, by)
 		}
 	}
 }

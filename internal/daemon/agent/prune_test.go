@@ -31,7 +31,13 @@ func (s *sim) object(group, resource, namespace, name string) *unstructured.Unst
 // untilApplied waits until the cluster is Ready with the newest commit.
 func (s *sim) untilApplied(what string) cluster.Status {
 	s.T.Helper()
-	s.Until(30*time.Minute, what, func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+	return s.untilAppliedIn(30*time.Minute, what)
+}
+
+// untilAppliedIn is untilApplied for what takes longer.
+func (s *sim) untilAppliedIn(within time.Duration, what string) cluster.Status {
+	s.T.Helper()
+	s.Until(within, what, func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
 	return s.Status()
 }
 

@@ -71,9 +71,7 @@ func TestUpgradeOfTalos(t *testing.T) {
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		before := len(s.Lab.World.Calls())
 		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1")
-		s.Until(4*time.Hour, "upgraded", func(st cluster.Status) bool {
-			return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head()
-		})
+		s.untilAppliedIn(4*time.Hour, "upgraded")
 		s.wantTalos("v1.14.1")
 		w.wantDown("dev-cp-1:1 dev-cp-2:1 dev-cp-3:1 dev-wk-1:1 dev-wk-2:1")
 		for node, n := range s.timesInstalled(before) {
@@ -94,9 +92,7 @@ func TestUpgradeOverSeveralVersions(t *testing.T) {
 	inClusterOf(t, sz, "v1.11.6", "v1.34.3", func(s *sim, push func(what, from, to string), w *turns) {
 		before := len(s.Lab.World.Calls())
 		push("newer by three", "talos_version: v1.11.6", "talos_version: v1.14.1")
-		s.Until(12*time.Hour, "upgraded", func(st cluster.Status) bool {
-			return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head()
-		})
+		s.untilAppliedIn(12*time.Hour, "upgraded")
 		s.wantTalos("v1.14.1")
 		w.wantDown("dev-cp-1:3 dev-cp-2:3 dev-cp-3:3 dev-wk-1:3")
 		for node, n := range s.timesInstalled(before) {
@@ -141,11 +137,11 @@ func TestUpgradeThatFails(t *testing.T) {
 					return st.Condition == cluster.Stalled && st.Reason == c.reason && fmt.Sprint(s.timesInstalled(before)) == "map[dev-cp-1:2]"
 				})
 				push("back", "talos_version: v1.13.9", "talos_version: "+c.talos)
-				s.Until(time.Hour, "as before", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+				s.untilAppliedIn(time.Hour, "as before")
 				s.wantTalos(c.talos)
 				s.Lab.Talos.SpoilImage("v1.13.9", installer.Sound)
 				push("a good one", "talos_version: "+c.talos, "talos_version: v1.13.9")
-				s.Until(6*time.Hour, "upgraded", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+				s.untilAppliedIn(6*time.Hour, "upgraded")
 				s.wantTalos("v1.13.9")
 			})
 		})
@@ -158,7 +154,7 @@ func TestUpgradeWithOtherExtensions(t *testing.T) {
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		push("fewer extensions", "siderolabs/iscsi-tools, siderolabs/util-linux-tools", "siderolabs/iscsi-tools")
-		s.Until(2*time.Hour, "upgraded", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+		s.untilAppliedIn(2*time.Hour, "upgraded")
 		w.wantDown("dev-cp-1:1 dev-wk-1:1")
 		s.wantTalos("v1.13.9")
 	})
@@ -175,7 +171,7 @@ func TestUpgradeTakenBack(t *testing.T) {
 			return st.Nodes[0].Talos == "v1.14.1" && st.Nodes[0].Phase == cluster.PhaseReady
 		})
 		push("and back", "talos_version: v1.14.1", "talos_version: v1.13.9")
-		s.Until(4*time.Hour, "back", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+		s.untilAppliedIn(4*time.Hour, "back")
 		s.wantTalos("v1.13.9")
 	})
 }
@@ -194,7 +190,7 @@ func TestAnswersOfUpgradesAreLost(t *testing.T) {
 				s.Lab.World.Inject(world.Fault{System: "talos", Op: service, Kind: world.LoseReply})
 				before := len(s.Lab.World.Calls())
 				push("another talos", "talos_version: "+from, "talos_version: v1.13.9")
-				s.Until(4*time.Hour, "upgraded", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+				s.untilAppliedIn(4*time.Hour, "upgraded")
 				s.wantTalos("v1.13.9")
 				if got := fmt.Sprint(s.timesInstalled(before)); got != "map[dev-cp-1:1 dev-wk-1:1]" {
 					s.T.Errorf("got another Talos: %s", got)
@@ -232,9 +228,7 @@ func TestUpgradeOfKubernetes(t *testing.T) {
 	sz := size{ControlPlanes: 3, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
-		s.Until(4*time.Hour, "upgraded", func(st cluster.Status) bool {
-			return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head()
-		})
+		s.untilAppliedIn(4*time.Hour, "upgraded")
 		s.wantKubernetes("v1.36.1")
 		w.wantDown("")
 		s.Quiet(10 * time.Minute)
@@ -248,9 +242,7 @@ func TestUpgradeOfBoth(t *testing.T) {
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.11.6", "v1.33.13", func(s *sim, push func(what, from, to string), w *turns) {
 		push("both", "talos_version: v1.11.6\nkubernetes_version: v1.33.13", "talos_version: v1.14.1\nkubernetes_version: v1.36.1")
-		s.Until(24*time.Hour, "upgraded", func(st cluster.Status) bool {
-			return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head()
-		})
+		s.untilAppliedIn(24*time.Hour, "upgraded")
 		s.wantTalos("v1.14.1")
 		s.wantKubernetes("v1.36.1")
 		w.wantDown("dev-cp-1:3 dev-wk-1:3")

@@ -3,8 +3,6 @@ package snapshots
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"io"
 	"log/slog"
@@ -16,42 +14,16 @@ import (
 	"time"
 
 	"filippo.io/age"
-	"go.etcd.io/bbolt"
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot/snapshottest"
 	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// sent makes a snapshot as a member of etcd sends it.
-func sent(t *testing.T) []byte {
-	t.Helper()
-	db, err := bbolt.Open(filepath.Join(t.TempDir(), "db"), 0o600, &bbolt.Options{NoFreelistSync: true, NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	err = errors.Join(db.Update(func(tx *bbolt.Tx) error {
-		_, err := tx.CreateBucket([]byte("key"))
-		meta, failed := tx.CreateBucket([]byte("meta"))
-		if err := errors.Join(err, failed); err != nil {
-			return err
-		}
-		return meta.Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 7))
-	}), db.View(func(tx *bbolt.Tx) error {
-		_, err := tx.WriteTo(&out)
-		return err
-	}), db.Close())
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(out.Bytes())
-	return append(out.Bytes(), sum[:]...)
-}
 
 // archiveIn is snapshots in a folder, and who opens them.
 func archiveIn(t *testing.T, dir string) *Archive {
@@ -99,7 +71,7 @@ func nothing(cluster.Progress) {}
 func TestKeeper(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "b")
 	a := archiveIn(t, dir)
-	dev, prod := a.Keep("dev", sending(sent(t), nil)), a.Keep("prod", sending(sent(t), nil))
+	dev, prod := a.Keep("dev", sending(snapshottest.Sent(t), nil)), a.Keep("prod", sending(snapshottest.Sent(t), nil))
 	if s := observe(dev); !s.Enabled || !s.Verified.Known || !s.Verified.Value.IsZero() || s.Due.After(time.Now()) || s.Kept != 0 {
 		t.Errorf("before: %+v", s)
 	}
@@ -134,7 +106,7 @@ func TestUnreadableFolder(t *testing.T) {
 			t.Fatal(err)
 		}
 		a := archiveIn(t, dir)
-		k := a.Keep("dev", sending(sent(t), nil))
+		k := a.Keep("dev", sending(snapshottest.Sent(t), nil))
 		if s := observe(k); s.Verified.Known || !strings.Contains(s.Verified.Why, "open the folder of snapshots: ") || !s.Due.IsZero() {
 			t.Errorf("%+v", s)
 		}
@@ -158,7 +130,7 @@ func TestUnreadableFolder(t *testing.T) {
 func TestOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a, may := archiveIn(t, t.TempDir()), make(chan struct{})
-		dev, prod := a.Keep("dev", sending(sent(t), may)), a.Keep("prod", sending(sent(t), nil))
+		dev, prod := a.Keep("dev", sending(snapshottest.Sent(t), may)), a.Keep("prod", sending(snapshottest.Sent(t), nil))
 		first := make(chan error)
 		go func() { first <- dev.Take(t.Context(), cluster.Desired{}, retention.Scheduled, nothing) }()
 		synctest.Wait()
@@ -183,7 +155,7 @@ func TestOneAtATime(t *testing.T) {
 // verified.
 func TestDamagedStream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		a, good := archiveIn(t, t.TempDir()), sent(t)
+		a, good := archiveIn(t, t.TempDir()), snapshottest.Sent(t)
 		k := a.Keep("dev", sending(good, nil))
 		if err := k.Take(t.Context(), cluster.Desired{}, retention.Scheduled, nothing); err != nil {
 			t.Fatal(err)
@@ -208,7 +180,7 @@ func TestDamagedStream(t *testing.T) {
 // TestRoomIsLeft: a snapshot that would leave too little of the disk is not stored, also when that shows
 // while it comes.
 func TestRoomIsLeft(t *testing.T) {
-	good := sent(t)
+	good := snapshottest.Sent(t)
 	large := append(make([]byte, 2*roomEvery), good...) // which is damaged, as its end shows
 	for _, c := range []struct {
 		sent []byte

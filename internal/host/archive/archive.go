@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -111,26 +110,6 @@ func explainPath(err error) error {
 		return path.Err
 	}
 	return err
-}
-
-// readKeys reads files of age keys; nil without any.
-func readKeys(files []string) (snapshot.Keys, error) {
-	var keys []byte
-	for _, name := range files {
-		data, _, err := config.ReadFile(name, 0)
-		if err != nil {
-			return nil, fmt.Errorf("age key %s: %w", name, err)
-		}
-		keys = append(append(keys, data...), '\n')
-	}
-	if len(files) == 0 {
-		return nil, nil
-	}
-	ids, err := secrets.ParseIdentities(keys)
-	if err != nil {
-		return nil, fmt.Errorf("age key %s: %w", strings.Join(files, ", "), err)
-	}
-	return ids, nil
 }
 
 // Listing is what is in a folder, and the data of its JSON output.
@@ -277,4 +256,13 @@ func Add(ctx context.Context, dir string, a Addition, agent string) (snapshot.En
 		name := snapshot.Name{Cluster: a.Cluster, Kind: retention.Manual, At: info.ModTime()}
 		return snapshot.New(c).Write(ctx, snapshot.Source{Name: name, Agent: agent}, f)
 	})
+}
+
+// readKeys reads files of age keys; nil without any.
+func readKeys(files []string) (snapshot.Keys, error) {
+	ids, err := config.ReadAgeKeys(files)
+	if err != nil || ids == nil {
+		return nil, err // and no pointer that is nil
+	}
+	return ids, nil
 }

@@ -2,8 +2,6 @@ package archive
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"os"
 	"path/filepath"
@@ -12,42 +10,16 @@ import (
 	"time"
 
 	"filippo.io/age"
-	"go.etcd.io/bbolt"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/reconcile/snapshot"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot/snapshottest"
 	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// sent makes a snapshot as a member of etcd sends it.
-func sent(t *testing.T) []byte {
-	t.Helper()
-	db, err := bbolt.Open(filepath.Join(t.TempDir(), "db"), 0o600, &bbolt.Options{NoFreelistSync: true, NoSync: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	var out bytes.Buffer
-	err = errors.Join(db.Update(func(tx *bbolt.Tx) error {
-		_, err := tx.CreateBucket([]byte("key"))
-		meta, failed := tx.CreateBucket([]byte("meta"))
-		if err := errors.Join(err, failed); err != nil {
-			return err
-		}
-		return meta.Put([]byte("consistent_index"), binary.BigEndian.AppendUint64(nil, 7))
-	}), db.View(func(tx *bbolt.Tx) error {
-		_, err := tx.WriteTo(&out)
-		return err
-	}), db.Close())
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(out.Bytes())
-	return append(out.Bytes(), sum[:]...)
-}
 
 // newKey writes a file with an age key, and returns its public half.
 func newKey(t *testing.T, dir string) (file, public string) {
@@ -84,7 +56,7 @@ func store(t *testing.T, dir, cluster, public string, hours ...int) {
 	s := snapshot.New(snapshot.Config{Directory: folder, Recipients: []snapshot.Recipient{to}})
 	for _, h := range hours {
 		name := snapshot.Name{Cluster: cluster, Kind: retention.Scheduled, At: now.Add(-time.Duration(h) * time.Hour)}
-		if _, err := s.Write(t.Context(), snapshot.Source{Name: name, ClusterID: "id"}, bytes.NewReader(sent(t))); err != nil {
+		if _, err := s.Write(t.Context(), snapshot.Source{Name: name, ClusterID: "id"}, bytes.NewReader(snapshottest.Sent(t))); err != nil {
 			t.Fatal(err)
 		}
 	}

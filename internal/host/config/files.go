@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/platform"
+	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
 // What nobody but its owner, its group and root may do with a file.
@@ -251,4 +252,24 @@ func (l *loader) nameFile(field string) string { return "the file " + l.paths[fi
 func (l *loader) readSecret(field, written, credential string) (cluster.Secret, bool) {
 	data, ok := l.readFile(field, written, credential, OthersMayNotRead)
 	return cluster.SecretString(strings.TrimSpace(string(data))), ok
+}
+
+// ReadAgeKeys reads files of age keys that a command line names; nil without any.
+func ReadAgeKeys(files []string) (*secrets.Identities, error) {
+	var keys []byte
+	for _, name := range files {
+		data, _, err := ReadFile(name, 0)
+		if err != nil {
+			return nil, fmt.Errorf("age key %s: %w", name, err)
+		}
+		keys = append(append(keys, data...), '\n')
+	}
+	if len(files) == 0 {
+		return nil, nil
+	}
+	ids, err := secrets.ParseIdentities(keys)
+	if err != nil {
+		return nil, fmt.Errorf("age key %s: %w", strings.Join(files, ", "), err)
+	}
+	return ids, nil
 }

@@ -349,7 +349,7 @@ func (w *World) GRPC(subject func(context.Context) string, mutating func(method 
 	return unary, stream
 }
 
-// unheardStream is a stream whose answers nobody will see.
+// unheardStream is a stream whose answers do not arrive.
 type unheardStream struct{ grpc.ServerStream }
 
 func (unheardStream) SendMsg(any) error { return nil }

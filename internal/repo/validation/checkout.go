@@ -8,7 +8,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -81,20 +80,9 @@ func (c *Checkout) ListClusters(ctx context.Context) ([]string, cluster.Problems
 
 // readKeys reads age keys; without any there is nothing to decrypt with.
 func readKeys(files []string) (func(ctx context.Context, name string, file []byte) ([]byte, error), error) {
-	var keys []byte
-	for _, name := range files {
-		data, _, err := config.ReadFile(name, 0)
-		if err != nil {
-			return nil, fmt.Errorf("age key %s: %w", name, err)
-		}
-		keys = append(append(keys, data...), '\n')
-	}
-	if len(keys) == 0 {
-		return nil, nil
-	}
-	ids, err := secrets.ParseIdentities(keys)
-	if err != nil {
-		return nil, fmt.Errorf("age key %s: %w", strings.Join(files, ", "), err)
+	ids, err := config.ReadAgeKeys(files)
+	if err != nil || ids == nil {
+		return nil, err
 	}
 	return func(ctx context.Context, name string, file []byte) ([]byte, error) {
 		return secrets.Decrypt(ctx, name, file, ids)

@@ -5,13 +5,14 @@ package etcdstream
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc"
+
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 const (
@@ -23,23 +24,16 @@ const (
 	within = 30 * time.Minute
 )
 
-// ErrStalled is why a stream was ended that had stalled.
-var ErrStalled = fmt.Errorf("it sent nothing for %v", StallsAfter)
-
 // Read has take read what the etcd of a machine sends, once the first bytes of it are there. The
 // stream ends when take does. Errors of the machine go through explain.
 func Read(ctx context.Context, machine machineapi.MachineServiceClient, explain func(error) error, take func(context.Context, io.Reader) error) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	ctx, release := context.WithTimeoutCause(ctx, within, fmt.Errorf("it took longer than %v", within))
-	defer release()
-	watchdog := time.AfterFunc(StallsAfter, func() { cancel(ErrStalled) })
-	defer watchdog.Stop()
+	ctx, alive, stop := retry.Watch(ctx, within, StallsAfter)
+	defer stop()
 	stream, err := machine.EtcdSnapshot(ctx, &machineapi.EtcdSnapshotRequest{})
 	if err != nil {
 		return explain(err)
 	}
-	r := &reader{ended: func() error { return context.Cause(ctx) }, stream: stream, explain: explain, progress: func() { watchdog.Reset(StallsAfter) }}
+	r := &reader{ended: func() error { return context.Cause(ctx) }, stream: stream, explain: explain, progress: alive}
 	if r.rest, err = r.receive(); err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -46,29 +47,23 @@ func inmem() *common.ContainerdInstance {
 	return &common.ContainerdInstance{Driver: common.ContainerDriver_CONTAINERD, Namespace: common.ContainerdNamespace_NS_SYSTEM}
 }
 
-var errStalled = errors.New("nothing was received for too long")
-
 // listen receives from a stream until it ends, which fails when nothing comes for the time of a stall.
 func listen[T any](ctx context.Context, within, stall time.Duration, open func(context.Context) (grpc.ServerStreamingClient[T], error), take func(*T)) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
-	defer cancel()
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	watchdog := time.AfterFunc(stall, func() { stop(errStalled) })
-	defer watchdog.Stop()
+	ctx, alive, stop := retry.Watch(ctx, within, stall)
+	defer stop()
 	stream, err := open(ctx)
 	for err == nil {
 		var m *T
 		if m, err = stream.Recv(); err == nil {
-			watchdog.Reset(stall)
+			alive()
 			take(m)
 		}
 	}
-	if cause := context.Cause(ctx); errors.Is(cause, errStalled) {
-		return fmt.Errorf("%w (%v): %w", errStalled, stall, err)
-	}
-	if errors.Is(err, io.EOF) {
+	switch {
+	case errors.Is(err, io.EOF):
 		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	return err
 }
@@ -76,21 +71,26 @@ func listen[T any](ctx context.Context, within, stall time.Duration, open func(c
 // Pull has a machine pull an installer, which it does not where it has it. lifecycle: it is run with Install
 // then, else with Upgrade.
 func Pull(ctx context.Context, conn grpc.ClientConnInterface, image string, lifecycle bool, report func(string)) error {
-	var err error
-	if !lifecycle {
-		ctx, cancel := context.WithTimeout(ctx, pullWithin)
-		defer cancel()
-		//lint:ignore SA1019 it is what versions up to v1.12 have
-		_, err = machineapi.NewMachineServiceClient(conn).ImagePull(ctx, &machineapi.ImagePullRequest{Namespace: common.ContainerdNamespace_NS_SYSTEM, Reference: image})
-	} else {
-		err = listen(ctx, pullWithin, pullStall, func(ctx context.Context) (grpc.ServerStreamingClient[machineapi.ImageServicePullResponse], error) {
-			return machineapi.NewImageServiceClient(conn).Pull(ctx, &machineapi.ImageServicePullRequest{Containerd: inmem(), ImageRef: image})
-		}, func(*machineapi.ImageServicePullResponse) { report("pulls " + text.OneLine(image)) })
-	}
+	err := PullTo(ctx, conn, inmem(), image, lifecycle, pullWithin, pullStall, func() { report("pulls " + text.OneLine(image)) })
 	if status.Code(err) == codes.NotFound || err != nil && strings.HasSuffix(status.Convert(err).Message(), ": not found") {
 		return fault.WithHint(fmt.Errorf("there is no image %s: %w", image, err), "see whether the version and the extensions exist: `talos_version` and `talos.schematic` in cluster.yaml")
 	}
 	return err
+}
+
+// PullTo has a machine pull an image into an instance of containerd, which it does not where it is there.
+// service: the machine has the service for images, which shows progress.
+func PullTo(ctx context.Context, conn grpc.ClientConnInterface, to *common.ContainerdInstance, image string, service bool, within, stall time.Duration, progress func()) error {
+	if !service {
+		ctx, cancel := context.WithTimeout(ctx, within)
+		defer cancel()
+		//lint:ignore SA1019 it is what versions up to v1.12 have
+		_, err := machineapi.NewMachineServiceClient(conn).ImagePull(ctx, &machineapi.ImagePullRequest{Namespace: to.GetNamespace(), Reference: image})
+		return err
+	}
+	return listen(ctx, within, stall, func(ctx context.Context) (grpc.ServerStreamingClient[machineapi.ImageServicePullResponse], error) {
+		return machineapi.NewImageServiceClient(conn).Pull(ctx, &machineapi.ImageServicePullRequest{Containerd: to, ImageRef: image})
+	}, func(*machineapi.ImageServicePullResponse) { progress() })
 }
 
 // Install has a machine run an installer that it has pulled, for its next boot. It fails with a

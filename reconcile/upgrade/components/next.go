@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
 
@@ -192,4 +194,20 @@ func RemovedAPIs(in string, o cluster.Observed) cluster.Seen[[]cluster.Deprecate
 		minors, named := ladder.MinorsApart(api.Removed+".0", in)
 		return !named || minors < 0
 	}))
+}
+
+// DescribeRemoved is which APIs in use a version of Kubernetes does not have, to follow other words; "" : none.
+func DescribeRemoved(in string, o cluster.Observed) string {
+	removed := RemovedAPIs(in, o)
+	if !removed.Known {
+		return "; which APIs clients use that it does not have is not known" + text.Colon(removed.Why)
+	}
+	var names []string
+	for _, api := range removed.Value {
+		names = append(names, strings.TrimPrefix(api.Group+"/", "/")+api.Version+" "+api.Resource)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	return "; clients use APIs that it does not have: " + text.JoinSome(names, 5, ", ")
 }

@@ -284,3 +284,21 @@ func oldestIn(s cluster.Spec, o cluster.Observed) (version string, ok bool) {
 	}
 	return version, version != ""
 }
+
+// TestDescribeRemoved: what is not seen is no none.
+func TestDescribeRemoved(t *testing.T) {
+	api := cluster.DeprecatedAPI{Group: "policy", Version: "v1beta1", Resource: "podsecuritypolicies", Removed: "v1.36"}
+	core := cluster.DeprecatedAPI{Version: "v1", Resource: "componentstatuses", Removed: "v1.40"}
+	for _, c := range []struct {
+		seen cluster.Seen[[]cluster.DeprecatedAPI]
+		want string
+	}{
+		{cluster.Saw([]cluster.DeprecatedAPI{core}), ""},
+		{cluster.Saw([]cluster.DeprecatedAPI{core, api}), "; clients use APIs that it does not have: policy/v1beta1 podsecuritypolicies"},
+		{cluster.Unseen[[]cluster.DeprecatedAPI]("timeout"), "; which APIs clients use that it does not have is not known: timeout"},
+	} {
+		if got := DescribeRemoved("v1.36.1", cluster.Observed{Deprecated: c.seen}); got != c.want {
+			t.Errorf("%q, want %q", got, c.want)
+		}
+	}
+}

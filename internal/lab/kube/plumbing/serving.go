@@ -59,7 +59,7 @@ func (g *Gate) TryEnter() bool {
 // Leave lets one out.
 func (g *Gate) Leave() { g.inside.Done() }
 
-// CloseAndWait lets nobody in any more and waits until everybody is out.
+// CloseAndWait accepts no further request and waits until the last one has ended.
 func (g *Gate) CloseAndWait() {
 	g.mu.Lock()
 	g.closed = true

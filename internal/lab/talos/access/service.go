@@ -50,7 +50,7 @@ func (s *CredentialService) Kubeconfig(_ *emptypb.Empty, out grpc.ServerStreamin
 }
 
 // GenerateClientConfiguration issues a client certificate for any roles, also
-// for ones nobody knows (recorded).
+// for ones that do not exist (recorded).
 func (s *CredentialService) GenerateClientConfiguration(_ context.Context, in *machineapi.GenerateClientConfigurationRequest) (*machineapi.GenerateClientConfigurationResponse, error) {
 	c, err := s.Machine.ListCredentials("generate client configuration")
 	if err != nil {

@@ -1,0 +1,32 @@
+package upgrade
+
+import (
+	"cmp"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
+)
+
+// Hold returns why the hops of a stage are not made, by the switches of the inventory and of the host, and the
+// switch for people; "" : they are. An approval is for the whole way, or what is left of it. Without a hop
+// there is nothing to hold: versions that are set back in the middle of one lead back.
+func (s Stage) Hold(snap cluster.Snapshot, p cluster.Policy, f cluster.Facts) (why cluster.Reason, by string) {
+	if len(s.Hops) == 0 {
+		return "", ""
+	}
+	mode, rule := bounds.Upgrade(snap.Spec, p)
+	name := cmp.Or(rule, "upgrade is "+mode.String())
+	switch {
+	case mode == cluster.UpgradeOff:
+		return cluster.ApplyingOff, name
+	case snap.Spec.ApplyOff, p.ApplyOff:
+		return cluster.ApplyingOff, "apply is off"
+	case f.ApprovedHops(snap.Revision, s.Hops):
+		return "", ""
+	case mode == cluster.UpgradeApproved:
+		return cluster.ChangeUnapproved, name
+	case snap.Spec.ApplyApproved, p.ApplyApproved:
+		return cluster.ChangeUnapproved, "apply is approve"
+	}
+	return "", ""
+}
