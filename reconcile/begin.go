@@ -74,14 +74,47 @@ func (r *Reconciler) beginWatch(ctx context.Context, d cluster.Desired, n cluste
 	if n.Role != cluster.ControlPlane {
 		return nil
 	}
-	if !voteless {
-		if err := r.checkEtcd(ctx, d, n, "changed", ofPair); err != nil {
-			return err
-		}
+	if err := r.checkQuorum(ctx, d, n, voteless, ofPair); err != nil {
+		return err
 	}
 	return r.c.Journal.Update(func(f *cluster.Facts) {
 		f.Intend(cluster.Intent{Kind: cluster.IntendWatch, Node: n.Name, At: time.Now().UTC()})
 	})
+}
+
+// checkQuorum looks once more whether etcd has the quorum that a change of a control plane takes, unless that has no vote.
+func (r *Reconciler) checkQuorum(ctx context.Context, d cluster.Desired, n cluster.Node, voteless, ofPair bool) error {
+	if n.Role != cluster.ControlPlane || voteless {
+		return nil
+	}
+	return r.checkEtcd(ctx, d, n, "changed", ofPair)
+}
+
+// changeConfig gives a running machine its config, and watches what that does to a control plane. Where
+// nothing that runs changes there is nothing to watch, nor where another control plane has shown that its images work.
+func (r *Reconciler) changeConfig(ctx context.Context, d cluster.Desired, a action.ChangeConfig, p Progress) error {
+	if a.Idle {
+		return r.giveConfig(ctx, d.Repository(), a)
+	}
+	if a.Pulls {
+		if err := r.c.Machines.PullImages(ctx, d.Repository(), a.Node, p); err != nil {
+			return err
+		}
+	}
+	begin := r.beginWatch
+	if a.Proven {
+		begin = r.checkQuorum
+	}
+	if err := begin(ctx, d, a.Node, a.Voteless, a.OfPair); err != nil {
+		return err
+	}
+	if err := r.noteCanary(a); err != nil {
+		return err
+	}
+	if err := r.giveConfig(ctx, d.Repository(), a); err != nil || a.Node.Role != cluster.ControlPlane || a.Proven {
+		return err
+	}
+	return watchNode(ctx, p)
 }
 
 // noteCanary makes durable which node has its config first, before it gets it.

@@ -330,21 +330,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.PullImages:
 		return r.c.Machines.PullImages(ctx, d.Repository(), a.Node, p)
 	case action.ChangeConfig:
-		if a.Pulls {
-			if err := r.c.Machines.PullImages(ctx, d.Repository(), a.Node, p); err != nil {
-				return err
-			}
-		}
-		if err := r.beginWatch(ctx, d, a.Node, a.Voteless, a.OfPair); err != nil {
-			return err
-		}
-		if err := r.noteCanary(a); err != nil {
-			return err
-		}
-		if err := r.giveConfig(ctx, d.Repository(), a); err != nil || a.Node.Role != cluster.ControlPlane {
-			return err
-		}
-		return watchNode(ctx, p)
+		return r.changeConfig(ctx, d, a, p)
 	case action.DropConfig:
 		return r.c.Machines.DropStaged(ctx, d.Repository(), a.Node, a.Config)
 	case action.DrainNode:

@@ -76,6 +76,19 @@ type ConfigSummary struct {
 	Discovery bool
 	// Endpoint is the host of the URL at which the machine reaches the Kubernetes API.
 	Endpoint string
+	// Rest identifies all of the config but the images and how Talos is installed; "" : unknown.
+	Rest string
+}
+
+// RunsAs reports whether a machine runs with another config as it does with this one: they differ
+// in nothing but how Talos is installed, which counts when that happens.
+func (f ConfigSummary) RunsAs(other ConfigSummary) bool {
+	return f.OnlyImages(other) && f.Images == other.Images
+}
+
+// OnlyImages reports whether what a machine runs with another config differs in its images alone.
+func (f ConfigSummary) OnlyImages(other ConfigSummary) bool {
+	return f.Rest != "" && f.Rest == other.Rest
 }
 
 // Images are the container images that a machine config names for what Talos itself runs;
@@ -104,8 +117,8 @@ func (a Authorities) Other(want Authorities) string {
 // Differences are what of two can never change and is not the same, for people, besides
 // authorities; none where one is unknown.
 func (f ConfigSummary) Differences(want ConfigSummary) []string {
-	f.Authorities, f.Images, f.Registries, f.Discovery, f.Endpoint = Authorities{}, Images{}, "", false, ""
-	want.Authorities, want.Images, want.Registries, want.Discovery, want.Endpoint = Authorities{}, Images{}, "", false, ""
+	f.Authorities, f.Images, f.Registries, f.Discovery, f.Endpoint, f.Rest = Authorities{}, Images{}, "", false, "", ""
+	want.Authorities, want.Images, want.Registries, want.Discovery, want.Endpoint, want.Rest = Authorities{}, Images{}, "", false, "", ""
 	if f == (ConfigSummary{}) || want == (ConfigSummary{}) {
 		return nil
 	}

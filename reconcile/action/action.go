@@ -215,6 +215,9 @@ type (
 		// Voteless: there is no quorum that etcd could lose with it. OfPair: etcd has two members,
 		// of which it can spare none, and there is no better time.
 		Voteless, OfPair bool
+		// Idle: what the machine runs stays as it is, because the configs differ in how Talos is installed.
+		// Proven: they differ in images with which another control plane is Ready.
+		Idle, Proven bool
 	}
 
 	// DropConfig has a machine that runs what it should keep that, and drop another config,
@@ -425,8 +428,11 @@ func (a ChangeConfig) Info() Info {
 		i.Text += ", or reboot it for that: it is asked then"
 		i.MayReboot = true
 	}
+	if a.Idle {
+		i.Text += ", for the next installation of Talos"
+	}
 	// On a control plane it may restart a static pod.
-	i.Disrupts = a.Node.Role == cluster.ControlPlane
+	i.Disrupts = a.Node.Role == cluster.ControlPlane && !a.Idle
 	i.Change, i.Fields = "config="+a.Config.Digest, []string{drift.FieldConfig}
 	if a.Network != "" {
 		i.Text += ", only what is about its network, before the rest takes a reboot"

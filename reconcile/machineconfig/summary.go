@@ -1,6 +1,7 @@
 package machineconfig
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/pem"
@@ -14,6 +15,8 @@ import (
 	"github.com/siderolabs/crypto/x509"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+	"github.com/siderolabs/talos/pkg/machinery/config/encoder"
+	"github.com/siderolabs/talos/pkg/machinery/config/types/v1alpha1"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -26,6 +29,38 @@ func Summarize(config []byte) (cluster.ConfigSummary, error) {
 		return cluster.ConfigSummary{}, errors.New("load machine config: " + explainError(err, config))
 	}
 	return recoverPanic(func() (cluster.ConfigSummary, error) { return summarize(p), nil })
+}
+
+// hashRest hashes all of a config but the images that Talos itself runs and how Talos is installed;
+// "" where it cannot be encoded.
+func hashRest(p config.Provider) string {
+	images := listImages(p, cluster.ControlPlane) // a worker's config may name them, too
+	if c := p.K8sProxyConfig(); c != nil {
+		images.Proxy = c.Image() // also where it is off
+	}
+	h := sha256.New()
+	for _, doc := range p.Documents() {
+		if doc.Kind() == "UnattendedInstallConfig" {
+			continue
+		}
+		var what any = doc
+		if c, ok := doc.(*v1alpha1.Config); ok && c.MachineConfig != nil {
+			rest, machine := *c, *c.MachineConfig
+			machine.MachineInstall, rest.MachineConfig = nil, &machine
+			what = &rest
+		}
+		text, err := encoder.NewEncoder(what, encoder.WithComments(encoder.CommentsDisabled)).Encode()
+		if err != nil {
+			return ""
+		}
+		for _, image := range []string{images.Kubelet, images.Etcd, images.APIServer, images.ControllerManager, images.Scheduler, images.Proxy} {
+			if image != "" {
+				text = bytes.ReplaceAll(text, []byte(image), nil)
+			}
+		}
+		fmt.Fprintf(h, "%d %s\n", len(text), text)
+	}
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 func summarize(p config.Provider) cluster.ConfigSummary {
@@ -58,6 +93,7 @@ func summarize(p config.Provider) cluster.ConfigSummary {
 	// What cannot be read of these is no reason not to know the rest.
 	_, _ = recoverPanic(func() (struct{}, error) {
 		f.Images, f.Registries, f.Discovery = listImages(p, f.Role), hashRegistries(p), len(p.DiscoveryServiceConfigs()) > 0
+		f.Rest = hashRest(p)
 		return struct{}{}, nil
 	})
 	return f

@@ -1,6 +1,7 @@
 package machineconfig
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -16,6 +17,9 @@ func TestSummarize(t *testing.T) {
 		for name, cfg := range mustRender(t, s) {
 			if want.Registries = cfg.Summary.Registries; want.Registries == "" {
 				t.Errorf("%s at %s: nothing of resolvers", name, contract)
+			}
+			if want.Rest = cfg.Summary.Rest; len(want.Rest) != 64 {
+				t.Errorf("%s at %s: nothing of the rest", name, contract)
 			}
 			want.Authorities, want.Role, want.Flannel = cfg.Summary.Authorities, cluster.ControlPlane, "yes"
 			of := s.Spec.Versions.Kubernetes
@@ -33,6 +37,39 @@ func TestSummarize(t *testing.T) {
 	}
 	if _, err := Summarize([]byte("machine: {token: secret, nosuch: 1}")); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("%v", err)
+	}
+}
+
+// next is another patch of a version.
+func next(version string) string {
+	if before, ok := strings.CutSuffix(version, ".1"); ok {
+		return before + ".2"
+	}
+	return version[:strings.LastIndexByte(version, '.')] + ".1"
+}
+
+// TestRestOfConfigs: what a machine runs with a config is told from how Talos is installed, and from its
+// images, whichever documents carry them.
+func TestRestOfConfigs(t *testing.T) {
+	for _, contract := range contracts {
+		was := mustRender(t, snapshot(t, contract))
+		for name, c := range map[string]struct {
+			edit               func(*cluster.Spec)
+			runsAs, onlyImages bool
+		}{
+			"nothing":       {func(*cluster.Spec) {}, true, true},
+			"the schematic": {func(s *cluster.Spec) { s.InstallerRegistry = "registry.example.org/installers" }, true, true},
+			"kubernetes":    {func(s *cluster.Spec) { s.Versions.Kubernetes = next(s.Versions.Kubernetes) }, false, true},
+			"a label":       {func(s *cluster.Spec) { s.Nodes[0].Labels = map[string]string{"example.org/rack": "b7"} }, false, false},
+			"the resolvers": {func(s *cluster.Spec) { s.Network.Nameservers = []netip.Addr{netip.MustParseAddr("9.9.9.9")} }, false, false},
+		} {
+			s := snapshot(t, contract)
+			c.edit(&s.Spec)
+			is := mustRender(t, s)["dev-cp-1"].Summary
+			if had := was["dev-cp-1"].Summary; had.RunsAs(is) != c.runsAs || had.OnlyImages(is) != c.onlyImages {
+				t.Errorf("%s at %s: runs as %v, only images %v", name, contract, had.RunsAs(is), had.OnlyImages(is))
+			}
+		}
 	}
 }
 

@@ -75,7 +75,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	if m.isRunning(cluster.InstallAddon, a.Name) || settled {
 		return
 	}
-	if dep := m.unmetDependency(a); dep != "" && !installed {
+	if dep := readiness.UnmetDependency(m.d, m.o, a); dep != "" && !installed {
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.WaitingForAddon, About: dep, Message: "waits for addon " + dep})
 		return
 	}
@@ -86,7 +86,7 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 		return
 	}
 	switch {
-	case !installed && m.mayHaveFlannel(a):
+	case !installed && readiness.MayHaveFlannel(m.d, m.o, a):
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.FixedConfigChanged, Message: "waits until it is seen that no control plane runs with Flannel: the inventory has another container network, and the cluster keeps the one it was made with",
 			Hint: "write `cni: flannel` in cluster.yaml again; another container network needs another cluster"})
 	case !installed:
@@ -178,30 +178,13 @@ func (m *planner) planRollback(a cluster.Addon, rel cluster.Release, digest stri
 		return true
 	}
 	failed := rel.Status == "failed" || rel.Status == "deployed" && !rel.Ready && rel.ToPutBack() == ""
-	since, judged := m.judgedSince(rel)
+	since, judged := readiness.JudgedSince(m.d, m.o, m.plan.Phases, rel)
 	late := rel.Digest == digest && !rel.Good && failed && judged && m.o.Now.Sub(since) >= a.ReadyAfter
 	if rel.Back == 0 || !late && !begun {
 		return false
 	}
 	m.do(action.RollBackAddon{Addon: a, To: rel.Back, Digest: digest})
 	return true
-}
-
-// judgedSince is since when an upgrade has had the nodes that it needs to become ready,
-// false when it has not: pods of a node that is down, or in its turn, are not ready
-// whatever the upgrade was. A node that answers, and is not Ready, may be so because of it.
-func (m *planner) judgedSince(rel cluster.Release) (time.Time, bool) {
-	since := rel.Tried
-	for _, n := range m.d.Spec.Nodes {
-		kn, phase := m.o.Nodes.Value[n.Name], m.plan.Phases[n.Name]
-		if kn.Turn != "" || kn.Name == "" || phase != cluster.PhaseReady && phase != cluster.PhaseJoining {
-			return since, false
-		}
-		if kn.ReadySince.After(since) {
-			since = kn.ReadySince
-		}
-	}
-	return since, true
 }
 
 // planLeft uninstalls the releases of ours that no addon has, where the inventory wants
@@ -228,20 +211,6 @@ const abandonedAfter = 10 * time.Minute
 // putBackAfter is how old a revision is before what is not as it was made is put back: that
 // makes a new one, and something in the cluster may delete the object again and again.
 const putBackAfter = 5 * time.Minute
-
-// mayHaveFlannel reports whether a new addon may meet Flannel in a cluster whose inventory is
-// without: none is installed then, for any of them may be a container network. While it is not
-// known, Cilium waits.
-func (m *planner) mayHaveFlannel(a cluster.Addon) bool {
-	if m.d.Repository().Spec.CNI == cluster.CNIFlannel {
-		return false
-	}
-	seen := map[string]bool{}
-	for _, n := range m.d.Spec.ControlPlanes() {
-		seen[m.o.Machines[n.Name].Summary.Flannel] = true
-	}
-	return seen["yes"] || !seen["no"] && a.Name == string(cluster.CNICilium) && m.o.Facts.WasReady()
-}
 
 // putBack upgrades a release to what it is already, which makes again what somebody has
 // deleted of it and sets again what somebody has changed.
@@ -285,19 +254,9 @@ func (m *planner) waitForAddon(a cluster.Addon, rel cluster.Release) {
 		return
 	}
 	message := "becomes ready: " + cmp.Or(rel.Why, "its workloads are not")
-	if since, judged := m.judgedSince(rel); a.RollBack && !rel.Good && rel.Back > 0 && judged {
+	if since, judged := readiness.JudgedSince(m.d, m.o, m.plan.Phases, rel); a.RollBack && !rel.Good && rel.Back > 0 && judged {
 		message += fmt.Sprintf("; will be rolled back to revision %d at %s", rel.Back, text.Moment(since.Add(a.ReadyAfter)))
 	}
 	m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonNotReady, Message: message, Within: a.ReadyAfter,
 		Hint: fmt.Sprintf("look at its pods: `kubectl -n %s get pods,events`", a.Namespace)})
-}
-
-// unmetDependency names the first addon that must be ready before this one.
-func (m *planner) unmetDependency(a cluster.Addon) string {
-	for _, d := range m.d.Spec.Dependencies(a) {
-		if rel, ok := m.o.Releases.Value[d]; !ok || !rel.Ready {
-			return d
-		}
-	}
-	return ""
 }

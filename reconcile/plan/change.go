@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // planDrifts plans what brings a node that is there to what the inventory has: what can
@@ -255,12 +256,19 @@ func (m *planner) changeConfig(n cluster.Node) {
 	if o.EditedOnly() {
 		a.Edited, a.Since = true, m.o.Machines[n.Name].ConfigSince
 	}
-	if m.keepsConfig(n) {
-		m.do(a) // it is held, and waits for no other
+	was := m.o.Machines[n.Name].Summary
+	a.Idle = c != nil && !c.Reboots && was.RunsAs(a.Config.Summary)
+	a.Proven = c != nil && !c.Reboots && was.OnlyImages(a.Config.Summary) && readiness.RunsImages(m.d, m.o, m.plan.Phases, n, a.Config.Summary.Images)
+	if m.keepsConfig(n) || a.Idle {
+		m.do(a) // it is held, or changes nothing that runs, and waits for no other
 		return
 	}
 	if m.d.Repository().IsHop(cluster.HopKubernetes) && (m.holdHopForSnapshot(n, m.driftOf(n, a.Info())) || m.holdByWindow(a.Info())) {
 		return // also where nothing of the node stops
+	}
+	if a.Proven {
+		m.do(a)
+		return
 	}
 	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
 	first, there := m.d.Spec.Node(in.Node)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // TestNodesKeepTheirRole: a node that is moved to the other list of the inventory keeps running
@@ -131,8 +132,7 @@ func TestNoAddonMeetsFlannel(t *testing.T) {
 		for _, n := range w.d.Spec.ControlPlanes() {
 			w.o.Machines[n.Name] = cluster.Machine{Summary: cluster.ConfigSummary{Flannel: c.flannel}}
 		}
-		m := newPlanner(w.d, w.o, w.p)
-		if got := m.mayHaveFlannel(cluster.Addon{Name: c.addon}); got != c.held {
+		if got := readiness.MayHaveFlannel(w.d, w.o, cluster.Addon{Name: c.addon}); got != c.held {
 			t.Errorf("%s: held is %v", c.name, got)
 		}
 	}

@@ -635,6 +635,18 @@ func (w *world) run(t *testing.T, line string) string {
 			w.o.Machines[arg(1)] = mach
 		}
 		w.d.Configs[arg(1)] = c
+	case "differs-in": // each config of the inventory from what runs: the installer or the images, which some nodes run already
+		for _, n := range w.d.Spec.Nodes {
+			has, wants := cluster.ConfigSummary{Rest: "x"}, cluster.ConfigSummary{Rest: "x"}
+			if arg(1) == "images" {
+				has.Images.APIServer, wants.Images.APIServer = "a:1", "a:2"
+			}
+			mach, config := w.o.Machines[n.Name], w.d.Configs[n.Name]
+			if mach.Summary, config.Summary = has, wants; slices.Contains(f[2:], n.Name) {
+				mach.Summary, mach.ConfigDigest = wants, config.Digest
+			}
+			w.o.Machines[n.Name], w.d.Configs[n.Name] = mach, config
+		}
 	case "endpoint": // of the inventory, which every machine has
 		w.d.Spec.Network.Endpoint = "https://" + arg(1) + ":6443"
 		w.o = effect.Clone(w.o)
