@@ -51,7 +51,7 @@ RACELESS   = TestNodesThatLeaveTheInventory TestReplacement TestEndpointLeaves T
 	TestEndpointBecomesAVIP TestGuardOfTheDead TestGuardOfWhatIsKept TestPeopleInADrain TestPeopleBetweenDrainAndRestart TestOutageInARoll TestLabelsAndTaints \
 	TestHealingUnderMistakes TestSomebodyTakesAControlPlaneDown TestRemovalsOfTwoPushes TestOutageInARemoval TestNewMachineThatDoesNotCome TestPoolThatIsLost \
 	TestRestoredMachineIsKept TestRoleOfANodeStays TestTalosAuthorityThatSomebodyRotates TestNodesBesideARefusedChange TestRebootBesideAnotherSequence \
-	TestWhoChangedItWhileNoAgentRan TestSwitchesOfTheNewestPush TestFirewallWithWhatTakesAReboot TestRemovalOutsideThePolicy TestPlanNamesLostPods TestGuardOfHands TestApprovalOutlivesAReadme TestKillMinusNineInChanges TestUpgradeOverSeveralVersions TestUpgradeThatFails TestUpgradeWithOtherExtensions TestUpgradeTakenBack TestAnswersOfUpgradesAreLost TestUpgradeOfKubernetes TestUpgradeOfBoth TestRollOutInTime TestLabelOnOneOfManyNodes TestClusterOfEveryTalos
+	TestWhoChangedItWhileNoAgentRan TestSwitchesOfTheNewestPush TestFirewallWithWhatTakesAReboot TestRemovalOutsideThePolicy TestPlanNamesLostPods TestGuardOfHands TestApprovalOutlivesAReadme TestKillMinusNineInChanges TestUpgradeOverSeveralVersions TestUpgradeThatFails TestUpgradeWithOtherExtensions TestUpgradeTakenBack TestAnswersOfUpgradesAreLost TestUpgradeOfKubernetes TestUpgradeOfBoth TestRollOutInTime TestUpgradeInTime TestLabelOnOneOfManyNodes TestClusterOfEveryTalos
 EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox
 SEEDS    ?= 1000
 
@@ -170,6 +170,7 @@ faults: ## what holds under faults, at length and with raw counts; hours
 .PHONY: bench
 bench: bin/talos-agent ## print the table of figures: speed and size
 	cd cmd/agent && $(GO) test -run '^TestFigures$$' -count=1 -timeout 1h -figures -agent "$(CURDIR)/bin/talos-agent"
+	$(GO) test -run '^$$' -bench Upgrade -benchtime 1x ./reconcile/plan
 
 .PHONY: e2e
 e2e: ## run the addon path against a real kube-apiserver and etcd, and a real kubectl at the lab

@@ -41,7 +41,7 @@ func TestRollOutInTime(t *testing.T) {
 		var table figures
 		s.rollOut(sz).addTo(&table, sz, turnCalls{pve: 290, talos: 20, kube: 23})
 		for _, f := range table {
-			t.Logf("%s: %.4g", f.what, f.measured)
+			t.Logf("%s: %.4g (%s)", f.what, f.measured, f.note)
 			if missed := f.missed(); missed != "" {
 				t.Errorf("%s: %s, and want at most %.4g: %s", f.what, missed, f.must, f.note)
 			}
@@ -49,6 +49,103 @@ func TestRollOutInTime(t *testing.T) {
 		s.CheckRules(sz)
 		s.Halt()
 	})
+}
+
+// measureUpgrade measures what an upgrade of Talos takes on a larger cluster.
+func measureUpgrade(t *testing.T, table *figures) {
+	sz := size{ControlPlanes: 3, Workers: 30}
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.upgradeTalos(sz, table)
+		s.Halt()
+	})
+}
+
+// TestUpgradeInTime holds the same for a smaller cluster, with more control planes among its nodes.
+func TestUpgradeInTime(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 3, Workers: 10}
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		var table figures
+		s.upgradeTalos(sz, &table)
+		for _, f := range table {
+			t.Logf("%s: %.4g (%s)", f.what, f.measured, f.note)
+			if missed := f.missed(); missed != "" {
+				t.Errorf("%s: %s, and want at most %.4g: %s", f.what, missed, f.must, f.note)
+			}
+		}
+		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
+// upgradeTalos brings a cluster up, upgrades it by one version of Talos, and compares the virtual time from the
+// first installation to the end of the last turn with what the nodes alone took.
+func (s *sim) upgradeTalos(sz size, table *figures) {
+	s.T.Helper()
+	s.Boot()
+	s.UntilReady(20 * time.Minute)
+	time.Sleep(20 * time.Minute)
+	calls := len(s.Lab.World.Calls())
+	files := sz.Files()
+	inventory := "inventory/dev/cluster.yaml"
+	files[inventory] = bytes.ReplaceAll(files[inventory], []byte("talos_version: v1.13.9"), []byte("talos_version: v1.14.1"))
+	s.Push(files, "another Talos")
+	s.UntilReady(10 * time.Hour)
+	time.Sleep(time.Minute)
+	var first, last time.Duration
+	for _, c := range s.Lab.World.Calls()[calls:] {
+		if strings.HasSuffix(c.Op, "LifecycleService/Upgrade") && first == 0 {
+			first = c.At
+		}
+		if c.Mutating && c.System == "kube" {
+			last = c.At
+		}
+	}
+	turns, alone := s.upgradeTime(calls)
+	if turns != sz.ControlPlanes+sz.Workers {
+		s.T.Fatalf("%d nodes were upgraded, of %d", turns, sz.ControlPlanes+sz.Workers)
+	}
+	table.add(figure{what: sz.String() + ": Talos upgraded in turn / the nodes alone", measured: (last - first).Seconds() / alone.Seconds(), must: mostTurnTime,
+		note: fmt.Sprintf("%v / %v of virtual time", (last - first).Round(100*time.Millisecond), alone.Round(100*time.Millisecond))})
+}
+
+// upgradeTime sums up how long the machines and nodes of an upgrade took since, in how many turns: the installation, which
+// is in service and of one node at a time, the end of the pods, and from the request to reboot until the node is Ready and
+// so is its kube-apiserver, if it has one.
+func (s *sim) upgradeTime(calls int) (turns int, total time.Duration) {
+	ended := func(node string, at time.Duration, is func(text string) bool) time.Duration {
+		for _, e := range s.Lab.World.Events() {
+			if e.At >= at && e.Subject == node && is(e.Text) {
+				return e.At
+			}
+		}
+		s.T.Fatalf("what began on %s at %v has not ended", node, at)
+		return 0
+	}
+	is := func(text string) func(string) bool { return func(other string) bool { return other == text } }
+	draining := false
+	for _, c := range s.Lab.World.Calls()[calls:] {
+		switch {
+		case strings.HasSuffix(c.Op, "LifecycleService/Upgrade"):
+			total += ended(c.Subject, c.At, func(text string) bool { return strings.HasPrefix(text, "has Talos ") }) - c.At
+		case strings.HasSuffix(c.Op, "/eviction") && !draining:
+			draining = true
+			total += podEnds
+		case strings.HasSuffix(c.Op, "MachineService/Reboot"):
+			draining = false
+			turns++
+			up := ended(c.Subject, c.At, is("is Ready"))
+			if strings.Contains(c.Subject, "-cp-") {
+				up = max(up, ended(c.Subject, c.At, is("kube-apiserver is ready")))
+			}
+			total += up - c.At
+		}
+	}
+	return turns, total
 }
 
 // rollOutCost is what it costs to take every node of a cluster down and up again, one by one.

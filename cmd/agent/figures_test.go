@@ -78,6 +78,7 @@ func TestFigures(t *testing.T) {
 	}{
 		{"bring-up", measureBringUp},
 		{"roll-out", measureRollOut},
+		{"upgrade", measureUpgrade},
 		{"label", measureLabel},
 		{"idle", measureIdle},
 		{"push", measurePush},

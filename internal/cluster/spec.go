@@ -405,9 +405,9 @@ func (s Spec) IsOnlyPlane(n Node) bool { return n.Role == ControlPlane && len(s.
 
 // Node returns the node of that name.
 func (s Spec) Node(name string) (Node, bool) {
-	for _, n := range s.Nodes {
-		if n.Name == name {
-			return n, true
+	for i := range s.Nodes { // a copy of each would cost more than the comparison
+		if s.Nodes[i].Name == name {
+			return s.Nodes[i], true
 		}
 	}
 	return Node{}, false

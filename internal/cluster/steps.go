@@ -76,7 +76,7 @@ type Wait struct {
 }
 
 // Equal reports whether two waits are the same in all that they have.
-func (w Wait) Equal(v Wait) bool { return reflect.DeepEqual(w, v) }
+func (w Wait) Equal(v Wait) bool { return w.Key() == v.Key() && reflect.DeepEqual(w, v) }
 
 // Key identifies the wait: while its message changes, it is the same one.
 func (w Wait) Key() Key { return Key{w.Subject, w.Reason, w.About} }

@@ -88,14 +88,7 @@ func wantFields(d cluster.Desired, n cluster.Node) map[string]string {
 	hw := WantHardware(d.Spec, n)
 	out := map[string]string{FieldReplace: n.Replace, FieldPool: n.Pool, string(cluster.FieldTags): strings.Join(n.VMTags(), ","),
 		"system disk datastore": hw.System.Datastore, string(cluster.FieldSystemSize): fmt.Sprint(hw.System.Bytes)}
-	if cfg := d.Repository().Configs[n.Name]; cfg.Digest != "" {
-		out[FieldConfig] = cfg.Digest
-	}
-	asked := d.Repository()
-	out[FieldTalos] = asked.Spec.Versions.Talos
-	if asked.Schematic != "" {
-		out[FieldSchematic] = asked.Schematic
-	}
+	maps.Copy(out, wantOfMachine(d, n))
 	for _, f := range hardwareFields {
 		out[string(f.name)] = fmt.Sprint(f.of(&hw))
 	}
@@ -110,6 +103,30 @@ func wantFields(d cluster.Desired, n cluster.Node) map[string]string {
 		}
 	}
 	return out
+}
+
+// wantOfMachine is what the inventory has of what the machine of a node runs, by field, as far as it is known.
+func wantOfMachine(d cluster.Desired, n cluster.Node) map[string]string {
+	asked := d.Repository()
+	out := map[string]string{FieldTalos: asked.Spec.Versions.Talos}
+	if cfg := asked.Configs[n.Name]; cfg.Digest != "" {
+		out[FieldConfig] = cfg.Digest
+	}
+	if asked.Schematic != "" {
+		out[FieldSchematic] = asked.Schematic
+	}
+	return out
+}
+
+// wantField is what the inventory has of one field of a node, and whether it has it. Those of machines are asked
+// for in every pass, and take none of the others.
+func wantField(d cluster.Desired, n cluster.Node, field string) (want string, wanted bool) {
+	if field == FieldConfig || field == FieldTalos || field == FieldSchematic {
+		want, wanted = wantOfMachine(d, n)[field]
+		return want, wanted
+	}
+	want, wanted = wantFields(d, n)[field]
+	return want, wanted
 }
 
 // Settle is what to keep of a node: of each field what the inventory has where the node is
@@ -215,7 +232,7 @@ func OriginOf(d cluster.Desired, o cluster.Observed, n cluster.Node, field strin
 		same := text == WantDigest(d, n)
 		return Origin{Known: true, Edited: same, Pushed: !same, Begun: !same}
 	}
-	want, wanted := wantFields(d, n)[field]
+	want, wanted := wantField(d, n, field)
 	out, mach := Origin{Known: true, Begun: had.has(fieldGiven(field), want)}, o.Machines[n.Name]
 	switch given, begun := had[hashField(fieldGiven(field))]; {
 	case field == FieldStaged:

@@ -36,6 +36,7 @@ func (m *planner) judgeCapacity() {
 		}
 	}
 	m.tooLarge = fresh && len(m.lacks) > 0
+	clear(m.turns) // which depend on the room there is
 }
 
 // judgeGrowth decides what of a VM that is there may become larger, and reports what may

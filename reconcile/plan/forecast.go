@@ -16,9 +16,9 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
-// maxRounds bounds a forecast. A bring-up takes about ten rounds; addons add
-// one each at worst.
-const maxRounds = 200
+// maxRounds bounds a forecast. A bring-up takes about ten rounds, and addons add one each at worst; a turn takes
+// five, and each round looks at every node.
+func maxRounds(nodes int) int { return max(200, 60_000/max(1, nodes)) }
 
 // Forecast runs the planner forward over the expected effects of its own
 // actions, until nothing is left to do or only a person can go on. What it
@@ -27,6 +27,11 @@ const maxRounds = 200
 // for a window as if that were open, each with its wait. Under a policy that is not known it is what would
 // happen if the rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
+	return runForward(d, o, p, maxRounds(len(d.Spec.Nodes)))
+}
+
+// runForward is Forecast of so many rounds at most.
+func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds int) cluster.Forecast {
 	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: readiness.Warnings(d, o)}
 	o = effect.Clone(o)
 	o.Snapshots = cluster.EtcdSnapshots{} // they change nothing, and are due by the clock: a digest must not be
@@ -43,7 +48,11 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: d.Repository().Revision, VMs: Deletions(d, o)})
 	}
 	var last Plan
-	for round := 1; round <= maxRounds; round++ {
+	for round := 1; ; round++ {
+		if round > rounds {
+			f.Notes = append(f.Notes, fmt.Sprintf("this is not all: what comes after these %d steps is not worked out", len(f.Steps)))
+			break
+		}
 		d.Spec.Window, p.Window = window, hosts
 		addWindowWaits(&f, d, o, p)
 		d.Spec.Window, p.Window = cluster.Window{}, cluster.Window{}

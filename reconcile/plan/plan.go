@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/capacity"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
@@ -67,6 +68,7 @@ type planner struct {
 	budgets    map[cluster.Role]budget
 	fewer      string // the rule of the host by which fewer workers may be unavailable than the cluster asks for
 	etcd       quorum.Etcd
+	turns      map[string][]drift.Drift   // turnOf by node, once it was asked for
 	lacks      map[string][]cluster.Block // by node without a VM: what there is too little of for it
 	short      map[string][]string        // by node: the fields of its VM that there is no room for
 	target     string                     // identifies the configs of all nodes, once it was asked for
@@ -140,6 +142,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		held:     map[cluster.Claim]cluster.ActionID{},
 		overdue:  map[cluster.ActionID]bool{},
 		dead:     lost.DeadNode(d, o),
+		turns:    map[string][]drift.Drift{},
 		plan:     Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
 	}
 	for _, r := range o.Running {

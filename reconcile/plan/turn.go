@@ -22,7 +22,11 @@ import (
 // turnOf is what of a node takes it down to be changed, as far as there is room for it, and the
 // switches let it be changed.
 func (m *planner) turnOf(n cluster.Node) []drift.Drift {
-	now, _, _ := m.permit(n, m.downDrifts(n))
+	now, asked := m.turns[n.Name]
+	if !asked {
+		now, _, _ = m.permit(n, m.downDrifts(n))
+		m.turns[n.Name] = now
+	}
 	return now
 }
 

@@ -108,7 +108,7 @@ func (w *world) refresh() {
 }
 
 // number reads a number of a scenario.
-func (w *world) number(t *testing.T, s string) int {
+func (w *world) number(t testing.TB, s string) int {
 	t.Helper()
 	n, err := strconv.Atoi(s)
 	if err != nil {
@@ -182,7 +182,7 @@ func (w *world) step() Plan {
 }
 
 // run carries out one scenario command and returns what it prints.
-func (w *world) run(t *testing.T, line string) string {
+func (w *world) run(t testing.TB, line string) string {
 	t.Helper()
 	f := strings.Fields(line)
 	arg := func(i int) string {
@@ -1092,7 +1092,7 @@ func (w *world) run(t *testing.T, line string) string {
 	return ""
 }
 
-func (w *world) editNode(t *testing.T, n *cluster.Node, words []string) {
+func (w *world) editNode(t testing.TB, n *cluster.Node, words []string) {
 	for _, kv := range words {
 		k, v, _ := strings.Cut(kv, "=")
 		switch k {
@@ -1150,7 +1150,7 @@ func namesOf(members []cluster.Member) []string {
 }
 
 // answering are so many nodes whose members answer: those come first whose machines do.
-func (w *world) answering(t *testing.T, count int) []string {
+func (w *world) answering(t testing.TB, count int) []string {
 	names := slices.DeleteFunc(namesOf(w.o.Members.Value), func(name string) bool { return name == "" })
 	slices.SortStableFunc(names, func(a, b string) int {
 		silent := func(name string) int { return map[bool]int{true: 1}[w.o.Machines[name].Reach != cluster.Configured] }
@@ -1162,7 +1162,7 @@ func (w *world) answering(t *testing.T, count int) []string {
 	return names[:count]
 }
 
-func (w *world) editKubeNode(t *testing.T, kn *cluster.KubeNode, words []string) {
+func (w *world) editKubeNode(t testing.TB, kn *cluster.KubeNode, words []string) {
 	for _, kv := range words {
 		switch k, v, _ := strings.Cut(kv, "="); k {
 		case "cordoned":
@@ -1191,7 +1191,7 @@ func (w *world) editKubeNode(t *testing.T, kn *cluster.KubeNode, words []string)
 
 // static has a control plane want a static pod of a version. Kubernetes has no pod of it, or one of a
 // version that is ready, or not ready, and why.
-func (w *world) static(t *testing.T, node, name, version string, shown []string) {
+func (w *world) static(t testing.TB, node, name, version string, shown []string) {
 	t.Helper()
 	w.o = effect.Clone(w.o)
 	m, pods := w.o.Machines[node], cloneMap(w.o.SystemPods.Value)
@@ -1220,7 +1220,7 @@ func readPairs(text string) map[string]string {
 	return out
 }
 
-func (w *world) host(t *testing.T, words []string) {
+func (w *world) host(t testing.TB, words []string) {
 	h := w.o.Hosts["pve1"]
 	for _, x := range words {
 		switch x {
@@ -1247,7 +1247,7 @@ func (w *world) host(t *testing.T, words []string) {
 	w.o.Hosts["pve1"] = h
 }
 
-func (w *world) editVM(t *testing.T, name string, words []string) {
+func (w *world) editVM(t testing.TB, name string, words []string) {
 	n, ok := w.d.Spec.Node(name)
 	if !ok {
 		t.Fatalf("no node %q", name)
@@ -1325,7 +1325,7 @@ func (w *world) editVM(t *testing.T, name string, words []string) {
 	w.o.VMs[name] = vm
 }
 
-func (w *world) editMachine(t *testing.T, name string, words []string) {
+func (w *world) editMachine(t testing.TB, name string, words []string) {
 	m := cluster.Machine{Services: map[string]cluster.Service{}}
 	for _, x := range words {
 		k, v, _ := strings.Cut(x, "=")
@@ -1374,7 +1374,7 @@ func (w *world) editMachine(t *testing.T, name string, words []string) {
 	w.o.Machines[name] = m
 }
 
-func (w *world) facts(t *testing.T, words []string) {
+func (w *world) facts(t testing.TB, words []string) {
 	for _, x := range words {
 		k, v, _ := strings.Cut(x, "=")
 		switch k {
@@ -1424,7 +1424,7 @@ func (w *world) facts(t *testing.T, words []string) {
 	}
 }
 
-func parseAge(t *testing.T, text string) time.Duration {
+func parseAge(t testing.TB, text string) time.Duration {
 	t.Helper()
 	age, err := time.ParseDuration(text)
 	if err != nil {
