@@ -69,6 +69,8 @@ type planner struct {
 	fewer      string // the rule of the host by which fewer workers may be unavailable than the cluster asks for
 	etcd       quorum.Etcd
 	turns      map[string][]drift.Drift   // turnOf by node, once it was asked for
+	wants      map[string]string          // wantOf by node, the same
+	planned    map[cluster.ActionID]bool  // what is in the plan
 	lacks      map[string][]cluster.Block // by node without a VM: what there is too little of for it
 	short      map[string][]string        // by node: the fields of its VM that there is no room for
 	target     string                     // identifies the configs of all nodes, once it was asked for
@@ -143,6 +145,8 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		overdue:  map[cluster.ActionID]bool{},
 		dead:     lost.DeadNode(d, o),
 		turns:    map[string][]drift.Drift{},
+		wants:    map[string]string{},
+		planned:  map[cluster.ActionID]bool{},
 		plan:     Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
 	}
 	for _, r := range o.Running {
@@ -215,7 +219,7 @@ func (m *planner) do(a action.Action) {
 		return
 	}
 	m.hold(i.ID(), i.Claims)
-	m.plan.Actions = append(m.plan.Actions, a)
+	m.plan.Actions, m.planned[i.ID()] = append(m.plan.Actions, a), true
 }
 
 // hold notes the claims of an action.
@@ -282,8 +286,7 @@ func (m *planner) isRunning(kind cluster.ActionKind, subject string) bool {
 }
 
 func (m *planner) isPlanned(kind cluster.ActionKind, subject string) bool {
-	id := cluster.ActionID{Kind: kind, Subject: subject}
-	return slices.ContainsFunc(m.plan.Actions, func(a action.Action) bool { return a.Info().ID() == id })
+	return m.planned[cluster.ActionID{Kind: kind, Subject: subject}]
 }
 
 func all[T any](s []T, f func(T) bool) bool {

@@ -175,7 +175,7 @@ func isMaking(kind cluster.ActionKind) bool {
 // Ready since, or still has to be seen with its change at the same revision. One that is drained to
 // be replaced is until it need not be.
 func (m *planner) isUnfinished(n cluster.Node) bool {
-	turn, want := m.o.Nodes.Value[n.Name].Turn, wantOf(m.d, n)
+	turn, want := m.o.Nodes.Value[n.Name].Turn, m.wantOf(n)
 	r, restarted := m.o.Facts.Restarts[n.Name]
 	switch {
 	case turn == cluster.TurnRemoval:

@@ -66,12 +66,17 @@ func targetOf(drifts []drift.Drift) string {
 }
 
 // wantOf identifies what the inventory has of a node, "" while that is not known.
-func wantOf(d cluster.Desired, n cluster.Node) string { return drift.WantDigest(d, n) }
+func (m *planner) wantOf(n cluster.Node) string {
+	if _, asked := m.wants[n.Name]; !asked {
+		m.wants[n.Name] = drift.WantDigest(m.d, n)
+	}
+	return m.wants[n.Name]
+}
 
 // targetOfTurn is what a node is taken out of service for, as its Node object and the journal have
 // it: what the inventory has of it, and each thing that it is to be given of that, as digests.
 func (m *planner) targetOfTurn(n cluster.Node, drifts []drift.Drift) string {
-	parts := []string{wantOf(m.d, n)}
+	parts := []string{m.wantOf(n)}
 	for _, dr := range drifts {
 		parts = append(parts, partOfTurn(dr))
 	}
