@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // keepPasses is how many passes the status remembers. Only those that began,
@@ -54,7 +55,7 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	s.Waiting = r.waiting(now, p)
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)
-	s.Snapshots = statusOfSnapshots(d.Spec.Name, o)
+	s.Snapshots, s.Upgrade = statusOfSnapshots(d.Spec.Name, o), statusOfUpgrade(d, m.seenRunning.Ran)
 	setCondition(&s, d, o, p, m.fetchErr)
 	if stop, v := r.findRefusal(), r.view.Load(); stop != nil && v != nil && v.inForce && s.Condition == cluster.Stalled && s.Cause() == stop.block.Key() {
 		s.Message += "; " + d.Revision.Short() + " stays in force: " + r.standUnder(stop, s, d, o, p)
@@ -64,6 +65,19 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	r.keepPass(cluster.PassStatus{At: began.UTC(), DurationMS: now.Sub(began).Milliseconds(), Revision: d.Revision, Started: started, Failed: failed,
 		Waiting: len(p.Waiting), Blocked: len(p.Blocked)})
 	r.publish(now, s, signPlan(p, o))
+}
+
+// statusOfUpgrade is how far a cluster has come on its way to the versions of its inventory; nil at the end of it.
+func statusOfUpgrade(d cluster.Desired, ran upgrade.Ran) *cluster.UpgradeStatus {
+	asked := d.Repository()
+	if len(asked.Hops) == 0 {
+		return nil
+	}
+	out := &cluster.UpgradeStatus{Upgraded: ran.CountAt(asked.Hops[0]), Nodes: len(d.Spec.Nodes), Held: asked.HeldBy}
+	for _, hop := range asked.Hops {
+		out.Hops = append(out.Hops, hop.String())
+	}
+	return out
 }
 
 // standUnder is how the cluster stands at the last good revision, apart from the newest
@@ -97,6 +111,9 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 		m.signature, m.changed = sig, now
 	}
 	s.Since, s.Fetched = m.since.UTC(), m.fetched
+	if u := s.Upgrade; u != nil && u.Held == "" && s.Condition == cluster.Stalled {
+		u.StuckSince = s.Since
+	}
 	s.Passes = append([]cluster.PassStatus{}, m.passes...)
 	// Readers of the JSON get empty lists, never null.
 	s.Nodes = append([]cluster.NodeStatus{}, s.Nodes...)

@@ -49,7 +49,19 @@ type Status struct {
 	Passes   []PassStatus    `json:"passes"`   // newest first
 	// Snapshots are those of etcd; nil where this host takes none.
 	Snapshots *SnapshotStatus `json:"snapshots,omitempty"`
+	// Upgrade is how far the cluster has come to the versions that its inventory asks for; nil when it has them.
+	Upgrade *UpgradeStatus `json:"upgrade,omitempty"`
 	NextPass  time.Time       `json:"nextPass"`
+}
+
+// UpgradeStatus is how far a cluster has come on its way to the versions that its inventory asks for.
+type UpgradeStatus struct {
+	Hops     []string `json:"hops"`     // what is left of it, in order: the first is made now
+	Upgraded int      `json:"upgraded"` // how many nodes have what the first leads to
+	Nodes    int      `json:"nodes"`
+	Held     string   `json:"held,omitempty"` // why it is not made: which switch
+	// StuckSince is since when it does not go on because the cluster is Stalled; zero while it does, or is held.
+	StuckSince time.Time `json:"stuckSince,omitzero"`
 }
 
 // SnapshotStatus is what a status has of snapshots of etcd.

@@ -50,6 +50,7 @@ func listSamples(w seen) []prometheus.Metric {
 			}
 		}
 	}
+	out = append(out, listUpgrade(name, s.Upgrade)...)
 	late, oldest := 0, time.Time{}
 	for _, wait := range s.Waiting {
 		if wait.Overdue {
@@ -116,3 +117,15 @@ func boolNumber(b bool) float64 {
 
 // unixSeconds returns a time as Prometheus writes it: seconds since 1970.
 func unixSeconds(t time.Time) float64 { return float64(t.UnixMilli()) / 1000 }
+
+// listUpgrade returns how far an upgrade has come in numbers.
+func listUpgrade(name string, u *cluster.UpgradeStatus) []prometheus.Metric {
+	if u == nil {
+		return []prometheus.Metric{upgradeHops.sample(0, name)}
+	}
+	out := []prometheus.Metric{upgradeHops.sample(float64(len(u.Hops)), name)}
+	if !u.StuckSince.IsZero() {
+		out = append(out, upgradeStuck.sample(unixSeconds(u.StuckSince), name))
+	}
+	return out
+}

@@ -153,6 +153,24 @@ func TestSnapshotsAreShown(t *testing.T) {
 	}
 }
 
+// TestUpgradesAreShown: which versions are left, how many nodes have the first, and whether that goes on.
+func TestUpgradesAreShown(t *testing.T) {
+	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	hops := []string{"Talos v1.13.9", "Talos v1.14.1"}
+	for want, u := range map[string]*cluster.UpgradeStatus{
+		"": nil,
+		"  upgrade to Talos v1.13.9, then Talos v1.14.1: 2 of 6 nodes have the first\n":                     {Hops: hops, Upgraded: 2, Nodes: 6},
+		"  upgrade to Talos v1.13.9, then Talos v1.14.1: 0 of 1 node have the first; held upgrade is off\n": {Hops: hops, Nodes: 1, Held: "upgrade is off"},
+		"  upgrade to Talos v1.13.9, then Talos v1.14.1: 2 of 6 nodes have the first; stuck for 3h00m\n":    {Hops: hops, Upgraded: 2, Nodes: 6, StuckSince: now.Add(-3 * time.Hour)},
+	} {
+		var out bytes.Buffer
+		Printer{w: &out, now: now}.printUpgrade(u)
+		if out.String() != want {
+			t.Errorf("%q, want %q", &out, want)
+		}
+	}
+}
+
 // TestReasonsAreWhole: what a node or an addon waits for is printed whole below it,
 // broken at the end of the screen, and no table is wider than that.
 func TestReasonsAreWhole(t *testing.T) {

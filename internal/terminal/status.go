@@ -52,6 +52,7 @@ func (p Printer) PrintStatus(s cluster.Status) {
 	default:
 		p.Printf("  revision %s seen, %s applied%s\n", s.Revision.Short(), orDash(s.Applied.Short()), p.formatFetched(s))
 	}
+	p.printUpgrade(s.Upgrade)
 	if len(s.Nodes) > 0 {
 		rows, notes := [][]string{{"NODE", "ROLE", "VMID", "ADDRESS", "PHASE", "SINCE", "TALOS", "KUBERNETES"}}, [][]string{nil}
 		for _, n := range s.Nodes {
@@ -94,6 +95,21 @@ func (p Printer) PrintStatus(s cluster.Status) {
 	})
 	p.printSnapshots(s.Snapshots)
 	p.printPasses(s.Passes)
+}
+
+// printUpgrade prints how far the way to other versions is, where a cluster is on one.
+func (p Printer) printUpgrade(u *cluster.UpgradeStatus) {
+	if u == nil {
+		return
+	}
+	p.Printf("  upgrade to %s: %d of %s have the first", strings.Join(u.Hops, ", then "), u.Upgraded, text.Count(u.Nodes, "node"))
+	switch {
+	case u.Held != "":
+		p.Printf("; %s %s", p.Paint("held", Yellow), u.Held)
+	case !u.StuckSince.IsZero():
+		p.Printf("; %s for %s", p.Paint("stuck", Red), p.formatAge(u.StuckSince))
+	}
+	p.Printf("\n")
 }
 
 // printSnapshots prints how snapshots of etcd stand, where any are taken.

@@ -40,6 +40,20 @@ func (r Ran) Watch(d cluster.Desired, o cluster.Observed) Ran {
 	return out
 }
 
+// CountAt is how many nodes run what a hop leads to, or newer.
+func (r Ran) CountAt(hop cluster.Hop) (n int) {
+	for _, v := range r {
+		has := v.Talos
+		if hop.Kind == cluster.HopKubernetes {
+			has = v.Kubernetes
+		}
+		if has != "" && !ladder.IsOlder(has, hop.To) {
+			n++
+		}
+	}
+	return n
+}
+
 // oldest are the oldest versions of both that a node runs; false while one is not known.
 func (r Ran) oldest() (out cluster.Versions, known bool) {
 	for _, v := range r {

@@ -91,6 +91,23 @@ func TestEveryStageEnds(t *testing.T) {
 	})
 }
 
+// TestCountAt: nodes that run what a hop leads to, or newer, have it.
+func TestCountAt(t *testing.T) {
+	ran := Ran{"a": versions("v1.13.9", "v1.35.1"), "b": versions("v1.14.1", "v1.36.1"), "c": versions("v1.12.11", ""), "d": versions("", "v1.34.13")}
+	for _, c := range []struct {
+		hop  cluster.Hop
+		want int
+	}{
+		{cluster.Hop{Kind: cluster.HopTalos, To: "v1.13.9"}, 2},
+		{cluster.Hop{Kind: cluster.HopTalos, To: "v1.14.1"}, 1},
+		{cluster.Hop{Kind: cluster.HopKubernetes, To: "v1.35.1"}, 2},
+	} {
+		if got := ran.CountAt(c.hop); got != c.want {
+			t.Errorf("%s: %d, want %d", c.hop, got, c.want)
+		}
+	}
+}
+
 // TestWatch: what does not answer runs what it ran, and one that is out of service for its turn has not ended it.
 func TestWatch(t *testing.T) {
 	old, now := versions("v1.13.9", "v1.36.1"), versions("v1.14.1", "v1.36.1")

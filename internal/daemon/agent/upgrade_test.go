@@ -128,6 +128,10 @@ func TestUpgradeThatFails(t *testing.T) {
 					return st.Condition == cluster.Stalled && st.Reason == c.reason && len(st.Running) == 0
 				})
 				time.Sleep(2 * time.Hour)
+				s.Until(time.Minute, "stuck since then", func(st cluster.Status) bool {
+					u := st.Upgrade
+					return u != nil && u.Hops[len(u.Hops)-1] == "Talos v1.13.9" && u.Upgraded == 0 && time.Since(u.StuckSince) >= 2*time.Hour
+				})
 				s.wantTalos(c.talos)
 				if got := fmt.Sprint(s.timesInstalled(before)); got != "map[dev-cp-1:1]" {
 					s.T.Errorf("got another Talos: %s", got)
