@@ -32,8 +32,8 @@ cluster come up, push a worker more, and destroy everything again.
 With --day-two a larger cluster is labelled, reconfigured, resized, edited and
 destroyed by hand, made smaller, and a control plane is replaced; the demo fails
 if a machine is switched on that need not be, or a rule of safety is broken.
-With --upgrade a cluster gets another Talos, two minor versions on, one node at
-a time.
+With --upgrade a larger cluster gets another Talos, two minor versions on, one
+node at a time, and then the next Kubernetes.
 
 It needs git. The repository is the example that is part of the program.`,
 		Args: cobra.NoArgs,
@@ -59,7 +59,7 @@ It needs git. The repository is the example that is part of the program.`,
 		if c.Host, err = labConfig("", world.DefaultPrefix, flavour, speed); err != nil {
 			return err
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), 5*time.Minute)
+		ctx, cancel := context.WithTimeout(cmd.Context(), 10*time.Minute)
 		defer cancel()
 		return demo.Run(ctx, c)
 	}
