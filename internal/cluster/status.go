@@ -50,8 +50,8 @@ type Status struct {
 	// Snapshots are those of etcd; nil where this host takes none.
 	Snapshots *SnapshotStatus `json:"snapshots,omitempty"`
 	// Upgrade is how far the cluster has come to the versions that its inventory asks for; nil when it has them.
-	Upgrade *UpgradeStatus `json:"upgrade,omitempty"`
-	NextPass  time.Time       `json:"nextPass"`
+	Upgrade  *UpgradeStatus `json:"upgrade,omitempty"`
+	NextPass time.Time      `json:"nextPass"`
 }
 
 // UpgradeStatus is how far a cluster has come on its way to the versions that its inventory asks for.

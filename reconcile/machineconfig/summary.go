@@ -46,7 +46,9 @@ func hashRest(p config.Provider) string {
 		var what any = doc
 		if c, ok := doc.(*v1alpha1.Config); ok && c.MachineConfig != nil {
 			rest, machine := *c, *c.MachineConfig
-			machine.MachineInstall, rest.MachineConfig = nil, &machine
+			//lint:ignore SA1019 it is where contracts before 1.14 have it
+			machine.MachineInstall = nil
+			rest.MachineConfig = &machine
 			what = &rest
 		}
 		text, err := encoder.NewEncoder(what, encoder.WithComments(encoder.CommentsDisabled)).Encode()
