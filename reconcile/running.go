@@ -286,3 +286,16 @@ func (b *base) keep(snap cluster.Snapshot, in cluster.Intent) {
 func configIntent(d cluster.Desired) cluster.Intent {
 	return cluster.Intent{Kind: cluster.IntendConfig, At: time.Now().UTC(), Versions: d.Spec.Versions, Revision: cmp.Or(d.Base, d.Revision)}
 }
+
+// statusOfUpgrade is how far a cluster has come on its way to the versions of its inventory; nil at the end of it.
+func statusOfUpgrade(d cluster.Desired, ran upgrade.Ran) *cluster.UpgradeStatus {
+	asked := d.Repository()
+	if len(asked.Hops) == 0 {
+		return nil
+	}
+	out := &cluster.UpgradeStatus{Upgraded: ran.CountAt(asked.Hops[0]), Nodes: len(d.Spec.Nodes), Held: asked.HeldBy}
+	for _, hop := range asked.Hops {
+		out.Hops = append(out.Hops, hop.String())
+	}
+	return out
+}

@@ -15,7 +15,6 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
-	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // keepPasses is how many passes the status remembers. Only those that began,
@@ -65,19 +64,6 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	r.keepPass(cluster.PassStatus{At: began.UTC(), DurationMS: now.Sub(began).Milliseconds(), Revision: d.Revision, Started: started, Failed: failed,
 		Waiting: len(p.Waiting), Blocked: len(p.Blocked)})
 	r.publish(now, s, signPlan(p, o))
-}
-
-// statusOfUpgrade is how far a cluster has come on its way to the versions of its inventory; nil at the end of it.
-func statusOfUpgrade(d cluster.Desired, ran upgrade.Ran) *cluster.UpgradeStatus {
-	asked := d.Repository()
-	if len(asked.Hops) == 0 {
-		return nil
-	}
-	out := &cluster.UpgradeStatus{Upgraded: ran.CountAt(asked.Hops[0]), Nodes: len(d.Spec.Nodes), Held: asked.HeldBy}
-	for _, hop := range asked.Hops {
-		out.Hops = append(out.Hops, hop.String())
-	}
-	return out
 }
 
 // standUnder is how the cluster stands at the last good revision, apart from the newest

@@ -8,7 +8,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
-	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // TestNodesKeepTheirRole: a node that is moved to the other list of the inventory keeps running
@@ -101,39 +100,6 @@ func TestNodesKeepTheirRole(t *testing.T) {
 					t.Errorf("%+v, silent: %s", c, i.Text)
 				}
 			}
-		}
-	}
-}
-
-// TestNoAddonMeetsFlannel: while a control plane runs with Flannel and the inventory has another
-// network, no addon is installed, which may be that network; nor is Cilium while it is not known.
-func TestNoAddonMeetsFlannel(t *testing.T) {
-	for _, c := range []struct {
-		name    string
-		cni     cluster.CNI
-		flannel string // as the control planes have it
-		addon   string
-		ready   bool // the cluster was Ready
-		held    bool
-	}{
-		{"the same network", cluster.CNIFlannel, "yes", "web", true, false},
-		{"another one than runs", cluster.CNINone, "yes", "calico", true, true},
-		{"cilium beside it", cluster.CNICilium, "yes", "cilium", true, true},
-		{"cilium where it runs without", cluster.CNICilium, "no", "cilium", true, false},
-		{"cilium where nothing is known", cluster.CNICilium, "", "cilium", true, true},
-		{"cilium of a new cluster", cluster.CNICilium, "", "cilium", false, false},
-		{"another addon where nothing is known", cluster.CNICilium, "", "web", true, false},
-	} {
-		w := newWorld(3, 0)
-		w.d.Spec.CNI = c.cni
-		if c.ready {
-			w.o.Facts.Intents = append(w.o.Facts.Intents, cluster.Intent{Kind: cluster.SeenReady})
-		}
-		for _, n := range w.d.Spec.ControlPlanes() {
-			w.o.Machines[n.Name] = cluster.Machine{Summary: cluster.ConfigSummary{Flannel: c.flannel}}
-		}
-		if got := readiness.MayHaveFlannel(w.d, w.o, cluster.Addon{Name: c.addon}); got != c.held {
-			t.Errorf("%s: held is %v", c.name, got)
 		}
 	}
 }

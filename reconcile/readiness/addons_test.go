@@ -32,7 +32,8 @@ func TestJudgedSince(t *testing.T) {
 	}
 }
 
-// TestMayHaveFlannel: no container network is installed beside Flannel, and none while it is not known.
+// TestMayHaveFlannel: while a control plane runs with Flannel and the inventory has another network, no addon is
+// installed, which may be that network; nor is Cilium while it is not known.
 func TestMayHaveFlannel(t *testing.T) {
 	for name, c := range map[string]struct {
 		cni     cluster.CNI
