@@ -26,7 +26,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	after := cloneFacts(before)
 	switch nothing, seen := nothingOfOurs(*o), leftover.SeesAllVMs(*o); {
 	case !after.Lost:
-	case seen && nothing && (r.c.Journal.Fresh() || !plan.MayHideEtcd(d, *o)):
+	case seen && nothing && (r.c.Journal.Fresh() || !leftover.MayHideEtcd(d, *o)):
 		// Nothing was made, or nothing is left: there is nothing to remember.
 		after.Lost = false
 	case nothing && r.c.Journal.Fresh():
@@ -341,7 +341,7 @@ func nothingOfOurs(o cluster.Observed) bool {
 // isLeftUnproven reports whether all that may be left of a cluster are VMs that are
 // not proven to be its own, and no etcd answers.
 func isLeftUnproven(d cluster.Desired, o cluster.Observed) bool {
-	return nothingOfOurs(o) && plan.MayHideEtcd(d, o)
+	return nothingOfOurs(o) && leftover.MayHideEtcd(d, o)
 }
 
 // forgetFounding drops what is remembered of a cluster of which nothing is left:

@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // What is asked of etcd right before one of its members goes away.
@@ -56,7 +57,7 @@ func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster
 // more whether its member has left; and that its deletion is a removal is noted.
 func (r *Reconciler) beginDeletion(ctx context.Context, d cluster.Desired, a action.DeleteVM) error {
 	if a.Votes {
-		if why := plan.EtcdKeeps(r.askEtcd(ctx, d), a.Node); why != "" {
+		if why := quorum.Keeps(r.askEtcd(ctx, d).Members, a.Node); why != "" {
 			return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "the vm of %s is not deleted: %s", a.Node.Name, why)
 		}
 	}

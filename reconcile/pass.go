@@ -245,7 +245,7 @@ func (r *Reconciler) ForecastDestroy(ctx context.Context, despite []int) (cluste
 	defer cancel()
 	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendDestroy, Despite: despite})
 	r.c.Host.Observe(ctx, v.desired, &o)
-	shown := plan.Deletable(v.desired, o)
+	shown := leftover.Deletable(v.desired, o)
 	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendDestroy, Despite: despite, VMs: shown})
 	f := plan.Forecast(v.desired, o, r.c.Policy())
 	f.VMs = shown

@@ -11,7 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
-	"github.com/talos-agent/talos-agent/reconcile/plan"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
@@ -315,7 +315,7 @@ func (r *Reconciler) Destroy(shown, despite []int) error {
 		return fmt.Errorf("destroy cluster %s: %w", r.c.Cluster, err)
 	}
 	if len(shown) == 0 {
-		shown = plan.Deletable(v.desired, v.observed)
+		shown = leftover.Deletable(v.desired, v.observed)
 	}
 	r.exec.endBackoffs() // what failed in a destruction before counts no more
 	return r.command("asked for the cluster to be destroyed", func(f *cluster.Facts) {

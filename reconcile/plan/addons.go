@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -46,7 +47,7 @@ func (m *planner) anyAPI() bool {
 
 // foundable reports whether the cluster has come far enough for its API to be
 // worth waiting for.
-func (m *planner) foundable() bool { return etcdSeen(m.o) || m.o.Facts.BootstrapSent() }
+func (m *planner) foundable() bool { return quorum.WasSeen(m.o) || m.o.Facts.BootstrapSent() }
 
 func (m *planner) planAddon(a cluster.Addon, api bool) {
 	chart, asked := m.o.Charts[a.Name]

@@ -7,19 +7,20 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // planBootstrap plans the one call that founds etcd.
 func (m *planner) planBootstrap() {
 	cps := m.d.Spec.ControlPlanes()
-	if len(cps) == 0 || etcdSeen(m.o) {
+	if len(cps) == 0 || quorum.WasSeen(m.o) {
 		return
 	}
 	intent, intended := m.o.Facts.Intent(cluster.IntendBootstrap)
 	if intent.Done {
 		// etcd was there once. When no control plane answers, it is not known
 		// to be gone; when all of them report that it is, only a restore helps.
-		if all(cps, func(n cluster.Node) bool { return neverFounded(m.o, n) }) {
+		if all(cps, func(n cluster.Node) bool { return quorum.IsNeverFounded(m.o, n) }) {
 			m.block(cluster.Block{Subject: m.d.Spec.Name,
 				Reason: cluster.EtcdLost, Message: "this cluster had an etcd, and no control plane has it any more; a second bootstrap would make an empty cluster in its place",
 				Hint: fmt.Sprintf("restore a snapshot, or give the cluster up with `talos-agent destroy %s`", m.d.Spec.Name)})
@@ -54,7 +55,7 @@ func (m *planner) planBootstrap() {
 	}
 	if !intended {
 		for _, n := range cps {
-			if n.Name != chosen.Name && !neverFounded(m.o, n) {
+			if n.Name != chosen.Name && !quorum.IsNeverFounded(m.o, n) {
 				m.wait(cluster.Wait{Subject: m.d.Spec.Name, Within: joinWithin,
 					Reason: cluster.BootstrapUncertain, Message: fmt.Sprintf("waits until it is known that %s has no etcd, before founding one on %s", n.Name, chosen.Name)})
 				return
@@ -68,31 +69,6 @@ func (m *planner) planBootstrap() {
 	default:
 		m.do(action.Bootstrap{Node: chosen})
 	}
-}
-
-// etcdSeen reports whether any etcd of this cluster was seen: then bootstrap
-// is over for ever.
-func etcdSeen(o cluster.Observed) bool {
-	if o.Members.Known && len(o.Members.Value) > 0 {
-		return true
-	}
-	for _, m := range o.Machines {
-		if s := m.Services["etcd"]; m.Reach == cluster.Configured && s.State == "Running" {
-			return true
-		}
-	}
-	return false
-}
-
-// neverFounded reports whether a control plane provably has no etcd: it does
-// not exist, has no config yet, or reports that its etcd still waits to be
-// bootstrapped or to join. Silence proves nothing.
-func neverFounded(o cluster.Observed, n cluster.Node) bool {
-	m := o.Machines[n.Name]
-	if o.VMs[n.Name].Presence == cluster.Absent || m.Reach == cluster.Maintenance {
-		return true
-	}
-	return m.Reach == cluster.Configured && m.Services["etcd"].State == "Preparing"
 }
 
 // mayBeFounded reports whether there is an etcd, as far as is known.

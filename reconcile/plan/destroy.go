@@ -53,7 +53,7 @@ func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left 
 		return false
 	case vm.Moved:
 		m.blockMoved(n, vm)
-	case m.o.Facts.BootstrapSent() && mayHoldEtcd(n, vm) && !m.isCarried(n):
+	case m.o.Facts.BootstrapSent() && leftover.MayHoldEtcd(n, vm) && !m.isCarried(n):
 		m.block(cluster.Block{Subject: name, Reason: cluster.ControlPlaneUnproven, About: fmt.Sprint(vm.VMID),
 			Message: fmt.Sprintf("vm %d may be the node's own, with etcd on it, and is kept%s", vm.VMID, text.Colon(vm.Why)),
 			Hint: fmt.Sprintf("as root on %s look at vm %d: if it is the node's own, give it back its pool (%s) and its SMBIOS UUID (%s), or remove it, and run destroy again; if no etcd of this cluster is left: `talos-agent accept %s --bootstrap`",
@@ -75,61 +75,11 @@ func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left 
 	return true
 }
 
-// MayHideEtcd reports whether all VMs are seen and no etcd is, and there may be one
-// all the same.
-func MayHideEtcd(d cluster.Desired, o cluster.Observed) bool {
-	return leftover.SeesAllVMs(o) && !etcdSeen(o) && slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return mayHoldEtcd(n, o.VMs[n.Name]) })
-}
-
-// mayHoldEtcd reports whether a VM that is not proven to be a node's may be that of a
-// control plane all the same: it was taken out of the pool, where its config cannot
-// be read, or has lost its UUID.
-func mayHoldEtcd(n cluster.Node, vm cluster.VM) bool {
-	return n.Role == cluster.ControlPlane && vm.Presence == cluster.Present && vm.Owner == cluster.Foreign && !vm.Disproven
-}
-
 // isCarried reports whether the VMID of a node carries the VM of another node of this
 // cluster, which is deleted as that.
 func (m *planner) isCarried(n cluster.Node) bool {
 	_, ok := m.carries(n)
 	return ok
-}
-
-// Deletable are the VMs that a command to destroy may delete, as far as they are
-// known when it is given. The VMIDs of all nodes are among them, whether their VMs
-// exist or not: a VM that is still being created goes too. A second machine for a
-// node is not: which one is right, a person decides.
-func Deletable(d cluster.Desired, o cluster.Observed) []int {
-	var out []int
-	for _, n := range d.Spec.Nodes {
-		out = append(out, n.VMID)
-	}
-	for _, vm := range o.Orphans.Value {
-		if other, seen := findTwin(o, vm); seen && other == 0 {
-			out = append(out, vm.VMID)
-		}
-	}
-	slices.Sort(out)
-	return slices.Compact(out)
-}
-
-// findTwin returns the VMID of another machine for the node of a VM, 0 when there
-// is none, and whether all that could be one is seen.
-func findTwin(o cluster.Observed, vm cluster.VM) (vmid int, seen bool) {
-	own, isNode := o.VMs[vm.Node]
-	switch {
-	case !isNode || own.VMID == vm.VMID:
-	case own.Presence == cluster.Present && (own.Owner == cluster.Ours || own.Moved):
-		return own.VMID, true
-	case leftover.IsUnseen(own):
-		return 0, false
-	}
-	for _, other := range o.Orphans.Value {
-		if other.Node == vm.Node && other.VMID != vm.VMID && own.VMID != vm.VMID {
-			return other.VMID, true
-		}
-	}
-	return 0, true
 }
 
 // isConfirmed reports whether a VM of ours is one of those that the command to
@@ -139,7 +89,7 @@ func (m *planner) isConfirmed(name string, vm cluster.VM) bool {
 	in, _ := m.o.Facts.Intent(cluster.IntendDestroy)
 	listed := len(in.VMs) == 0 || slices.Contains(in.VMs, vm.VMID) // an older agent wrote no list
 	about := fmt.Sprint(vm.VMID)
-	other, seen := findTwin(m.o, vm)
+	other, seen := leftover.FindTwin(m.o, vm)
 	if n, ok := m.d.Spec.Node(vm.Node); ok && !listed && n.VMID != vm.VMID && other == 0 {
 		other = n.VMID
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 )
 
 // TestMayHideEtcd: where no etcd is seen, a VM that may be a control plane's may hold one.
@@ -23,7 +24,7 @@ func TestMayHideEtcd(t *testing.T) {
 	} {
 		w := newWorld(2, 1)
 		edits(c.lines...)(t, w)
-		if got := MayHideEtcd(w.d, w.o); got != c.want {
+		if got := leftover.MayHideEtcd(w.d, w.o); got != c.want {
 			t.Errorf("%s: %v", c.what, got)
 		}
 	}
@@ -51,7 +52,7 @@ func TestWhatIsLeft(t *testing.T) {
 		}
 	}
 	unseen := cluster.VM{Owner: cluster.Foreign}
-	if n := newWorld(1, 0).d.Spec.Nodes[0]; mayHoldEtcd(n, unseen) {
+	if n := newWorld(1, 0).d.Spec.Nodes[0]; leftover.MayHoldEtcd(n, unseen) {
 		t.Error("a VM that is not seen is taken for one that was taken out of the pool")
 	}
 }
@@ -75,7 +76,7 @@ func TestDeletable(t *testing.T) {
 	} {
 		w := newWorld(1, 1)
 		edits(c.lines...)(t, w)
-		if got := Deletable(w.d, w.o); !slices.Equal(got, c.want) {
+		if got := leftover.Deletable(w.d, w.o); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v", c.what, got)
 		}
 	}

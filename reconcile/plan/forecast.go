@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -121,7 +122,7 @@ func endRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running) {
 // settleWorld lets the world do by itself what the plan waits for. It reports
 // whether anything changed.
 func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
-	changed := effect.Settle(d, o, etcdSeen(*o))
+	changed := effect.Settle(d, o, quorum.WasSeen(*o))
 	for _, n := range leftover.RemovedNodes(d, *o) {
 		if _, watched := o.Machines[n.Name]; !watched { // it is taken to work
 			mach := cluster.Machine{Reach: cluster.Configured, Stage: "running"}

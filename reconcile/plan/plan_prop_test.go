@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
@@ -319,11 +320,11 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 	case action.Bootstrap:
 		n = a.Node
 		in, intended := w.o.Facts.Intent(cluster.IntendBootstrap)
-		if etcdSeen(w.o) || intended && (in.Done || in.Node != n.Name) || !intended && w.o.Facts.Lost {
+		if quorum.WasSeen(w.o) || intended && (in.Done || in.Node != n.Name) || !intended && w.o.Facts.Lost {
 			t.Errorf("%s although etcd was or may have been founded: %+v", a.Info(), w.o.Facts)
 		}
 		for _, other := range w.d.Spec.ControlPlanes() {
-			if !intended && other.Name != n.Name && !neverFounded(w.o, other) {
+			if !intended && other.Name != n.Name && !quorum.IsNeverFounded(w.o, other) {
 				t.Errorf("%s although %s may have an etcd", a.Info(), other.Name)
 			}
 		}

@@ -10,7 +10,6 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
-	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
@@ -332,7 +331,3 @@ func EtcdWithout(d cluster.Desired, o cluster.Observed, node string) string {
 func EtcdIsPair(d cluster.Desired, o cluster.Observed) bool {
 	return newPlanner(d, o, cluster.Policy{}).etcd.IsPair()
 }
-
-// EtcdKeeps returns why the VM of a node that leaves is kept for the sake of etcd, "" when it is
-// not: the question of the planner, to be asked once more right before.
-func EtcdKeeps(o cluster.Observed, n cluster.Node) string { return quorum.Keeps(o.Members, n) }
