@@ -165,6 +165,9 @@ func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, o cluster.O
 		})
 	}
 	wg.Wait()
+	if upgrade.AsksGates(d, o) { // about what all of them saw
+		o.Gates = r.c.Nodes.CheckGates(ctx, d, o)
+	}
 	return o
 }
 

@@ -120,6 +120,10 @@ func (s *steps) Drain(context.Context, cluster.Desired, cluster.Node, string, cl
 	return s.take("drain")
 }
 
+func (s *steps) CheckGates(context.Context, cluster.Desired, cluster.Observed) map[string]cluster.Seen[bool] {
+	return nil
+}
+
 func (s *steps) ListLostPods(context.Context, cluster.Desired, string) ([]string, error) {
 	return nil, s.take("list lost pods")
 }

@@ -150,6 +150,8 @@ type Nodes interface {
 	// ListLostPods names the pods of a node that Drain would delete and that no controller starts
 	// again.
 	ListLostPods(ctx context.Context, d cluster.Desired, node string) ([]string, error)
+	// CheckGates returns which gates of the inventory hold, by name.
+	CheckGates(ctx context.Context, d cluster.Desired, o cluster.Observed) map[string]cluster.Seen[bool]
 	// CheckDrained returns an error unless a node is as Drain left it, right before its
 	// machine goes down; stay: with its pods. What voids its drain is noted.
 	CheckDrained(ctx context.Context, d cluster.Desired, n cluster.Node, stay bool) error

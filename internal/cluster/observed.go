@@ -65,7 +65,10 @@ type Observed struct {
 	// Deprecated are the deprecated APIs of Kubernetes that clients have requested since the
 	// kube-apiservers started, looked for only where a node runs another version than it is to have.
 	Deprecated Seen[[]DeprecatedAPI]
-	Releases   Seen[map[string]Release] // by addon name; missing: not installed
+	// Gates has which conditions of the inventory hold, by name. They are looked at while an upgrade could go on;
+	// one that is missing was not.
+	Gates    map[string]Seen[bool]
+	Releases Seen[map[string]Release] // by addon name; missing: not installed
 	// Left are the releases that we made and no addon of the inventory has; there
 	// may be more while Releases is unknown.
 	Left []LeftRelease

@@ -133,6 +133,7 @@ const (
 	WaitingForInstaller  Reason = "WaitingForInstaller"
 	WaitingForHop        Reason = "WaitingForHop"
 	WaitingForSoak       Reason = "WaitingForSoak"
+	WaitingForGate       Reason = "WaitingForGate"
 	PoolDrift            Reason = "PoolDrift"
 	TalosVersionDrift    Reason = "TalosVersionDrift"
 	SchematicDrift       Reason = "SchematicDrift"

@@ -142,6 +142,7 @@ var nodeReasons = []ReasonInfo{
 	{UpgradeFellBack, Everyone, "A node booted to run another Talos, and runs the one from before. It is not tried again for this commit, and no other node is upgraded.", "See its console; a push has it tried again, and talos_version set back ends it."},
 	{WaitingForInstaller, Everyone, "All nodes that are to be upgraded have the installer before the first one is taken down; or it is not known how an installation ended.", "See what the message names when it takes long."},
 	{WaitingForHop, Everyone, "Another version comes before this one, or all nodes have to be Ready before it.", "See what the message names."},
+	{WaitingForGate, Everyone, "A condition of cluster.yaml (`gates`) does not hold, or it is not known whether it does, so the next node is not upgraded.", "See what the message names; a `git revert` to the versions from before goes on all the same."},
 	{WaitingForSoak, Everyone, "A node was upgraded, and has to be Ready for a while (`soak`) before the next one is.", "Nothing."},
 	{TalosVersionDrift, Everyone, "A node runs another version of Talos than in the inventory, and no upgrade leads to that.", "Set talos_version back; the message names why."},
 	{SchematicDrift, Everyone, "A node runs an image with other extensions or kernel arguments than in the inventory.", "Undo the change of talos.schematic, or upgrade."},

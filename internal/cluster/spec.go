@@ -81,9 +81,28 @@ type Spec struct {
 	// Soak is how long after the upgrade of a node the next one begins at the earliest, counted
 	// from when it was healthy again; 0: at once.
 	Soak time.Duration
+	// Gates are what must hold besides before a node is upgraded.
+	Gates []Gate
 	// Capacity is the most that VMs may take on a host, by its name, where the
 	// inventory bounds it.
 	Capacity map[string]HostCapacity
+}
+
+// Gate is a condition of the inventory, in CEL, that must hold before each node is upgraded.
+type Gate struct {
+	Name      string
+	Condition string
+	// Objects are the Kubernetes objects that it is about; the zero value: none.
+	Objects ObjectSelector
+}
+
+// ObjectSelector selects Kubernetes objects of one kind.
+type ObjectSelector struct {
+	APIVersion string // "v1", "apps/v1"
+	Kind       string
+	Namespace  string // "": all
+	Name       string // "": all
+	Labels     string // a label selector as kubectl takes it; "": all
 }
 
 // ReplaceDead is for how long a node must be dead before it gets a new machine, by role; 0:

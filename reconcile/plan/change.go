@@ -263,7 +263,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 		m.do(a) // it is held, or changes nothing that runs, and waits for no other
 		return
 	}
-	if m.d.Repository().IsHop(cluster.HopKubernetes) && (m.holdHopForSnapshot(n, m.driftOf(n, a.Info())) || m.holdByWindow(a.Info())) {
+	if m.d.Repository().IsHop(cluster.HopKubernetes) && (m.holdHop(n, m.driftOf(n, a.Info())) || m.holdByWindow(a.Info())) {
 		return // also where nothing of the node stops
 	}
 	if a.Proven {

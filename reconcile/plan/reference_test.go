@@ -114,7 +114,7 @@ var changes = []change{
 	{"`pve_capacity`, `ha_enabled`", func(w *world, _ *cluster.Node) {
 		w.d.Spec.Capacity = map[string]cluster.HostCapacity{"pve1": {MemoryMiB: 1}}
 	}},
-	{"`protect`, `environment`, `canary`, `soak`, and the switches below", func(_ *world, n *cluster.Node) { n.Protect = true }},
+	{"`protect`, `environment`, `canary`, `soak`, `gates`, and the switches below", func(_ *world, n *cluster.Node) { n.Protect = true }},
 	{"`config_contract`", func(w *world, _ *cluster.Node) { w.d.OtherContract = "v1.14" }},
 	{"`talos.schematic`", func(w *world, n *cluster.Node) {
 		m := w.o.Machines[n.Name]

@@ -124,7 +124,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 			return true
 		}
 	}
-	if m.holdHopForSnapshot(n, w.Drift) {
+	if m.holdHop(n, w.Drift) {
 		return true
 	}
 	if name, until := upgrade.FindSoaking(m.d, m.o); name != "" {
@@ -152,9 +152,13 @@ func (m *planner) awaitVersions(n cluster.Node, dr drift.Drift) bool {
 	return true
 }
 
-// holdHopForSnapshot waits with what a hop changes of a node until there is a snapshot of what etcd has, and reports
-// whether it does.
-func (m *planner) holdHopForSnapshot(n cluster.Node, drifts []cluster.FieldDifference) bool {
+// holdHop waits with what a hop changes of a node until the gates of the inventory hold, and there is a snapshot of
+// what etcd has, and reports whether it does. The snapshot is the last, because it must be a fresh one.
+func (m *planner) holdHop(n cluster.Node, drifts []cluster.FieldDifference) bool {
+	if name, why := upgrade.FindClosedGate(m.d, m.o); name != "" {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForGate, About: name, Message: fmt.Sprintf("waits to be upgraded until the gate %s holds: %s", name, why), Drift: drifts})
+		return true
+	}
 	w, lacks := m.lackSnapshot(retention.BeforeUpgrade)
 	if lacks {
 		w.Subject, w.About, w.Message, w.Drift = n.Name, "upgrade", "waits to be upgraded: "+w.Message, drifts

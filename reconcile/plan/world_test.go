@@ -198,6 +198,11 @@ func (w *world) run(t testing.TB, line string) string {
 		w.asks = cluster.Versions{Talos: arg(1), Kubernetes: arg(2), Contract: w.d.Spec.Versions.Contract}
 	case "canary":
 		w.d.Spec.Canary = arg(1)
+	case "gate": // of the cluster: its name, and whether it holds
+		w.d.Spec.Gates = append(w.d.Spec.Gates, cluster.Gate{Name: arg(1), Condition: "objects.all(o, o.status.ok)"})
+		w.setGate(arg(1), arg(2))
+	case "sees-gate":
+		w.setGate(arg(1), arg(2))
 	case "soak": // a node is Ready since now, and has to be for so long
 		w.d.Spec.Soak = parseAge(t, arg(2))
 		effect.EditNode(&w.o, arg(1), func(kn *cluster.KubeNode) { kn.ReadySince = w.o.Now })
@@ -1439,4 +1444,17 @@ func cloneMap[K comparable, V any](m map[K]V) map[K]V {
 		return map[K]V{}
 	}
 	return maps.Clone(m)
+}
+
+// setGate sets what was seen of a gate: holds, closed, unknown, or unseen.
+func (w *world) setGate(name, seen string) {
+	if w.o.Gates == nil {
+		w.o.Gates = map[string]cluster.Seen[bool]{}
+	}
+	switch seen {
+	case "holds", "closed":
+		w.o.Gates[name] = cluster.Saw(seen == "holds")
+	case "unknown":
+		w.o.Gates[name] = cluster.Unseen[bool]("no such key: ok")
+	}
 }

@@ -130,6 +130,9 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 	if s.ReplaceDead != (cluster.ReplaceDead{}) || s.Switches != (cluster.Switches{}) || s.MaxUnavailable > 0 || s.Drain != (cluster.Drain{}) {
 		fmt.Fprintf(out, "switches %+v max unavailable %d drain %+v window %s dead %v canary %q soak %s\n", s.Switches, s.MaxUnavailable, s.Drain, s.Window, s.ReplaceDead, s.Canary, s.Soak)
 	}
+	for _, g := range s.Gates {
+		fmt.Fprintf(out, "gate %+v\n", g)
+	}
 	for _, n := range s.Nodes {
 		fmt.Fprintf(out, "node %s %s %s vmid %d mac %s uuid %s\n", n.Name, n.Role, n.IP, n.VMID, n.MAC, n.UUID)
 		fmt.Fprintf(out, "  on %s pool %q bridge %s stores %s %s %s scsi %s\n", n.Placement.Pin, n.Pool, n.Bridge, n.Datastore, n.ImageDatastore, n.CloudInitDatastore, n.SCSIHardware)

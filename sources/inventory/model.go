@@ -60,6 +60,9 @@ type clusterFile struct {
 	// upgraded: 1s to 24h. That it is healthy is waited for in any case; this is more time,
 	// for storage that copies its replicas, or for you to look.
 	Soak time.Duration `yaml:"soak" default:"none" example:"5m"`
+	// What must hold besides before each node is upgraded: conditions about Kubernetes objects
+	// and the status of the cluster. All of them must.
+	Gates []gateOf `yaml:"gates" example:"[{name: volumes, objects: {api_version: longhorn.io/v1beta2, kind: Volume}, condition: 'objects.all(o, o.status.robustness == \"healthy\")'}]"`
 	// How many workers may be out of service at once while nodes are changed. Of control
 	// planes it is one.
 	MaxUnavailable int `yaml:"max_unavailable" unit:"number of workers" min:"1" max:"1000" default:"1"`
@@ -93,6 +96,28 @@ type clusterFile struct {
 	// addons: true uninstalls it, false leaves it. The container network stays in any
 	// case, and so do namespaces, custom resource definitions and bootstrap-only releases.
 	Prune bool `yaml:"prune" default:"false"`
+}
+
+type gateOf struct {
+	// What the status calls it.
+	Name string `yaml:"name" is:"label" required:"true" example:"volumes"`
+	// The Kubernetes objects that it is about: `objects` in the condition.
+	Objects gateObjects `yaml:"objects" default:"none" example:"{api_version: longhorn.io/v1beta2, kind: Volume}"`
+	// When it holds: an expression in CEL that is true or false, about `objects`, `status` and `now`.
+	Condition string `yaml:"condition" is:"condition" required:"true" example:"objects.all(o, o.status.robustness == \"healthy\")"`
+}
+
+type gateObjects struct {
+	// Their API version, as in a manifest.
+	APIVersion string `yaml:"api_version" is:"apiversion" required:"true" example:"apps/v1"`
+	// Their kind, as in a manifest.
+	Kind string `yaml:"kind" is:"kind" required:"true" example:"Deployment"`
+	// Their namespace.
+	Namespace string `yaml:"namespace" is:"label" default:"all" example:"longhorn-system"`
+	// The name of one.
+	Name string `yaml:"name" is:"objectname" default:"all" example:"longhorn-manager"`
+	// Which labels they have, as kubectl takes it.
+	Labels string `yaml:"labels" is:"selector" default:"any" example:"app=ceph"`
 }
 
 type drain struct {

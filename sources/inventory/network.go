@@ -51,6 +51,7 @@ func (l *loader) resolveCluster() {
 	l.spec.ReplaceDead = cluster.ReplaceDead{ControlPlane: l.deadAfter("controlplane", c.ReplaceDead.ControlPlane), Worker: l.deadAfter("worker", c.ReplaceDead.Worker)}
 	l.spec.Window = c.Window.Resolve("window", l.Report)
 	l.resolveUpgrade()
+	l.resolveGates()
 	if c.ClusterName != "" {
 		l.spec.ID = cluster.ClusterID(l.opts.Owner, c.ClusterName)
 	}

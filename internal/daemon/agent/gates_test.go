@@ -1,0 +1,64 @@
+package agent_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
+)
+
+// TestGatesOfUpgrades: each node is upgraded only while the gates of the inventory hold, of Talos and of Kubernetes
+// alike, and a gate that closes in the middle stops the next node.
+func TestGatesOfUpgrades(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 1}
+	inClusterOf(t, sz, "v1.13.8", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
+		api := netip.MustParseAddr("10.10.0.11")
+		const path = "/api/v1/namespaces/default/configmaps"
+		set := func(state string) {
+			s.kubectl(api, http.MethodPatch, path+"/copies", fmt.Sprintf(`{"data":{"state":%q}}`, state))
+		}
+		waits := func(st cluster.Status) bool {
+			for _, wait := range st.Waiting {
+				if wait.Reason == cluster.WaitingForGate {
+					return true
+				}
+			}
+			return false
+		}
+		s.kubectl(api, http.MethodPost, path, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"copies","namespace":"default"},"data":{"state":"behind"}}`)
+		const gate = "gates: [{name: copies, objects: {api_version: v1, kind: ConfigMap, namespace: default, name: copies}, condition: 'objects.all(o, o.data.state == \"all\")'}]\n"
+		push("a gate", "cni: cilium\n", "cni: cilium\n"+gate)
+		s.untilAppliedIn(time.Hour, "with a gate")
+		before := len(s.Lab.World.Calls())
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
+		s.Until(time.Hour, "held", waits)
+		time.Sleep(2 * time.Hour)
+		w.wantDown("")
+		set("all")
+		s.Until(time.Hour, "the control plane has the new one installed", func(cluster.Status) bool { return s.timesInstalled(before)["dev-cp-1"] == 1 })
+		set("behind") // its own turn is ended, and the worker waits
+		s.Until(time.Hour, "held again", waits)
+		time.Sleep(2 * time.Hour)
+		w.wantDown("dev-cp-1:1")
+		set("all")
+		s.untilAppliedIn(2*time.Hour, "upgraded")
+		s.wantTalos("v1.13.9")
+		if got := fmt.Sprint(s.timesInstalled(before)); got != "map[dev-cp-1:1 dev-wk-1:1]" {
+			t.Errorf("got another Talos: %s", got)
+		}
+
+		set("behind")
+		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
+		s.Until(time.Hour, "held", waits)
+		time.Sleep(2 * time.Hour)
+		s.wantKubernetes("v1.35.10")
+		set("all")
+		s.untilAppliedIn(2*time.Hour, "upgraded")
+		s.wantKubernetes("v1.36.1")
+	})
+}

@@ -1,0 +1,94 @@
+// Package gate compiles and evaluates conditions that people write in CEL (https://cel.dev) about a cluster:
+// whether its storage has all its copies, or a Job of theirs has succeeded.
+//
+// The package is pure: what a condition is about it is handed as values.
+package gate
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/ext"
+
+	"github.com/talos-agent/talos-agent/internal/text"
+)
+
+// What one evaluation may take: a condition is written by whoever may push, and runs in the agent.
+const (
+	mostCost  = 10_000_000 // in CEL's own unit, about one for each step
+	checkEach = 1000       // iterations of a loop between two looks at the context
+)
+
+// Input is what a condition is about.
+type Input struct {
+	// Objects are the Kubernetes objects that it selects, as in their JSON; numbers are int64 or float64.
+	Objects []map[string]any
+	// Status is what the agent knows of the cluster.
+	Status map[string]any
+	Now    time.Time
+}
+
+// environment has the variables and functions of conditions.
+var environment = sync.OnceValues(func() (*cel.Env, error) {
+	return cel.NewEnv(
+		cel.Variable("objects", cel.ListType(cel.MapType(cel.StringType, cel.DynType))),
+		cel.Variable("status", cel.MapType(cel.StringType, cel.DynType)),
+		cel.Variable("now", cel.TimestampType),
+		cel.OptionalTypes(),
+		ext.Strings(), ext.Sets(),
+	)
+})
+
+// Check returns what is wrong with a condition, in one line with its place; nil: nothing that can be known before
+// it is evaluated.
+func Check(condition string) error {
+	_, err := compile(condition)
+	return err
+}
+
+// compile compiles a condition to what it is evaluated by.
+func compile(condition string) (cel.Program, error) {
+	env, err := environment()
+	if err != nil {
+		return nil, fmt.Errorf("prepare CEL: %w", err)
+	}
+	ast, issues := env.Compile(condition)
+	if issues != nil && len(issues.Errors()) > 0 {
+		first := issues.Errors()[0]
+		return nil, fmt.Errorf("line %d, column %d: %s", first.Location.Line(), first.Location.Column()+1, strings.TrimSuffix(text.OneLine(first.Message), " (in container '')"))
+	}
+	if out := ast.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) {
+		return nil, fmt.Errorf("it is a %s, and not true or false", out)
+	}
+	program, err := env.Program(ast, cel.CostLimit(mostCost), cel.InterruptCheckFrequency(checkEach))
+	if err != nil {
+		return nil, fmt.Errorf("prepare it: %w", err)
+	}
+	return program, nil
+}
+
+// Evaluate returns whether a condition holds. An error means that it is not known: a field is not there, or it
+// takes too much to find out.
+func Evaluate(ctx context.Context, condition string, in Input) (bool, error) {
+	program, err := compile(condition)
+	if err != nil {
+		return false, err
+	}
+	out, _, err := program.ContextEval(ctx, map[string]any{"objects": in.Objects, "status": in.Status, "now": in.Now})
+	switch {
+	case ctx.Err() != nil:
+		return false, context.Cause(ctx)
+	case err != nil:
+		return false, err
+	}
+	holds, ok := out.Value().(bool)
+	if !ok {
+		return false, errors.New("it is neither true nor false")
+	}
+	return holds, nil
+}

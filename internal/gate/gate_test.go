@@ -1,0 +1,96 @@
+package gate
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+)
+
+var now = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+
+// volumes are objects with a state each.
+func volumes(states ...string) []map[string]any {
+	var out []map[string]any
+	for _, s := range states {
+		out = append(out, map[string]any{"metadata": map[string]any{"name": s, "creationTimestamp": "2026-11-27T11:50:00Z"}, "status": map[string]any{"robustness": s, "replicas": int64(3)}})
+	}
+	return out
+}
+
+// TestEvaluate: a condition is about objects, the status and the time.
+func TestEvaluate(t *testing.T) {
+	in := Input{Objects: volumes("healthy", "degraded"), Now: now,
+		Status: map[string]any{"nodes": map[string]any{"dev-cp-1": map[string]any{"ready": true}}}}
+	for _, c := range []struct {
+		condition string
+		want      bool
+	}{
+		{`true`, true},
+		{`objects.all(o, o.status.robustness == "healthy")`, false},
+		{`objects.exists(o, o.status.robustness == "healthy")`, true},
+		{`objects.size() == 2 && objects.all(o, o.status.replicas >= 3)`, true},
+		{`objects.all(o, o.?status.?conditions.hasValue())`, false},
+		{`status.nodes["dev-cp-1"].ready`, true},
+		{`status.nodes.all(name, status.nodes[name].ready)`, true},
+		{`now - timestamp(objects[0].metadata.creationTimestamp) > duration("5m")`, true},
+		{`now - timestamp(objects[0].metadata.creationTimestamp) > duration("15m")`, false},
+	} {
+		if err := Check(c.condition); err != nil {
+			t.Errorf("%s: %v", c.condition, err)
+		}
+		if got, err := Evaluate(t.Context(), c.condition, in); err != nil || got != c.want {
+			t.Errorf("%s: %v, %v", c.condition, got, err)
+		}
+	}
+}
+
+// TestCheck: what is wrong with a condition is told when it is read, in one line.
+func TestCheck(t *testing.T) {
+	for condition, want := range map[string]string{
+		`objcts.all(o, true)`:      "line 1, column 1: undeclared reference to 'objcts'",
+		"true &&\n  objects.all(o": "line 2, column 16: Syntax error",
+		`objects.size()`:           "it is a int, and not true or false",
+		`"yes"`:                    "it is a string, and not true or false",
+	} {
+		if err := Check(condition); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("%s: %v", condition, err)
+		}
+		if _, err := Evaluate(t.Context(), condition, Input{}); err == nil {
+			t.Errorf("%s was evaluated", condition)
+		}
+	}
+}
+
+// TestUnknown: what cannot be found out is an error, and never false or true.
+func TestUnknown(t *testing.T) {
+	in := Input{Objects: volumes("healthy"), Now: now}
+	for condition, want := range map[string]string{
+		`objects.all(o, o.status.state == "attached")`: "no such key: state",
+		`objects[0].status.robustness`:                 "it is neither true nor false",
+		`objects[3].status.ok`:                         "index out of bounds: 3",
+	} {
+		if holds, err := Evaluate(t.Context(), condition, in); err == nil || !strings.Contains(err.Error(), want) || holds {
+			t.Errorf("%s: %v, %v", condition, holds, err)
+		}
+	}
+}
+
+// TestBounds: a condition that would take the agent's time for ever is given up.
+func TestBounds(t *testing.T) {
+	list := "[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,23,24,25,26,27,28,29,30]"
+	long := "true"
+	for _, v := range strings.Split("abcdefg", "") {
+		long = list + ".all(" + v + ", " + long + ")"
+	}
+	if _, err := Evaluate(t.Context(), long, Input{Now: now}); err == nil || !strings.Contains(err.Error(), "cost limit exceeded") {
+		t.Errorf("it ended with %v", err)
+	}
+	gaveUp := errors.New("nobody waits")
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(gaveUp)
+	if _, err := Evaluate(ctx, long, Input{Now: now}); !errors.Is(err, gaveUp) {
+		t.Errorf("it ended with %v", err)
+	}
+}

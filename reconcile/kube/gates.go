@@ -1,0 +1,144 @@
+package kube
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/json"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/gate"
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
+)
+
+// mostObjects bounds what a gate of the inventory is about: all of them are held in memory.
+const mostObjects = 5000
+
+// pageOfObjects is how many are asked for at once.
+const pageOfObjects = 500
+
+// CheckGates returns which gates of the inventory hold, by name. One is unknown where its objects cannot be read
+// as a whole, or do not have what its condition asks for.
+func (k *Cluster) CheckGates(ctx context.Context, d cluster.Desired, o cluster.Observed) map[string]cluster.Seen[bool] {
+	gates := d.Repository().Spec.Gates
+	out := make(map[string]cluster.Seen[bool], len(gates))
+	ctx, leave, err := k.enter(ctx)
+	if err == nil {
+		defer leave()
+	}
+	c := &changer{k: k, access: d.Access.Kube}
+	status := statusOf(d, o)
+	for _, g := range gates {
+		holds := false
+		if err == nil {
+			holds, err = c.checkGate(ctx, g, gate.Input{Status: status, Now: time.Now()})
+		}
+		if out[g.Name] = cluster.Saw(holds); err != nil {
+			out[g.Name] = cluster.Unseen[bool](kubeapi.Reason(err))
+		}
+		if ctx.Err() == nil {
+			err = nil // another gate may be about something that can be read
+		}
+	}
+	return out
+}
+
+// checkGate reports whether one gate holds.
+func (c *changer) checkGate(ctx context.Context, g cluster.Gate, in gate.Input) (bool, error) {
+	if g.Objects.Kind != "" {
+		err := c.ask(ctx, func(ctx context.Context, set kubernetes.Interface) (err error) {
+			in.Objects, err = listObjects(ctx, set, g.Objects)
+			return err
+		})
+		if err != nil {
+			return false, err
+		}
+	}
+	return gate.Evaluate(ctx, g.Condition, in)
+}
+
+// listObjects lists the objects that a selector is for.
+func listObjects(ctx context.Context, set kubernetes.Interface, s cluster.ObjectSelector) ([]map[string]any, error) {
+	path, err := findResource(ctx, set, s)
+	if err != nil {
+		return nil, err
+	}
+	var out []map[string]any
+	for more := ""; ; {
+		request := set.CoreV1().RESTClient().Get().AbsPath(path).Param("limit", fmt.Sprint(pageOfObjects))
+		for key, value := range map[string]string{"labelSelector": s.Labels, "continue": more} {
+			if value != "" {
+				request = request.Param(key, value)
+			}
+		}
+		if s.Name != "" {
+			request = request.Param("fieldSelector", fields.OneTermEqualSelector("metadata.name", s.Name).String())
+		}
+		body, err := request.Do(ctx).Raw()
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Metadata metav1.ListMeta  `json:"metadata"`
+			Items    []map[string]any `json:"items"`
+		}
+		if err := json.Unmarshal(body, &page); err != nil { // numbers are int64 and float64
+			return nil, fmt.Errorf("read the list of %s: %w", s.Kind, err)
+		}
+		if out = append(out, page.Items...); len(out) > mostObjects {
+			return nil, fmt.Errorf("there are more than %d of %s: write a namespace, a name or labels", mostObjects, s.Kind)
+		}
+		if more = page.Metadata.Continue; more == "" {
+			return out, nil
+		}
+	}
+}
+
+// findResource is the path under which the objects of a selector are listed.
+func findResource(ctx context.Context, set kubernetes.Interface, s cluster.ObjectSelector) (string, error) {
+	base := "/apis/"
+	if !strings.Contains(s.APIVersion, "/") {
+		base = "/api/"
+	}
+	body, err := set.CoreV1().RESTClient().Get().AbsPath(base + s.APIVersion).Do(ctx).Raw()
+	if err != nil {
+		return "", fmt.Errorf("which objects %s has: %w", s.APIVersion, kubeError(err))
+	}
+	var known metav1.APIResourceList
+	if err := json.Unmarshal(body, &known); err != nil {
+		return "", fmt.Errorf("which objects %s has: %w", s.APIVersion, err)
+	}
+	i := slices.IndexFunc(known.APIResources, func(r metav1.APIResource) bool { return r.Kind == s.Kind && !strings.Contains(r.Name, "/") })
+	switch {
+	case i < 0:
+		return "", fmt.Errorf("the cluster has no %s in %s", s.Kind, s.APIVersion)
+	case s.Namespace != "" && known.APIResources[i].Namespaced:
+		return base + s.APIVersion + "/namespaces/" + url.PathEscape(s.Namespace) + "/" + known.APIResources[i].Name, nil
+	}
+	return base + s.APIVersion + "/" + known.APIResources[i].Name, nil
+}
+
+// statusOf is what a condition may ask of the cluster besides its objects.
+func statusOf(d cluster.Desired, o cluster.Observed) map[string]any {
+	nodes, addons := map[string]any{}, map[string]any{}
+	for _, n := range d.Spec.Nodes {
+		kn, mach := o.Nodes.Value[n.Name], o.Machines[n.Name]
+		nodes[n.Name] = map[string]any{"role": string(n.Role), "ready": o.Nodes.Known && kn.Ready, "cordoned": kn.Cordoned, "talos": mach.Talos, "kubernetes": kn.Kubelet}
+	}
+	for _, a := range d.Spec.Addons {
+		rel := o.Releases.Value[a.Name]
+		addons[a.Name] = map[string]any{"status": rel.Status, "ready": o.Releases.Known && rel.Ready}
+	}
+	members := int64(0)
+	if o.Members.Known {
+		members = int64(len(o.Members.Value))
+	}
+	return map[string]any{"nodes": nodes, "addons": addons, "etcd": map[string]any{"members": members}}
+}

@@ -1,0 +1,79 @@
+package kube
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestCheckGates: a condition is about the objects that it selects and about what the agent knows; what cannot be
+// read is unknown, and says why.
+func TestCheckGates(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		b.addDeployment("aweb", 2, nil)
+		for _, name := range []string{"one", "two"} {
+			config := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"which": name}}, Data: map[string]string{"state": name}}
+			if _, err := b.set.CoreV1().ConfigMaps("default").Create(b.Context(), config, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		deployments := cluster.ObjectSelector{APIVersion: "apps/v1", Kind: "Deployment", Namespace: "default"}
+		config := func(name, labels string) cluster.ObjectSelector {
+			return cluster.ObjectSelector{APIVersion: "v1", Kind: "ConfigMap", Namespace: "default", Name: name, Labels: labels}
+		}
+		for _, c := range []struct {
+			objects   cluster.ObjectSelector
+			condition string
+			holds     bool
+			why       string // that is part of it; "": it is known
+		}{
+			{deployments, `objects.size() == 1 && objects.all(o, o.spec.replicas == 2)`, true, ""},
+			{deployments, `objects.all(o, o.spec.replicas > 2)`, false, ""},
+			{config("", ""), `objects.exists(o, o.data.state == "one") && objects.exists(o, o.data.state == "two")`, true, ""},
+			{config("two", ""), `objects.size() == 1 && objects[0].data.state == "two"`, true, ""},
+			{config("", "which=one"), `objects.size() == 1 && objects[0].data.state == "one"`, true, ""},
+			{config("none", ""), `objects.size() == 0`, true, ""},
+			{cluster.ObjectSelector{APIVersion: "v1", Kind: "Node"}, `objects.all(o, o.status.conditions.exists(c, c.type == "Ready" && c.status == "True"))`, true, ""},
+			{cluster.ObjectSelector{}, `status.nodes["wk-1"].ready && !status.nodes["wk-1"].cordoned && status.nodes["cp-1"].role == "controlplane"`, true, ""},
+			{cluster.ObjectSelector{}, `objects.size() == 0 && status.etcd.members == 0`, true, ""},
+			{config("one", ""), `objects[0].data.phase == "done"`, false, "no such key: phase"},
+			{cluster.ObjectSelector{APIVersion: "apps/v1", Kind: "Volume"}, `true`, false, "the cluster has no Volume in apps/v1"},
+			{cluster.ObjectSelector{APIVersion: "longhorn.io/v1beta2", Kind: "Volume"}, `true`, false, "which objects longhorn.io/v1beta2 has"},
+		} {
+			d, o := b.desired, cluster.Observed{}
+			b.cluster.Observe(b.Context(), d, &o)
+			d.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}, {Name: "wk-1", Role: cluster.Worker}}
+			d.Spec.Gates = []cluster.Gate{{Name: "volumes", Condition: c.condition, Objects: c.objects}, {Name: "always", Condition: "true"}}
+			got := b.cluster.CheckGates(b.Context(), d, o)
+			if seen := got["volumes"]; seen.Value != c.holds || seen.Known != (c.why == "") || !strings.Contains(seen.Why, c.why) {
+				t.Errorf("%s of %+v: %+v", c.condition, c.objects, seen)
+			}
+			if seen := got["always"]; len(got) != 2 || !seen.Known || !seen.Value {
+				t.Errorf("after %s of %+v another one is %+v", c.condition, c.objects, seen)
+			}
+		}
+	})
+}
+
+// TestCheckManyObjects: a gate sees all objects that it is about, or is unknown.
+func TestCheckManyObjects(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		for i := range pageOfObjects + 1 {
+			config := &corev1.ConfigMap{Data: map[string]string{"state": string(rune('a' + i%26))}}
+			config.Labels = map[string]string{"many": "yes"}
+			config.Name = "many-" + strings.Repeat(string(rune('a'+i%26)), 1+i/26)
+			if _, err := b.set.CoreV1().ConfigMaps("default").Create(b.Context(), config, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d := b.desired
+		d.Spec.Gates = []cluster.Gate{{Name: "all", Condition: "objects.size() == 501", Objects: cluster.ObjectSelector{APIVersion: "v1", Kind: "ConfigMap", Namespace: "default", Labels: "many"}}}
+		if got := b.cluster.CheckGates(b.Context(), d, cluster.Observed{})["all"]; !got.Value {
+			t.Errorf("%+v", got)
+		}
+	})
+}

@@ -1,0 +1,49 @@
+package upgrade
+
+import (
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
+)
+
+// mostCondition is how much of a condition is shown, in characters.
+const mostCondition = 200
+
+// AsksGates reports whether the gates of a cluster are to be looked at: it is to be upgraded, and no node is out of
+// service, so that a gate is never taken for what it was before the last turn.
+func AsksGates(d cluster.Desired, o cluster.Observed) bool {
+	asked := d.Repository()
+	if len(asked.Spec.Gates) == 0 || slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return o.Nodes.Value[n.Name].Turn != "" }) {
+		return false
+	}
+	return len(asked.Hops) > 0 && asked.Held == "" || slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
+		_, ok := drift.UpgradeOf(d, o, n)
+		return ok
+	})
+}
+
+// FindClosedGate is the first gate of a cluster that does not hold, and why; "" : all hold.
+func FindClosedGate(d cluster.Desired, o cluster.Observed) (name, why string) {
+	for _, g := range d.Repository().Spec.Gates {
+		switch seen, asked := o.Gates[g.Name]; {
+		case !asked:
+			return g.Name, "it was not looked at yet"
+		case !seen.Known:
+			return g.Name, "it is not known whether it holds: " + seen.Why
+		case !seen.Value:
+			return g.Name, "its condition does not hold: " + text.Cut(text.OneLine(g.Condition), mostCondition)
+		}
+	}
+	return "", ""
+}
+
+// OpenGates are the gates of a cluster as if all held.
+func OpenGates(d cluster.Desired) map[string]cluster.Seen[bool] {
+	out := map[string]cluster.Seen[bool]{}
+	for _, g := range d.Repository().Spec.Gates {
+		out[g.Name] = cluster.Saw(true)
+	}
+	return out
+}
