@@ -30,7 +30,7 @@ func (r *Reconciler) desire(snap cluster.Snapshot, seen upgrade.Seen, facts clus
 	stage, held, by := r.stageOf(snap, goal, seen, facts)
 	d, problems := r.c.Renderer.Desired(upgrade.At(snap, stage), facts, now)
 	d.OtherContract = other
-	d.Way = cluster.Way{Hops: stage.Hops, NoWay: stage.NoWay, Goal: goal, StageWaits: stage.Waits, Held: held, HeldBy: by}
+	d.Way = cluster.Way{Hops: stage.Hops, NoWay: stage.NoWay, Goal: goal, StageWaits: stage.Waits, Held: held, HeldBy: by, Back: stage.Back}
 	return d, problems
 }
 
@@ -50,7 +50,7 @@ func (r *Reconciler) stageOf(snap cluster.Snapshot, goal cluster.Versions, seen 
 
 // isOtherStage reports whether a cluster is to come to another point than that of d, by what is seen now.
 func (r *Reconciler) isOtherStage(d cluster.Desired, seen upgrade.Seen, facts cluster.Facts) bool {
-	have := upgrade.Stage{Versions: d.Spec.Versions, Hops: d.Hops, Waits: d.StageWaits, NoWay: d.NoWay}
+	have := upgrade.Stage{Versions: d.Spec.Versions, Hops: d.Hops, Waits: d.StageWaits, NoWay: d.NoWay, Back: d.Back}
 	for _, n := range d.Spec.Nodes {
 		if n.Components != (cluster.Components{}) {
 			if have.Components == nil {

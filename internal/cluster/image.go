@@ -40,7 +40,13 @@ type Way struct {
 	// switch, for people.
 	Held   Reason
 	HeldBy string
+	// Back is what of the versions goes back now.
+	Back Back
 }
+
+// Back is which versions of a cluster are set back to those that all nodes ran before, and now lead there. That
+// waits for no window, and for no other node to be Ready: what is left may be what does harm.
+type Back struct{ Talos, Kubernetes bool }
 
 // IsHop reports whether the cluster makes a hop of a kind now.
 func (w Way) IsHop(kind HopKind) bool {

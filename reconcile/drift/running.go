@@ -44,7 +44,8 @@ func versionsOf(n cluster.Node, o cluster.Observed) (cluster.Versions, bool) {
 
 // kubeletDrifts reports whether the kubelet of a node is none that its config in d brings, and which
 // it should be. An upgrade under way has the node get one by its config: what runs may be older, until
-// it was given that config and its kubelet has restarted. Nothing brings back an older one.
+// it was given that config and its kubelet has restarted. Nothing brings back an older one, but a version
+// that is set back.
 func kubeletDrifts(d cluster.Desired, o cluster.Observed, n cluster.Node) (want string, drifts bool) {
 	have := o.Nodes.Value[n.Name].Kubelet
 	staged := n.Components.Kubelet
@@ -59,14 +60,18 @@ func kubeletDrifts(d cluster.Desired, o cluster.Observed, n cluster.Node) (want 
 	case !o.Nodes.Known, have == "", have == want:
 		return want, false
 	case staged != "" && ok:
-		return want, order > 0
+		return want, order > 0 && !d.Repository().Back.Kubernetes
 	}
 	return want, true
 }
 
 // hintOfUpgrade is what to do about a version that no upgrade leads to.
 func hintOfUpgrade(d cluster.Desired, field string) string {
-	if why := d.Repository().NoWay; why != "" {
+	asked := d.Repository()
+	if asked.Back.Talos && field == "talos_version" {
+		return fmt.Sprintf("a control plane goes back only while another one is seen to run Talos %s, with the older etcd, and by one minor version: repair that one, or set %s to what the others run", asked.Spec.Versions.Talos, field)
+	}
+	if why := asked.NoWay; why != "" {
 		return fmt.Sprintf("set %s back; there is no way to upgrade: %s", field, why)
 	}
 	return fmt.Sprintf("set %s back, or bring the node to the version of the others by hand", field)

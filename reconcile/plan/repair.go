@@ -79,10 +79,10 @@ func (m *planner) isBroken(n cluster.Node) bool {
 }
 
 // isRepairable reports whether a node that has not been Ready for long may have its turn all the
-// same, for another config, or because nothing else starts its etcd.
+// same, for another config, for the Talos from before, or because nothing else starts its etcd.
 func (m *planner) isRepairable(n cluster.Node, drifts []drift.Drift) bool {
 	return m.isBroken(n) && slices.ContainsFunc(drifts, func(dr drift.Drift) bool {
-		return dr.Reason == cluster.ConfigDrift || dr.Field == drift.FieldEtcd
+		return dr.Reason == cluster.ConfigDrift || dr.Field == drift.FieldEtcd || m.isBack(dr)
 	})
 }
 

@@ -196,12 +196,12 @@ func (m *planner) isTakenDown(n cluster.Node) bool {
 
 // holdByWindow holds what takes a node that runs out of service while the window of the
 // cluster, or of the host, is closed, and reports whether it does. What was begun is
-// ended, members of etcd without a machine are removed at any time, and a node that has not worked
-// for long is changed at any time: what it has may be why.
+// ended, members of etcd without a machine are removed at any time, versions go back to what all nodes
+// ran before, and a node that has not worked for long is changed at any time: what it has may be why.
 func (m *planner) holdByWindow(i action.Info) bool {
 	n, stays := m.d.Spec.Node(i.Node)
 	begun := m.o.Nodes.Value[i.Node].Turn != "" && (!stays || m.isUnfinished(n))
-	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || begun || m.o.Facts.Destroying() {
+	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || begun || m.o.Facts.Destroying() || m.goesBack(n, i.Fields) {
 		return false
 	}
 	changes := i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM

@@ -31,6 +31,22 @@ func (m *planner) upgradeIn(n cluster.Node, drifts []drift.Drift) (drift.Drift, 
 	return drifts[i], true
 }
 
+// isBack reports whether a drift is the version of Talos that all nodes ran before, and that is asked for again.
+func (m *planner) isBack(dr drift.Drift) bool {
+	return m.d.Repository().Back.Talos && dr.Reason == cluster.TalosVersionDrift && ladder.IsOlder(dr.Want, dr.Have)
+}
+
+// goesBack reports whether some fields of a node are all that is given to it, and that is a version that all nodes
+// ran before: its Talos, or nothing but the images of its config.
+func (m *planner) goesBack(n cluster.Node, fields []string) bool {
+	if len(fields) != 1 {
+		return false
+	}
+	up, ok := drift.UpgradeOf(m.d, m.o, n)
+	isConfig := m.d.Repository().Back.Kubernetes && fields[0] == drift.FieldConfig
+	return ok && fields[0] == up.Field && m.isBack(up) || isConfig && m.o.Machines[n.Name].Summary.OnlyImages(m.d.Repository().Configs[n.Name].Summary)
+}
+
 // lacksInstaller reports whether a node is to be upgraded and its machine has not pulled what for.
 func (m *planner) lacksInstaller(n cluster.Node) bool {
 	_, upgrades := m.upgradeIn(n, m.turnOf(n))
@@ -52,10 +68,10 @@ func (m *planner) blockFailedInstall(n cluster.Node, drifts []drift.Drift) bool 
 
 // planInstaller has the machine of a node that is to be upgraded pull the installer, in service.
 func (m *planner) planInstaller(n cluster.Node) {
-	if m.plan.Phases[n.Name] != cluster.PhaseReady || m.isHeld() || !m.lacksInstaller(n) {
+	if m.isHeld() || !m.lacksInstaller(n) {
 		return
 	}
-	if up, ok := m.upgradeIn(n, m.turnOf(n)); ok {
+	if up, ok := m.upgradeIn(n, m.turnOf(n)); ok && (m.plan.Phases[n.Name] == cluster.PhaseReady || m.isBack(up)) {
 		m.do(action.PullInstaller{Node: n, Image: m.installer(), For: up.Change(), Fields: []string{up.Field}})
 	}
 }
@@ -115,10 +131,12 @@ func (m *planner) nodesBefore() []cluster.Wait {
 }
 
 // holdUpgrade waits with the upgrade of a node that is in service, and reports whether it does: until
-// every other node is Ready, and has what the others need to follow.
+// every other node is Ready, and has what the others need to follow. One that goes back waits for none of
+// that, but for another one on which that has failed.
 func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
+	back := m.goesBack(n, drift.Fields(m.turnOf(n)))
 	for _, other := range m.nodesBefore() {
-		if other.About != n.Name {
+		if other.About != n.Name && (!back || other.Reason == cluster.WaitingForTurn) {
 			other.Subject, other.Drift = n.Name, w.Drift
 			m.wait(other)
 			return true
@@ -127,7 +145,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 	if m.holdHop(n, w.Drift) {
 		return true
 	}
-	if name, until := upgrade.FindSoaking(m.d, m.o); name != "" {
+	if name, until := upgrade.FindSoaking(m.d, m.o); name != "" && !back {
 		w.Reason, w.About, w.Message = cluster.WaitingForSoak, name, fmt.Sprintf("waits to be upgraded until %s has been Ready for %v, at %s", name, m.d.Spec.Soak, text.Moment(until))
 		m.wait(w)
 		return true
@@ -172,7 +190,7 @@ func (m *planner) holdHop(n cluster.Node, drifts []cluster.FieldDifference) bool
 func (m *planner) canaryBefore(n cluster.Node) (canary string, before bool) {
 	canary = m.d.Spec.Canary
 	c, there := m.d.Spec.Node(canary)
-	if !there || c.Locked {
+	if !there || c.Locked || m.d.Repository().Back.Talos {
 		return "", false
 	}
 	if _, upgrades := m.upgradeIn(c, m.turnOf(c)); !upgrades && m.o.Nodes.Value[canary].Turn == "" {

@@ -36,8 +36,9 @@ func (w *world) stage() {
 		return
 	}
 	w.ran = w.ran.Watch(w.d, w.o)
-	s := upgrade.Of(w.asks, w.d.Spec, w.ran)
-	w.d.Spec.Versions, w.d.Hops, w.d.NoWay, w.d.StageWaits, w.d.Goal = s.Versions, s.Hops, s.NoWay, s.Waits, w.asks
+	ran, _ := w.o.Facts.Intent(cluster.IntendConfig)
+	s := upgrade.Of(w.asks, w.d.Spec, w.ran, ran.Versions, ran.Previous)
+	w.d.Spec.Versions, w.d.Hops, w.d.NoWay, w.d.StageWaits, w.d.Goal, w.d.Back = s.Versions, s.Hops, s.NoWay, s.Waits, w.asks, s.Back
 }
 
 const imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"
@@ -196,6 +197,16 @@ func (w *world) run(t testing.TB, line string) string {
 		w.runs(arg(1), arg(2))
 	case "versions": // of Talos and Kubernetes, that the inventory has
 		w.asks = cluster.Versions{Talos: arg(1), Kubernetes: arg(2), Contract: w.d.Spec.Versions.Contract}
+	case "ahead": // some nodes: this version of Talos
+		for _, name := range f[2:] {
+			mach := w.o.Machines[name]
+			mach.Talos = arg(1)
+			w.o.Machines[name] = mach
+		}
+	case "kubernetes-back": // it is set back
+		w.d.Back.Kubernetes = true
+	case "kept": // versions that all nodes ran before
+		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendConfig, Versions: cluster.Versions{Talos: arg(1), Kubernetes: arg(2)}})
 	case "canary":
 		w.d.Spec.Canary = arg(1)
 	case "gate": // of the cluster: its name, and whether it holds

@@ -9,9 +9,10 @@ import (
 
 // Hold returns why the hops of a stage are not made, by the switches of the inventory and of the host, and the
 // switch for people; "" : they are. An approval is for the whole way, or what is left of it. Without a hop
-// there is nothing to hold: versions that are set back in the middle of one lead back.
+// there is nothing to hold: versions that are set back in the middle of one lead back. While Kubernetes goes back, no hop
+// is made either.
 func (s Stage) Hold(snap cluster.Snapshot, p cluster.Policy, f cluster.Facts) (why cluster.Reason, by string) {
-	if len(s.Hops) == 0 {
+	if len(s.Hops) == 0 || s.Back.Kubernetes {
 		return "", ""
 	}
 	mode, rule := bounds.Upgrade(snap.Spec, p)

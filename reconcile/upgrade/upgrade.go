@@ -86,6 +86,7 @@ type Stage struct {
 	Hops       []cluster.Hop // this one and those after it
 	Waits      string        // why the hop of Kubernetes does not go on for now
 	NoWay      string        // why there is none
+	Back       cluster.Back  // what of it goes back to what all nodes ran before
 }
 
 // Of returns the stage of a cluster whose inventory asks for some versions. Where it runs them, or it
@@ -93,15 +94,13 @@ type Stage struct {
 func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versions) Stage {
 	have, known := seen.Ran.oldest()
 	out := Stage{Versions: goal}
+	out.Back.Talos = hasNewerTalos(goal.Talos, s, seen) && slices.ContainsFunc(kept, func(v cluster.Versions) bool { return v.Talos == goal.Talos })
 	if !known {
 		return out
 	}
 	isKept := func(v cluster.Versions) bool { return v.Kubernetes == goal.Kubernetes }
-	goesBack := components.HasNewer(goal.Kubernetes, s, seen.Observed) && (have.Kubernetes == goal.Kubernetes || slices.ContainsFunc(kept, isKept))
-	if goesBack {
-		have.Kubernetes = goal.Kubernetes // Kubernetes before Talos, which may be its reason
-		out.Components, out.Waits = components.Revert(goal.Kubernetes, s, seen.Observed)
-		out.Versions.Talos = have.Talos
+	if components.HasNewer(goal.Kubernetes, s, seen.Observed) && (have.Kubernetes == goal.Kubernetes || slices.ContainsFunc(kept, isKept)) {
+		return back(goal, s, seen, have)
 	}
 	if have.Talos == goal.Talos && have.Kubernetes == goal.Kubernetes {
 		return out
@@ -111,9 +110,7 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 		out.Versions, out.NoWay = goal, err.Error()
 		return out
 	}
-	if out.Hops = hops; goesBack {
-		return out
-	}
+	out.Hops = hops
 	switch out.Versions.Talos, out.Versions.Kubernetes = have.Talos, have.Kubernetes; hops[0].Kind {
 	case cluster.HopTalos:
 		out.Versions.Talos = hops[0].To
@@ -122,6 +119,28 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 		out.Components, out.Waits = components.Next(hops[0].To, s, seen.Observed)
 	}
 	return out
+}
+
+// back is the stage of a cluster whose Kubernetes goes back: before Talos, which may be its reason, and which may
+// be too old for what the nodes still run. Where they are between two versions that are both newer than the
+// one that is asked for, the older of these comes first: no component goes back over two minor versions.
+func back(goal cluster.Versions, s cluster.Spec, seen Seen, have cluster.Versions) Stage {
+	out := Stage{Versions: cluster.Versions{Talos: have.Talos, Kubernetes: goal.Kubernetes, Contract: goal.Contract}, Back: cluster.Back{Kubernetes: true}}
+	if ladder.IsOlder(goal.Kubernetes, have.Kubernetes) && components.HasNewer(have.Kubernetes, s, seen.Observed) {
+		out.Versions.Kubernetes = have.Kubernetes
+	}
+	out.Components, out.Waits = components.Revert(out.Versions.Kubernetes, s, seen.Observed)
+	if hops, err := ladder.Find(cluster.Versions{Talos: have.Talos, Kubernetes: goal.Kubernetes}, goal); err == nil && out.Versions.Kubernetes == goal.Kubernetes {
+		out.Hops = hops // of Talos, after it
+	}
+	return out
+}
+
+// hasNewerTalos reports whether a node is known to run a newer Talos than some version.
+func hasNewerTalos(than string, s cluster.Spec, seen Seen) bool {
+	return slices.ContainsFunc(s.Nodes, func(n cluster.Node) bool {
+		return ladder.IsOlder(than, seen.Observed.Machines[n.Name].Talos) || ladder.IsOlder(than, seen.Ran[n.Name].Talos)
+	})
 }
 
 // Stay is the stage of a cluster that is not to go on: its nodes have what they have. What of Talos they are to have is
@@ -135,7 +154,7 @@ func (s Stage) Stay(spec cluster.Spec, seen Seen) Stage {
 
 // Equal reports whether two stages ask for the same.
 func (s Stage) Equal(other Stage) bool {
-	return s.Versions == other.Versions && maps.Equal(s.Components, other.Components) && slices.Equal(s.Hops, other.Hops) && s.Waits == other.Waits && s.NoWay == other.NoWay
+	return s.Versions == other.Versions && maps.Equal(s.Components, other.Components) && slices.Equal(s.Hops, other.Hops) && s.Waits == other.Waits && s.NoWay == other.NoWay && s.Back == other.Back
 }
 
 // At returns a snapshot that asks for what the nodes are to have now.

@@ -46,6 +46,47 @@ func TestStages(t *testing.T) {
 	}
 }
 
+// TestBack: what is set back to what all nodes ran leads there, Kubernetes first, and by one minor version at a time; what
+// they did not all run is no way back.
+func TestBack(t *testing.T) {
+	old, between, now := versions("v1.13.9", "v1.34.13"), versions("v1.13.9", "v1.35.10"), versions("v1.14.1", "v1.36.1")
+	for name, c := range map[string]struct {
+		goal, a, b, previous cluster.Versions // a and b are what two nodes run
+		want                 cluster.Versions
+		back                 cluster.Back
+		noWay                bool
+	}{
+		"talos, in the middle of a hop":       {goal: old, a: versions("v1.14.1", "v1.34.13"), b: old, previous: old, want: old, back: cluster.Back{Talos: true}},
+		"talos, after it":                     {goal: between, a: versions("v1.14.1", "v1.35.10"), b: versions("v1.14.1", "v1.35.10"), previous: between, want: between, back: cluster.Back{Talos: true}, noWay: true},
+		"talos, which they did not run":       {goal: versions("v1.13.8", "v1.36.1"), a: now, b: now, previous: between, want: versions("v1.13.8", "v1.36.1"), noWay: true},
+		"kubernetes, in the middle of a hop":  {goal: old, a: between, b: old, previous: old, want: old, back: cluster.Back{Kubernetes: true}},
+		"kubernetes, after it":                {goal: old, a: between, b: between, previous: old, want: old, back: cluster.Back{Kubernetes: true}},
+		"kubernetes, over two hops":           {goal: old, a: versions("v1.13.9", "v1.36.1"), b: between, previous: old, want: between, back: cluster.Back{Kubernetes: true}},
+		"kubernetes, which they did not run":  {goal: old, a: versions("v1.13.9", "v1.36.1"), b: between, previous: between, want: old, noWay: true},
+		"both: kubernetes first":              {goal: versions("v1.13.9", "v1.35.10"), a: now, b: versions("v1.14.1", "v1.35.10"), previous: between, want: versions("v1.14.1", "v1.35.10"), back: cluster.Back{Kubernetes: true}},
+		"kubernetes, and another talos first": {goal: versions("v1.14.1", "v1.35.10"), a: versions("v1.13.9", "v1.36.1"), b: between, previous: between, want: between, back: cluster.Back{Kubernetes: true}},
+		"nothing is set back":                 {goal: now, a: between, b: between, previous: old, want: versions("v1.14.1", "v1.35.10")},
+	} {
+		nodes := []cluster.Node{{Name: "a"}, {Name: "b"}}
+		ran := Ran{"a": c.a, "b": c.b}
+		o := cluster.Observed{Machines: map[string]cluster.Machine{}}
+		kubelets := map[string]cluster.KubeNode{}
+		for name, v := range ran {
+			o.Machines[name] = cluster.Machine{Reach: cluster.Configured, Talos: v.Talos}
+			kubelets[name] = cluster.KubeNode{Kubelet: v.Kubernetes}
+		}
+		o.Nodes = cluster.Saw(kubelets)
+		s := Of(c.goal, cluster.Spec{Nodes: nodes}, Seen{Ran: ran, Observed: o}, c.previous)
+		if s.Versions != c.want || s.Back != c.back || (s.NoWay != "") != c.noWay {
+			t.Errorf("%s: %+v", name, s)
+		}
+		held, _ := s.Hold(cluster.Snapshot{Spec: cluster.Spec{Switches: cluster.Switches{Upgrade: cluster.UpgradeOff}}}, cluster.Policy{}, cluster.Facts{})
+		if isBack := c.back != (cluster.Back{}); isBack && held != "" {
+			t.Errorf("%s: it is held: %s", name, held)
+		}
+	}
+}
+
 // TestEveryStageEnds: whatever the nodes run, in whichever order they get what is asked of them, and with
 // every crash in between, each goes over every hop, and all end at what the inventory has.
 func TestEveryStageEnds(t *testing.T) {

@@ -164,7 +164,7 @@ func TestUpgradeWithOtherExtensions(t *testing.T) {
 	})
 }
 
-// TestUpgradeTakenBack: a revert in the middle leads back, and no control plane goes back over another etcd
+// TestUpgradeTakenBack: a revert in the middle leads back, outside of the window, and no control plane goes back over another etcd
 // once all have left the older one.
 func TestUpgradeTakenBack(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
@@ -174,7 +174,7 @@ func TestUpgradeTakenBack(t *testing.T) {
 		s.Until(2*time.Hour, "one is upgraded", func(st cluster.Status) bool {
 			return st.Nodes[0].Talos == "v1.14.1" && st.Nodes[0].Phase == cluster.PhaseReady
 		})
-		push("and back", "talos_version: v1.14.1", "talos_version: v1.13.9")
+		push("and back", "talos_version: v1.14.1", "talos_version: v1.13.9\n"+closedFor(12*time.Hour))
 		s.untilAppliedIn(4*time.Hour, "back")
 		s.wantTalos("v1.13.9")
 	})
@@ -251,4 +251,27 @@ func TestUpgradeOfBoth(t *testing.T) {
 		s.wantKubernetes("v1.36.1")
 		w.wantDown("dev-cp-1:3 dev-wk-1:3")
 	})
+}
+
+// TestKubernetesTakenBack: a revert in the middle leads back, also where every component of some nodes has the newer
+// version already, and outside of the window.
+func TestKubernetesTakenBack(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 2}
+	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
+		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
+		s.Until(2*time.Hour, "a worker has it", func(st cluster.Status) bool {
+			return st.Nodes[1].Kubernetes == "v1.36.1" && st.Nodes[1].Phase == cluster.PhaseReady
+		})
+		push("and back", "kubernetes_version: v1.36.1", "kubernetes_version: v1.35.10\n"+closedFor(12*time.Hour))
+		s.untilAppliedIn(4*time.Hour, "back")
+		s.wantKubernetes("v1.35.10")
+		w.wantDown("")
+	})
+}
+
+// closedFor is a window in cluster.yaml that opens in so long, for an hour.
+func closedFor(d time.Duration) string {
+	opens := time.Now().UTC().Add(d)
+	return fmt.Sprintf("window: {from: %q, to: %q}", opens.Format("15:04"), opens.Add(time.Hour).Format("15:04"))
 }
