@@ -56,14 +56,14 @@ func (r *Reconciler) intendInstall(n cluster.Node, in cluster.Install) error {
 }
 
 // endInstall makes durable how an installation ended, as far as that is known: it is done, or has
-// failed and is not tried again, or was not begun. It returns the error that it ended with.
+// failed and is not tried again, or may be tried again, for it was not begun or has left nothing. It returns the error that it ended with.
 func (r *Reconciler) endInstall(n cluster.Node, in cluster.Install, err error) error {
 	var failed *cluster.InstallError
 	end := func(f *cluster.Facts) { f.Installs[n.Name] = in }
 	switch {
 	case err == nil:
 		in.Done = true
-	case errors.As(err, &failed):
+	case errors.As(err, &failed) && !failed.MayPass():
 		in.Failed = text.Sanitize(failed.Error(), mostWords)
 	case isUntouched(err):
 		end = func(f *cluster.Facts) { delete(f.Installs, n.Name) }

@@ -24,6 +24,7 @@ func TestInstallIsNoted(t *testing.T) {
 		"done":                 {noted: true, done: true, restarts: true},
 		"done, unwritten":      {noted: true, dies: true, restarts: true},
 		"the installer failed": {err: failed, noted: true, failed: true},
+		"failed for now":       {err: &cluster.InstallError{Code: 5, Output: "the signature could not be fetched"}},
 		"not begun":            {err: fmt.Errorf("install: %w", cluster.ErrNotBegun)},
 		"refused":              {err: cluster.ErrSequenceRefused},
 		"cut off":              {err: context.Canceled, noted: true, restarts: true},

@@ -62,6 +62,11 @@ func TestInstallError(t *testing.T) {
 	if got := (&InstallError{Code: 7, Output: "no space"}).Error(); got != "the installer ended with exit code 7: no space" {
 		t.Error(got)
 	}
+	for code := range int32(8) {
+		if got := (&InstallError{Code: code}).MayPass(); got != (code == 4 || code == 5) {
+			t.Errorf("code %d may pass: %t", code, got)
+		}
+	}
 	if got := (&InstallError{Output: "no installer in it"}).Error(); got != "no installer in it" {
 		t.Error(got)
 	}

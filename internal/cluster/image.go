@@ -83,7 +83,7 @@ type Install struct {
 }
 
 // InstallError is that an installer of Talos ran and failed, or that there is none in the image that it was
-// to be in: nothing of the machine has changed, and the same would come of it again.
+// to be in: the machine boots what it ran before.
 type InstallError struct {
 	// Code is that with which the installer ended; 0: it never ran. From Talos 1.14 on 2 is invalid
 	// input, 3 not supported, 4 the environment, 5 a dependency, 6 input and output, 7 the installation;
@@ -100,6 +100,18 @@ func (e *InstallError) Error() string {
 	}
 	return fmt.Sprintf("the installer ended with exit code %d: %s", e.Code, e.Output)
 }
+
+// MayPass reports whether the same installer may end well the next time: what failed was what is around it, or
+// what it gets from elsewhere. With any other code the same would come of it again, for all that is known.
+func (e *InstallError) MayPass() bool {
+	return e.Code == exitEnvironment || e.Code == exitDependency
+}
+
+// Codes that an installer ends with.
+const (
+	exitEnvironment = 4
+	exitDependency  = 5
+)
 
 // ErrNotBegun means that a machine did not begin an installation, so that it may be asked again.
 var ErrNotBegun = errors.New("it was not begun")

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -134,34 +135,44 @@ func Upgrade(ctx context.Context, conn grpc.ClientConnInterface, image string) (
 	defer cancel()
 	//lint:ignore SA1019 it is what versions up to v1.12 have
 	reply, err := machineapi.NewMachineServiceClient(conn).Upgrade(ctx, &machineapi.UpgradeRequest{Image: image})
-	message := status.Convert(err).Message()
 	switch {
 	case err == nil:
 		return reply, nil
-	case strings.Contains(message, "error validating installer image"):
-		return nil, &cluster.InstallError{Output: text.OneLine(text.Sanitize(message, mostOutput))}
-	case strings.Contains(message, "error validating etcd for upgrade"), strings.Contains(message, "failed to acquire upgrade mutex"), isRefused(err):
+	case isRefused(err):
 		return nil, refuse(err)
 	}
 	return nil, err
 }
 
-// isRefused reports whether an error is an answer of Talos, and nothing of a connection: what was asked for
-// was not begun (Talos 1.13.9: recorded, and its source).
-func isRefused(err error) bool {
-	switch status.Code(err) {
-	case codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unimplemented, codes.Unauthenticated, codes.Internal:
-		return true
-	}
-	return false
+// refusals are what Talos answers before anything is installed: the first to a request to go down for it, the
+// others to one to install beside what runs, whose code, Internal, is also that of what happens while an installer
+// runs and after it (Talos 1.13.9 and 1.14.1: recorded, and their source).
+var refusals = []string{
+	"error validating installer image", "failed to create etcd client", "failed to acquire upgrade", "error validating etcd for upgrade",
+
+	"failed to get system disk", "system disk not found", "invalid containerd", "failed to create lease", "not found in containerd store",
+	"failed to generate container ID", "failed to create container:", "failed to serialize config", "failed to create task", "failed to start task",
 }
 
-// notInstaller is what an image without an installer in it fails with.
-const notInstaller = "failed to create task"
+// isRefused reports whether an error is an answer of Talos by which what was asked for was not begun. No other
+// Internal is one: it also comes from a connection that breaks, and from an installer that has begun.
+func isRefused(err error) bool {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.FailedPrecondition, codes.PermissionDenied, codes.Unimplemented, codes.Unauthenticated:
+		return true
+	}
+	message := status.Convert(err).Message()
+	return slices.ContainsFunc(refusals, func(known string) bool { return strings.Contains(message, known) })
+}
+
+// noProgram is in what an image without an installer in it fails with, which it always does.
+const noProgram = "stat /bin/installer: no such file or directory"
 
 // refuse is the error for an answer that refuses.
 func refuse(err error) error {
-	if message := status.Convert(err).Message(); strings.Contains(message, notInstaller) {
+	message := status.Convert(err).Message()
+	isMissing := strings.HasPrefix(message, "error validating installer image") && strings.HasSuffix(message, ": not found")
+	if isMissing || strings.Contains(message, noProgram) {
 		return &cluster.InstallError{Output: text.OneLine(text.Sanitize(message, mostOutput))}
 	}
 	return fmt.Errorf("%w: %w", cluster.ErrNotBegun, err)

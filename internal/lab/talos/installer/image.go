@@ -20,6 +20,8 @@ const (
 	Sound Flaw = iota
 	// FailsInstall: its installer finds no space on the disk.
 	FailsInstall
+	// LacksDependency: its installer does not get what it needs from elsewhere, which it may another time.
+	LacksDependency
 	// CrashesOnBoot: its machined ends with a fatal error as soon as it has started, which goes back
 	// to the other slot.
 	CrashesOnBoot
@@ -97,7 +99,10 @@ func Plan(host string, image world.Image, flaw Flaw) Run {
 		return fail(constants.ExitEnvironment, "pre-flight checks failed: "+err.Error())
 	}
 	r.Lines = append(r.Lines, "all pre-flight checks successful")
-	if flaw == FailsInstall {
+	switch flaw {
+	case LacksDependency:
+		return fail(constants.ExitDependency, "failed to verify the signature of the image: i/o timeout")
+	case FailsInstall:
 		return fail(constants.ExitInstall, "failed to install bootloader: write /boot/EFI/Linux/Talos-"+image.Version+".efi: no space left on device")
 	}
 	r.Lines = append(r.Lines, "updating EFI variables", "installation of "+image.Version+" complete")

@@ -51,6 +51,7 @@ func TestPlan(t *testing.T) {
 		{"v1.10.9", "v1.13.9", Sound, 1, "pre-flight checks failed: host version 1.10.9 is too old to upgrade to Talos 1.13.9"},
 		{"v1.13.9", "v1.14.1", FailsInstall, 7, "no space left on device"},
 		{"v1.13.9", "v1.13.10", FailsInstall, 1, "no space left on device"},
+		{"v1.13.9", "v1.14.1", LacksDependency, 5, "i/o timeout"},
 		{"v1.13.9", "v1.13.10", CrashesOnBoot, 0, "installation of v1.13.10 complete"},
 	} {
 		run := Plan(tc.from, world.Image{Version: tc.to}, tc.flaw)
