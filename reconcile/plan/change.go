@@ -263,8 +263,10 @@ func (m *planner) changeConfig(n cluster.Node) {
 		m.do(a) // it is held, or changes nothing that runs, and waits for no other
 		return
 	}
-	if m.d.Repository().IsHop(cluster.HopKubernetes) && (m.holdHop(n, m.driftOf(n, a.Info())) || m.holdByWindow(a.Info())) {
-		return // also where nothing of the node stops
+	if m.d.Repository().IsHop(cluster.HopKubernetes) { // also where nothing of the node stops
+		if drifts := m.driftOf(n, a.Info()); m.holdByGate(n, drifts) || m.holdHopForSnapshot(n, drifts) || m.holdByWindow(a.Info()) {
+			return
+		}
 	}
 	if a.Proven {
 		m.do(a)

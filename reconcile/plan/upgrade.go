@@ -142,7 +142,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 			return true
 		}
 	}
-	if m.holdHop(n, w.Drift) {
+	if !back && m.holdByGate(n, w.Drift) || m.holdHopForSnapshot(n, w.Drift) {
 		return true
 	}
 	if name, until := upgrade.FindSoaking(m.d, m.o); name != "" && !back {
@@ -170,13 +170,19 @@ func (m *planner) awaitVersions(n cluster.Node, dr drift.Drift) bool {
 	return true
 }
 
-// holdHop waits with what a hop changes of a node until the gates of the inventory hold, and there is a snapshot of
-// what etcd has, and reports whether it does. The snapshot is the last, because it must be a fresh one.
-func (m *planner) holdHop(n cluster.Node, drifts []cluster.FieldDifference) bool {
-	if name, why := upgrade.FindClosedGate(m.d, m.o); name != "" {
+// holdByGate waits with what a hop changes of a node until the gates of the inventory hold, and reports whether it does.
+// It comes before the snapshot, which must be a fresh one.
+func (m *planner) holdByGate(n cluster.Node, drifts []cluster.FieldDifference) bool {
+	name, why := upgrade.FindClosedGate(m.d, m.o)
+	if name != "" {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForGate, About: name, Message: fmt.Sprintf("waits to be upgraded until the gate %s holds: %s", name, why), Drift: drifts})
-		return true
 	}
+	return name != ""
+}
+
+// holdHopForSnapshot waits with what a hop changes of a node until there is a snapshot of what etcd has, and reports
+// whether it does.
+func (m *planner) holdHopForSnapshot(n cluster.Node, drifts []cluster.FieldDifference) bool {
 	w, lacks := m.lackSnapshot(retention.BeforeUpgrade)
 	if lacks {
 		w.Subject, w.About, w.Message, w.Drift = n.Name, "upgrade", "waits to be upgraded: "+w.Message, drifts
