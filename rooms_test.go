@@ -143,7 +143,7 @@ var rooms = map[string]room{
 		never: append([]string{"os/exec", "net", "net/http"}, clients...)},
 	"internal/host/archive": {why: "etcd snapshots in a folder for a person at a terminal: reads keys (secrets) with the bounds for files that a command line names (config), and has the store do the work",
 		may:   []string{"internal/fault", "internal/host/config", "internal/platform", "reconcile/snapshot", "reconcile/snapshot/database", "reconcile/snapshot/retention", "sources/secrets"},
-		never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...), tests: []string{"reconcile/snapshot/snapshottest"}},
+		never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...), tests: []string{"internal/host/hosttest", "reconcile/snapshot/snapshottest"}},
 	"internal/host/state": {why: "the file system of the reconciler's journal, with the journal's hint where it cannot be written",
 		may: []string{"reconcile", "internal/fault", "internal/platform"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/host/harden": {why: "a leaf: changes this process only",

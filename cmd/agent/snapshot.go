@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/archive"
+	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -20,11 +21,11 @@ import (
 func newSnapshot(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "snapshot",
-		Short: "Take etcd snapshots; verify, list, open, add and prune those in a folder",
+		Short: "Take etcd snapshots; get, verify, list, open, add and prune those in a folder",
 		Args:  knownCommand,
 		RunE:  missingCommand,
 	}
-	cmd.AddCommand(newSnapshotNow(env), newSnapshotVerify(env), newSnapshotList(env), newSnapshotOpen(env), newSnapshotAdd(env), newSnapshotPrune(env))
+	cmd.AddCommand(newSnapshotNow(env), newSnapshotVerify(env), newSnapshotList(env), newSnapshotGet(env), newSnapshotOpen(env), newSnapshotAdd(env), newSnapshotPrune(env))
 	return cmd
 }
 
@@ -36,20 +37,30 @@ func ageKeysFlag(cmd *cobra.Command) *[]string {
 }
 
 // dirFlag adds the flag that names a folder of snapshots.
-func dirFlag(cmd *cobra.Command) *string {
-	dir := cmd.Flags().String("dir", "", "folder of snapshots (required)")
+func dirFlag(cmd *cobra.Command, otherwise string) *string {
+	dir := cmd.Flags().String("dir", "", "folder of snapshots ("+otherwise+")")
 	completeFlag(cmd, "dir", func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return nil, cobra.ShellCompDirectiveFilterDirs
 	})
 	return dir
 }
 
-// checkDir refuses a command that names no folder.
-func checkDir(cmd *cobra.Command, dir string) error {
-	if dir == "" {
-		return &fault.Usage{Err: fmt.Errorf("%swhich folder? use --dir DIR", nameInError(cmd))}
+// placeFlags adds the flags that name where snapshots are, and what opens them.
+func placeFlags(cmd *cobra.Command) func() (archive.Place, error) {
+	keys, dir := ageKeysFlag(cmd), dirFlag(cmd, "default: that of this host's agent")
+	config := cmd.Flags().String("config", setup.ConfigFile, "the host's config file, which has the agent's folder and key")
+	completeFlag(cmd, "config", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
+	return func() (archive.Place, error) {
+		if *dir != "" {
+			return archive.FindPlace(*dir, *keys)
+		}
+		return archive.FindPlaceOfAgent(*config, *keys)
 	}
-	return nil
+}
+
+// errNoFolder refuses a command that names no folder.
+func errNoFolder(cmd *cobra.Command) error {
+	return &fault.Usage{Err: fmt.Errorf("%swhich folder? use --dir DIR", nameInError(cmd))}
 }
 
 // firstOf is the argument that may be left out.
@@ -202,32 +213,35 @@ func formatMiB(n int64) string { return fmt.Sprintf("%.1f MiB", max(0.1, float64
 
 func newSnapshotList(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "list --dir DIR [CLUSTER]",
+		Use:   "list [CLUSTER]",
 		Short: "List the etcd snapshots in a folder, and which of them are needed",
-		Long: `List the etcd snapshots in a folder by cluster, the newest first, and why each is
+		Long: `List the etcd snapshots of this host's agent, or in another folder, by cluster,
+the newest first, and why each is
 kept: of scheduled ones the newest of four quarters of a day, of seven days and of
 four weeks, of those before a kind of work the newest three, and the newest one
 that is verified.
 
-With an age key each is read to its end. Without one only what they have in clear
-is shown, and which may be removed is not known.
+With an age key, which the agent has by itself, each is read to its end. Without
+one only what they have in clear is shown, and which may be removed is not known.
 
 It ends with 1 when one is damaged.`,
-		Example: `  talos-agent snapshot list --dir /mnt/backup
+		Example: `  sudo talos-agent snapshot list
+  talos-agent snapshot list --dir /mnt/backup
   talos-agent snapshot list --dir /mnt/backup --age-key age.key --output json dev`,
 		Args: cobra.MaximumNArgs(1),
 	}
-	output, keys, dir := outputFlag(cmd), ageKeysFlag(cmd), dirFlag(cmd)
+	output, findPlace := outputFlag(cmd), placeFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
 			return err
 		}
-		if err := checkDir(cmd, *dir); err != nil {
+		in, err := findPlace()
+		if err != nil {
 			return err
 		}
 		now := time.Now()
-		l, err := archive.List(cmd.Context(), *dir, firstOf(args), *keys, now)
+		l, err := archive.List(cmd.Context(), in, firstOf(args), now)
 		switch {
 		case err != nil:
 			return err
@@ -287,6 +301,54 @@ func printSnapshots(p terminal.Printer, l archive.Listing, now time.Time) {
 	}
 }
 
+func newSnapshotGet(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "get CLUSTER --out FILE",
+		Short: "Decrypt the newest etcd snapshot of a cluster to a file, as etcd sent it",
+		Long: `Verify the newest etcd snapshot of a cluster that this host's agent keeps, or that
+lies in another folder, and write it to a new file as snapshot open does. A damaged
+one is passed over for the next older one, and named.`,
+		Example: `  sudo talos-agent snapshot get dev --out db.snapshot
+  talos-agent snapshot get dev --dir /mnt/backup --age-key age.key --out db.snapshot`,
+		Args:              cobra.ExactArgs(1),
+		ValidArgsFunction: clusterNames,
+	}
+	findPlace, out := placeFlags(cmd), outFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *out == "" {
+			return errNoOutput(cmd)
+		}
+		in, err := findPlace()
+		if err != nil {
+			return err
+		}
+		now := time.Now()
+		r, skipped, err := archive.Get(cmd.Context(), in, args[0], *out, now)
+		if err != nil {
+			return err
+		}
+		p := terminal.NewPlain(env.stdout)
+		p.Printf("wrote %s: %s of %s, %s old, revision %d, %s keys\n", *out, formatMiB(r.Database.Size), r.Header.Cluster, text.Duration(now.Sub(r.Header.At)), r.Database.Revision, formatKeys(r.Database.Keys))
+		if skipped > 0 {
+			p.Printf("warning: %s that cannot be verified; `talos-agent snapshot list` shows why\n", text.Count(skipped, "newer snapshot"))
+		}
+		return nil
+	}
+	return cmd
+}
+
+// outFlag adds the flag that names the file to write.
+func outFlag(cmd *cobra.Command) *string {
+	out := cmd.Flags().String("out", "", "the file to write (required)")
+	completeFlag(cmd, "out", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
+	return out
+}
+
+// errNoOutput refuses a command that names no file to write.
+func errNoOutput(cmd *cobra.Command) error {
+	return &fault.Usage{Err: fmt.Errorf("%swhere to? use --out FILE", nameInError(cmd))}
+}
+
 func newSnapshotOpen(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "open FILE --out FILE",
@@ -299,12 +361,10 @@ only its owner may read it, and it should not stay.`,
 		Args:              cobra.ExactArgs(1),
 		ValidArgsFunction: completeOneFile,
 	}
-	keys := ageKeysFlag(cmd)
-	out := cmd.Flags().String("out", "", "the file to write (required)")
-	completeFlag(cmd, "out", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
+	keys, out := ageKeysFlag(cmd), outFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if *out == "" {
-			return &fault.Usage{Err: errors.New("snapshot open: where to? use --out FILE")}
+			return errNoOutput(cmd)
 		}
 		r, err := archive.Open(cmd.Context(), args[0], *out, *keys)
 		if err != nil {
@@ -338,10 +398,10 @@ remove it when the snapshot was added.`,
 	}
 	cmd.Flags().StringArrayVar(&a.Recipients, "recipient", nil, "public key to encrypt to: age1..., or an ssh key; give two")
 	completeFlag(cmd, "recipient", cobra.NoFileCompletions)
-	keys, dir := ageKeysFlag(cmd), dirFlag(cmd)
+	keys, dir := ageKeysFlag(cmd), dirFlag(cmd, "required")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := checkDir(cmd, *dir); err != nil {
-			return err
+		if *dir == "" {
+			return errNoFolder(cmd)
 		}
 		if len(a.Recipients) == 0 {
 			return &fault.Usage{Err: errors.New("snapshot add: who may open it? use --recipient KEY")}
@@ -372,19 +432,23 @@ of others.`,
 		Example: `  talos-agent snapshot prune --dir /mnt/backup --age-key age.key dev`,
 		Args:    cobra.MaximumNArgs(1),
 	}
-	output, keys, dir := outputFlag(cmd), ageKeysFlag(cmd), dirFlag(cmd)
+	output, keys, dir := outputFlag(cmd), ageKeysFlag(cmd), dirFlag(cmd, "required")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
 			return err
 		}
-		if err := checkDir(cmd, *dir); err != nil {
-			return err
+		if *dir == "" {
+			return errNoFolder(cmd)
 		}
 		if len(*keys) == 0 {
 			return &fault.Usage{Err: errors.New("snapshot prune: with which key? use --age-key FILE")}
 		}
-		kept, err := archive.Prune(cmd.Context(), *dir, firstOf(args), *keys)
+		in, err := archive.FindPlace(*dir, *keys)
+		if err != nil {
+			return err
+		}
+		kept, err := archive.Prune(cmd.Context(), in, firstOf(args))
 		if err != nil {
 			return err
 		}

@@ -55,8 +55,17 @@ func Verify(ctx context.Context, path string, ageKeys []string) (Report, error) 
 // Open verifies an encrypted snapshot and writes it as etcd sent it to a new file: what
 // `talosctl bootstrap --recover-from` takes.
 func Open(ctx context.Context, path, out string, ageKeys []string) (Report, error) {
+	keys, err := readKeys(ageKeys)
+	if err != nil {
+		return Report{}, err
+	}
+	return extract(ctx, path, out, keys)
+}
+
+// extract is Open with keys that are read.
+func extract(ctx context.Context, path, out string, keys snapshot.Keys) (Report, error) {
 	return withFile(path, func(f *os.File, size int64) (r Report, err error) {
-		o, err := openEncrypted(f, size, ageKeys)
+		o, err := snapshot.Open(f, size, keys)
 		if err != nil {
 			return r, err
 		}
@@ -127,18 +136,18 @@ type Cluster struct {
 	Due       time.Time  `json:"due"` // when the next scheduled one is due, with one every Every
 }
 
-// List lists the snapshots of one cluster in a folder, or of all with "", and what becomes
+// List lists the snapshots of one cluster in a place, or of all with "", and what becomes
 // of them. With an age key each is read to its end; without one none is known to be whole,
 // and what may be removed is not known.
-func List(ctx context.Context, dir, cluster string, ageKeys []string, now time.Time) (Listing, error) {
-	return withStore(dir, ageKeys, func(s *snapshot.Store) (Listing, error) {
+func List(ctx context.Context, in Place, cluster string, now time.Time) (Listing, error) {
+	return withStore(in, func(s *snapshot.Store) (Listing, error) {
 		all, err := s.List(ctx)
 		if err != nil {
 			return Listing{}, err
 		}
 		all = slices.DeleteFunc(all, func(e snapshot.Entry) bool { return cluster != "" && e.Cluster != cluster })
 		for i := range all {
-			if len(ageKeys) == 0 || all[i].State == retention.Damaged {
+			if in.Keys == nil || all[i].State == retention.Damaged {
 				continue
 			}
 			if all[i], err = s.Verify(ctx, all[i]); err != nil {
@@ -178,8 +187,8 @@ func sumUp(all []snapshot.Entry, now time.Time) Listing {
 
 // Prune removes what is no longer needed of one cluster, or of all with "", and returns
 // what there was.
-func Prune(ctx context.Context, dir, cluster string, ageKeys []string) ([]snapshot.Kept, error) {
-	return withStore(dir, ageKeys, func(s *snapshot.Store) ([]snapshot.Kept, error) {
+func Prune(ctx context.Context, in Place, cluster string) ([]snapshot.Kept, error) {
+	return withStore(in, func(s *snapshot.Store) ([]snapshot.Kept, error) {
 		clusters := []string{cluster}
 		if cluster == "" {
 			all, err := s.List(ctx)
@@ -205,18 +214,14 @@ func Prune(ctx context.Context, dir, cluster string, ageKeys []string) ([]snapsh
 }
 
 // withStore opens the snapshots in a folder that is there.
-func withStore[R any](dir string, ageKeys []string, do func(*snapshot.Store) (R, error)) (_ R, err error) {
+func withStore[R any](in Place, do func(*snapshot.Store) (R, error)) (_ R, err error) {
 	var none R
-	keys, err := readKeys(ageKeys)
+	folder, err := snapshot.FindFolder(in.Dir)
 	if err != nil {
-		return none, err
-	}
-	folder, err := snapshot.FindFolder(dir)
-	if err != nil {
-		return none, fmt.Errorf("%s: %w", dir, explainPath(err))
+		return none, fmt.Errorf("%s: %w", in.Dir, explainPath(err))
 	}
 	defer func() { err = errors.Join(err, folder.Close()) }()
-	return do(snapshot.New(snapshot.Config{Directory: folder, Keys: keys}))
+	return do(snapshot.New(snapshot.Config{Directory: folder, Keys: in.Keys}))
 }
 
 // Addition is a snapshot that is to be added to a folder.

@@ -13,6 +13,8 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/snapshottest"
@@ -76,7 +78,7 @@ func TestPrune(t *testing.T) {
 		{"dev", "dev-20261127T110000Z", "dev-20261127T100000Z dev-20261127T090000Z"},
 		{"", "dev-20261127T110000Z prod-20261127T120000Z prod-20261127T070000Z", ""},
 	} {
-		all, err := Prune(t.Context(), dir, c.cluster, []string{key})
+		all, err := Prune(t.Context(), placeOf(t, dir, key), c.cluster)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,7 +95,7 @@ func TestPrune(t *testing.T) {
 			t.Errorf("%q: kept %v, removed %v", c.cluster, kept, removed)
 		}
 	}
-	if _, err := Prune(t.Context(), dir, "", nil); err == nil || !strings.Contains(err.Error(), "dev: without a key") {
+	if _, err := Prune(t.Context(), placeOf(t, dir), ""); err == nil || !strings.Contains(err.Error(), "dev: without a key") {
 		t.Error(err)
 	}
 }
@@ -105,7 +107,7 @@ func TestList(t *testing.T) {
 	key, public := newKey(t, t.TempDir())
 	store(t, dir, "dev", public, 1, 2, 30)
 	store(t, dir, "prod", public, 400)
-	l, err := List(t.Context(), dir, "", []string{key}, now)
+	l, err := List(t.Context(), placeOf(t, dir, key), "", now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -116,10 +118,10 @@ func TestList(t *testing.T) {
 	if prod.Due.After(now) {
 		t.Errorf("%+v is not overdue", prod)
 	}
-	if one, err := List(t.Context(), dir, "prod", nil, now); err != nil || len(one.Clusters) != 1 || len(one.Snapshots) != 1 || one.Snapshots[0].Cluster != "prod" {
+	if one, err := List(t.Context(), placeOf(t, dir), "prod", now); err != nil || len(one.Clusters) != 1 || len(one.Snapshots) != 1 || one.Snapshots[0].Cluster != "prod" {
 		t.Errorf("of one cluster: %+v, %v", one, err)
 	}
-	unread, err := List(t.Context(), dir, "", nil, now)
+	unread, err := List(t.Context(), placeOf(t, dir), "", now)
 	if err != nil || unread.Clusters[0].Verified != nil || unread.Snapshots[1].Prune {
 		t.Errorf("without a key: %+v, %v", unread, err)
 	}
@@ -127,11 +129,11 @@ func TestList(t *testing.T) {
 	if err := os.WriteFile(newest, []byte("something else"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	l, err = List(t.Context(), dir, "", []string{key}, now)
+	l, err = List(t.Context(), placeOf(t, dir, key), "", now)
 	if dev := l.Clusters[0]; err != nil || dev.Damaged != 1 || !dev.Verified.Equal(now.Add(-2*time.Hour)) || dev.Due.After(now.Add(Every-2*time.Hour)) {
 		t.Errorf("%+v, %v", dev, err)
 	}
-	empty, err := List(t.Context(), t.TempDir(), "", nil, now)
+	empty, err := List(t.Context(), placeOf(t, t.TempDir()), "", now)
 	if err != nil || empty.Clusters == nil || empty.Snapshots == nil {
 		t.Errorf("%+v, %v", empty, err)
 	}
@@ -162,8 +164,89 @@ func TestOddFiles(t *testing.T) {
 		t.Errorf("a folder was made for nothing: %v", err)
 	}
 	for _, keys := range [][]string{{none}, {pipe}} {
-		if _, err := List(t.Context(), dir, "", keys, now); err == nil || !strings.Contains(err.Error(), "age key "+keys[0]) {
+		if _, err := FindPlace(dir, keys); err == nil || !strings.Contains(err.Error(), "age key "+keys[0]) {
 			t.Error(err)
 		}
+	}
+}
+
+// placeOf is a folder with the files of keys that open it.
+func placeOf(t *testing.T, dir string, keys ...string) Place {
+	t.Helper()
+	in, err := FindPlace(dir, keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return in
+}
+
+// TestGet: the newest snapshot of a cluster that can be verified is what is written, whole and as a member sent it.
+func TestGet(t *testing.T) {
+	dir, out := filepath.Join(t.TempDir(), "snapshots"), filepath.Join(t.TempDir(), "db")
+	key, public := newKey(t, t.TempDir())
+	store(t, dir, "dev", public, 1, 2, 30)
+	store(t, dir, "prod", public, 4)
+	r, skipped, err := Get(t.Context(), placeOf(t, dir, key), "dev", out, now)
+	if err != nil || skipped != 0 || r.Header.Cluster != "dev" || !r.Header.At.Equal(now.Add(-time.Hour)) {
+		t.Fatalf("%+v, %d, %v", r, skipped, err)
+	}
+	if got, err := os.ReadFile(out); err != nil || !bytes.Equal(got, snapshottest.Sent(t)) {
+		t.Errorf("%d bytes were written, which are not those that were sent: %v", len(got), err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, filepath.Base(r.File)), []byte("something else"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := Get(t.Context(), placeOf(t, dir, key), "dev", out, now); err == nil || !strings.Contains(err.Error(), "file already exists") {
+		t.Errorf("over a file that is there: %v", err)
+	}
+	r, skipped, err = Get(t.Context(), placeOf(t, dir, key), "dev", out+"2", now)
+	if err != nil || skipped != 1 || !r.Header.At.Equal(now.Add(-2*time.Hour)) {
+		t.Errorf("past a damaged one: %+v, %d, %v", r, skipped, err)
+	}
+	other, _ := newKey(t, t.TempDir())
+	for want, in := range map[string]Place{"no snapshot of dev in " + dir + " can be verified": placeOf(t, dir, other), "there is no key": placeOf(t, dir)} {
+		if _, _, err := Get(t.Context(), in, "dev", out+"3", now); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, and %q is wanted", err, want)
+		}
+	}
+	if _, _, err := Get(t.Context(), placeOf(t, dir, key), "test", out+"3", now); err == nil || !strings.Contains(err.Error(), "there is no snapshot of test") {
+		t.Errorf("of another cluster: %v", err)
+	}
+	if _, err := os.Stat(out + "3"); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("something was written: %v", err)
+	}
+}
+
+// TestPlaceOfAgent: where no folder is named it is the one of the agent's config, and the agent's key opens what is there.
+func TestPlaceOfAgent(t *testing.T) {
+	config := `repository: {url: "ssh://git@example.org/infra.git", ssh_key_file: deploy.key, known_hosts_file: known_hosts}
+age_key_file: age.key
+proxmox: {token_file: proxmox.token}
+`
+	dir := hosttest.New(t, hosttest.Files(t))
+	folder := filepath.Join(dir, "kept")
+	hosttest.Write(t, filepath.Join(dir, "config.yaml"), config+"snapshots: {directory: "+folder+"}\n", 0o600)
+	key, public := newKey(t, dir)
+	if err := os.Rename(key, filepath.Join(dir, "age.key")); err != nil {
+		t.Fatal(err)
+	}
+	store(t, folder, "dev", public, 1)
+	in, err := FindPlaceOfAgent(filepath.Join(dir, "config.yaml"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := List(t.Context(), in, "", now); err != nil || in.Dir != folder || len(l.Snapshots) != 1 || l.Snapshots[0].State != retention.Verified {
+		t.Errorf("%+v in %s, %v", l, in.Dir, err)
+	}
+	other, _ := newKey(t, dir)
+	in, err = FindPlaceOfAgent(filepath.Join(dir, "config.yaml"), []string{other})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l, err := List(t.Context(), in, "", now); err != nil || l.Snapshots[0].State == retention.Verified {
+		t.Errorf("with another key: %+v, %v", l, err)
+	}
+	if _, err := FindPlaceOfAgent(filepath.Join(dir, "none.yaml"), nil); err == nil || !strings.Contains(fault.HintOf(err), "--dir") {
+		t.Errorf("without a config: %v", err)
 	}
 }

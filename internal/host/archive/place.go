@@ -1,0 +1,62 @@
+package archive
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot"
+	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
+)
+
+// Place is a folder of snapshots, and what opens them.
+type Place struct {
+	Dir  string
+	Keys snapshot.Keys // nil: none is known to be whole
+}
+
+// FindPlace is the place that a command line names by a folder and files of age keys.
+func FindPlace(dir string, ageKeys []string) (Place, error) {
+	keys, err := readKeys(ageKeys)
+	return Place{Dir: dir, Keys: keys}, err
+}
+
+// FindPlaceOfAgent is where the agent of this host keeps its snapshots, by its config. Without files of age keys the agent's
+// own open them; one that only the daemon may see is none.
+func FindPlaceOfAgent(configPath string, ageKeys []string) (Place, error) {
+	s, problems := config.Load(configPath)
+	if err := s.WithoutHidden(problems).Err(); err != nil {
+		return Place{}, fault.WithHint(err, "name the folder with --dir where this host runs no agent; its config takes root to be read")
+	}
+	in, err := FindPlace(s.Snapshots.Directory, ageKeys)
+	if err == nil && in.Keys == nil && s.Identities != nil {
+		in.Keys = s.Identities
+	}
+	return in, err
+}
+
+// Get verifies the newest snapshot of a cluster that can be verified, and writes it to a new file as Open does. Damaged ones that
+// are newer are passed over: skipped is how many.
+func Get(ctx context.Context, in Place, cluster, out string, now time.Time) (r Report, skipped int, err error) {
+	if in.Keys == nil {
+		return r, 0, fault.WithHint(fmt.Errorf("there is no key that opens the snapshots in %s", in.Dir), "name a file with one: --age-key FILE")
+	}
+	l, err := List(ctx, in, cluster, now)
+	if err != nil {
+		return r, 0, err
+	}
+	for _, k := range l.Snapshots {
+		if k.State == retention.Verified {
+			r, err = extract(ctx, filepath.Join(in.Dir, k.File), out, in.Keys)
+			return r, skipped, err
+		}
+		skipped++
+	}
+	if skipped > 0 {
+		return r, skipped, fault.WithHint(fmt.Errorf("no snapshot of %s in %s can be verified", cluster, in.Dir), "`talos-agent snapshot list` shows what is wrong with each")
+	}
+	return r, 0, fmt.Errorf("there is no snapshot of %s in %s", cluster, in.Dir)
+}
