@@ -22,10 +22,11 @@ func (r *Reconciler) installTalos(ctx context.Context, d cluster.Desired, a acti
 		}
 	}
 	in := cluster.Install{Image: a.Image, Boot: a.Boot, Revision: d.Repository().Revision, At: time.Now().UTC()}
-	if err := r.intendInstall(a.Node, in); err != nil {
+	was, err := r.intendInstall(a.Node, &in)
+	if err != nil {
 		return err
 	}
-	return r.endInstall(a.Node, in, r.c.Machines.InstallTalos(ctx, d, a.Node, a.Image, a.Boot, p))
+	return r.endInstall(a.Node, in, was, r.c.Machines.InstallTalos(ctx, d, a.Node, a.Image, a.Boot, p))
 }
 
 // upgradeTalos has the machine of a drained node install another Talos on its way down.
@@ -35,14 +36,15 @@ func (r *Reconciler) upgradeTalos(ctx context.Context, d cluster.Desired, a acti
 		return err
 	}
 	in := cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC()}
-	if err := r.intendInstall(a.Node, in); err != nil {
+	was, err := r.intendInstall(a.Node, &in)
+	if err != nil {
 		return err
 	}
-	err := r.c.Machines.UpgradeTalos(ctx, d, a.Node, a.Image, a.Restart.Boot, p)
+	err = r.c.Machines.UpgradeTalos(ctx, d, a.Node, a.Image, a.Restart.Boot, p)
 	if isUntouched(err) { // it was not taken down for that
 		err = r.restoreRestart(a.Node, before, err)
 	}
-	return r.endInstall(a.Node, in, err)
+	return r.endInstall(a.Node, in, was, err)
 }
 
 // isUntouched reports whether an error of an installation means that the machine is as it was.
@@ -50,14 +52,19 @@ func isUntouched(err error) bool {
 	return errors.Is(err, cluster.ErrNotBegun) || errors.Is(err, cluster.ErrSequenceRefused) || errors.As(err, new(*cluster.InstallError))
 }
 
-// intendInstall makes durable what is to be installed on the machine of a node, before it is.
-func (r *Reconciler) intendInstall(n cluster.Node, in cluster.Install) error {
-	return r.c.Journal.Update(func(f *cluster.Facts) { f.Installs[n.Name] = in })
+// intendInstall makes durable what is to be installed on the machine of a node, before it is. It returns
+// what was noted before, nil: nothing.
+func (r *Reconciler) intendInstall(n cluster.Node, in *cluster.Install) (was *cluster.Install, err error) {
+	if before, noted := r.c.Journal.Facts().Installs[n.Name]; noted {
+		was, in.Again = &before, in.Follows(before)
+	}
+	return was, r.c.Journal.Update(func(f *cluster.Facts) { f.Installs[n.Name] = *in })
 }
 
 // endInstall makes durable how an installation ended, as far as that is known: it is done, or has
-// failed and is not tried again, or may be tried again, for it was not begun or has left nothing. It returns the error that it ended with.
-func (r *Reconciler) endInstall(n cluster.Node, in cluster.Install, err error) error {
+// failed and is not tried again, or may be tried again, for it was not begun or has left nothing, so that what was noted before holds. It returns the
+// error that it ended with.
+func (r *Reconciler) endInstall(n cluster.Node, in cluster.Install, was *cluster.Install, err error) error {
 	var failed *cluster.InstallError
 	end := func(f *cluster.Facts) { f.Installs[n.Name] = in }
 	switch {
@@ -66,7 +73,11 @@ func (r *Reconciler) endInstall(n cluster.Node, in cluster.Install, err error) e
 	case errors.As(err, &failed) && !failed.MayPass():
 		in.Failed = text.Sanitize(failed.Error(), mostWords)
 	case isUntouched(err):
-		end = func(f *cluster.Facts) { delete(f.Installs, n.Name) }
+		end = func(f *cluster.Facts) {
+			if delete(f.Installs, n.Name); was != nil {
+				f.Installs[n.Name] = *was
+			}
+		}
 	default:
 		return err // how it ended is seen when the machine has booted again
 	}

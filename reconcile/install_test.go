@@ -67,3 +67,48 @@ func TestInstallIsNoted(t *testing.T) {
 		}
 	}
 }
+
+// TestInstallIsRepeatedOnce: what is asked for in another boot, since nobody saw how it ended before, is noted as
+// that. Where it is not begun what was noted before holds, and may be asked for again.
+func TestInstallIsRepeatedOnce(t *testing.T) {
+	const image = "factory.talos.dev/nocloud-installer/376567988ad3:v1.14.1"
+	for name, c := range map[string]struct {
+		was   cluster.Install
+		err   error
+		again bool
+		boot  string // that is noted
+	}{
+		"another boot":     {was: cluster.Install{Image: image, Boot: "before"}, again: true, boot: "boot"},
+		"not begun":        {was: cluster.Install{Image: image, Boot: "before"}, err: cluster.ErrNotBegun, boot: "before"},
+		"its end was seen": {was: cluster.Install{Image: image, Boot: "before", Done: true}, boot: "boot"},
+		"its failure was":  {was: cluster.Install{Image: image, Boot: "before", Failed: "exit code 7"}, boot: "boot"},
+		"another image":    {was: cluster.Install{Image: "other", Boot: "before"}, boot: "boot"},
+		"another commit":   {was: cluster.Install{Image: image, Boot: "before", Revision: "main@sha1:0"}, boot: "boot"},
+		"no end once more": {was: cluster.Install{Image: image, Boot: "before"}, err: errors.New("EOF"), again: true, boot: "boot"},
+		"in the same boot": {was: cluster.Install{Image: image, Boot: "boot"}, boot: "boot"},
+	} {
+		for _, do := range []action.Action{
+			action.InstallTalos{Node: cluster.Node{Name: "wk-1"}, Image: image, Boot: "boot"},
+			action.UpgradeTalos{Node: cluster.Node{Name: "wk-1"}, Image: image, Restart: cluster.Restart{Target: "t", Boot: "boot"}},
+		} {
+			t.Run(fmt.Sprintf("%s/%s", name, do.Info().Kind), func(t *testing.T) {
+				s, r, _, d := newSteps(t)
+				if c.was.Revision == "" {
+					c.was.Revision = d.Repository().Revision
+				}
+				if err := r.c.Journal.Update(func(f *cluster.Facts) { f.Installs["wk-1"] = c.was }); err != nil {
+					t.Fatal(err)
+				}
+				if s.why = c.err; c.err != nil {
+					s.fails = string(do.Info().Kind)
+				}
+				if err := r.execute(t.Context(), d, do, nil); !errors.Is(err, c.err) {
+					t.Errorf("%v, want %v", err, c.err)
+				}
+				if in := r.c.Journal.Facts().Installs["wk-1"]; in.Again != c.again || in.Boot != c.boot {
+					t.Errorf("noted: %+v", in)
+				}
+			})
+		}
+	}
+}

@@ -80,6 +80,17 @@ type Install struct {
 	Done bool `json:"done,omitempty"`
 	// Failed is why it is not installed; "" : it is, or that is not known.
 	Failed string `json:"failed,omitempty"`
+	// Again: it was asked for in an earlier boot, and how that ended was never seen.
+	Again bool `json:"again,omitempty"`
+}
+
+// Unseen reports whether it is not known how it ended.
+func (in Install) Unseen() bool { return !in.Done && in.Failed == "" }
+
+// Follows reports whether it asks once more, in another boot, for what was asked for at the same revision,
+// and is not known to have ended.
+func (in Install) Follows(was Install) bool {
+	return was.Unseen() && was.Image == in.Image && was.Revision == in.Revision && was.Boot != in.Boot
 }
 
 // InstallError is that an installer of Talos ran and failed, or that there is none in the image that it was

@@ -143,7 +143,7 @@ func (m *planner) wasTaken(n cluster.Node, drifts []drift.Drift) bool {
 	r, ok := m.o.Facts.Restarts[n.Name]
 	boot, parts := m.o.Machines[n.Name].BootID, strings.Split(r.Target, ".")
 	ok = ok && (r.Target == targetOf(drifts) || all(drifts, func(dr drift.Drift) bool { return slices.Contains(parts, partOfTurn(dr)) }))
-	return ok && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot
+	return ok && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot && !m.isRepeated(n, drifts)
 }
 
 // drainFor is the drain of a node with which its turn for some drifts begins.
@@ -187,7 +187,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 			Hint:    "see what keeps it: " + keeps + "; a push has it tried again"}, m.describe(n, drifts...))
 		return
 	}
-	if up, ok := m.upgradeIn(n, drifts); ok && ready && kn.Turn != "" && !slices.Contains(strings.Split(kn.Turn, "."), partOfTurn(up)) {
+	if up, ok := m.upgradeIn(n, drifts); ok && ready && kn.Turn != "" && (m.returnsFirst(n) || !slices.Contains(strings.Split(kn.Turn, "."), partOfTurn(up))) {
 		m.do(action.UncordonNode{Node: n}) // all others are to be in service before it
 		return
 	}

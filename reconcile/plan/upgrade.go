@@ -54,6 +54,29 @@ func (m *planner) lacksInstaller(n cluster.Node) bool {
 	return upgrades && !begun && !n.Locked && upgrade.FailedInstall(m.d, m.o, n) == "" && m.o.Machines[n.Name].Installer != m.installer()
 }
 
+// isRepeated reports whether what a node was taken down for shows nothing of its upgrade: nobody saw how
+// its installer ended, so that it is run once more, or it was in this boot.
+func (m *planner) isRepeated(n cluster.Node, drifts []drift.Drift) bool {
+	_, upgrades := m.upgradeIn(n, drifts)
+	_, begun := upgrade.InstallOf(m.o, n)
+	return upgrades && (begun || upgrade.MayRepeat(m.d, m.o, n))
+}
+
+// returnsFirst reports whether a node that is to be upgraded once more goes back into service first: it pulls the
+// installer and runs it there, where Talos can.
+func (m *planner) returnsFirst(n cluster.Node) bool {
+	return ladder.UsesLifecycle(m.o.Machines[n.Name].Talos) && upgrade.MayRepeat(m.d, m.o, n)
+}
+
+// isPending reports whether a node is to be upgraded, and its machine has, or may have, what for.
+func (m *planner) isPending(n cluster.Node) bool {
+	if n.Locked || !upgrade.IsPending(m.o, n) {
+		return false
+	}
+	_, upgrades := m.upgradeIn(n, m.turnOf(n))
+	return upgrades
+}
+
 // blockFailedInstall reports a node on whose machine the installer has failed, and whether it is one.
 func (m *planner) blockFailedInstall(n cluster.Node, drifts []drift.Drift) bool {
 	up, ok := m.upgradeIn(n, drifts)
@@ -103,8 +126,8 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 	return true
 }
 
-// nodesBefore are the waits for the first two nodes that all others wait for before they are upgraded. They are looked
-// for once, and not for every node that waits: one of the two is another node than that.
+// nodesBefore are the waits for the first two nodes that all others wait for before they are upgraded, and for those that even
+// a node that goes back waits for. They are looked for once, and not for every node that waits: one of two is another node than that.
 func (m *planner) nodesBefore() []cluster.Wait {
 	if m.befores != nil {
 		return m.befores
@@ -113,19 +136,21 @@ func (m *planner) nodesBefore() []cluster.Wait {
 	for _, n := range m.d.Spec.Nodes {
 		var w cluster.Wait
 		switch {
-		case len(m.befores) == 2:
-			return m.befores
 		case upgrade.FailedInstall(m.d, m.o, n) != "":
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded, because the installation on %s failed", n.Name)}
 		case m.plan.Phases[n.Name] != cluster.PhaseReady:
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForHop, Message: fmt.Sprintf("waits to be upgraded until %s is Ready", n.Name),
 				Hint: fmt.Sprintf("`talos-agent status %s` shows what it lacks; one that is lost: take it out of nodes.yaml, or give it another `replace`", m.d.Spec.Name)}
+		case m.isPending(n):
+			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded until %s runs what was installed on it", n.Name)}
 		case m.lacksInstaller(n):
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForInstaller, Message: fmt.Sprintf("waits to be upgraded until %s has the installer, too", n.Name)}
 		default:
 			continue
 		}
-		m.befores = append(m.befores, w)
+		if len(m.befores) < 2 || w.Reason == cluster.WaitingForTurn {
+			m.befores = append(m.befores, w)
+		}
 	}
 	return m.befores
 }

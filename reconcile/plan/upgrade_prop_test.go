@@ -24,14 +24,15 @@ type slots struct{ runs, next string }
 type upgrading struct {
 	*world
 	disks  map[string]*slots
-	asked  map[string]int // upgrades, by node, image and revision
-	faults int            // that may still happen
+	asked  map[string]int  // upgrades, by node, image and revision
+	unseen map[string]bool // of these, whether it was not seen how the first ended
+	faults int             // that may still happen
 	pushes int
 }
 
 // newUpgrading is a cluster that works and runs a version.
 func newUpgrading(t *testing.T, talos, kubernetes string) *upgrading {
-	u := &upgrading{world: newWorld(1, 0), disks: map[string]*slots{}, asked: map[string]int{}}
+	u := &upgrading{world: newWorld(1, 0), disks: map[string]*slots{}, asked: map[string]int{}, unseen: map[string]bool{}}
 	for _, line := range []string{"made cps=3 workers=2", "facts bootstrap=cp-1 done was-ready", "runs " + talos + " " + kubernetes, "settled", "agree"} {
 		u.run(t, line)
 	}
@@ -79,10 +80,10 @@ func (u *upgrading) install(t *rapid.T, n cluster.Node, image, version, boot str
 		t.Fatalf("%s goes from %s to %s: %v %v", n.Name, d.runs, version, hops, err)
 	}
 	note := cluster.Install{Image: image, Boot: boot, Revision: u.d.Revision, At: u.o.Now}
+	note.Again = note.Follows(in)
 	switch {
 	case u.fault(t, "is not begun"):
-		delete(u.o.Facts.Installs, n.Name)
-		return false
+		return false // what was noted before holds
 	case u.fault(t, "fails"):
 		note.Failed, begun = "exit code 7", false
 	case u.fault(t, "its failure is not seen"):
@@ -94,8 +95,14 @@ func (u *upgrading) install(t *rapid.T, n cluster.Node, image, version, boot str
 	}
 	u.o.Facts.Installs = maps.Clone(u.o.Facts.Installs)
 	u.o.Facts.Installs[n.Name] = note
-	if u.asked[key]++; u.asked[key] > 1 {
-		t.Fatalf("%s is upgraded with %s for the second time at the same revision", n.Name, image)
+	if u.asked[key]++; u.asked[key] > 2 || u.asked[key] > 1 && !u.unseen[key] {
+		t.Fatalf("%s is upgraded with %s for the %d. time at the same revision", n.Name, image, u.asked[key])
+	}
+	u.unseen[key] = note.Unseen()
+	for _, other := range u.d.Spec.Nodes {
+		if o := u.disks[other.Name]; other.Name != n.Name && o.next != o.runs {
+			t.Fatalf("%s gets %s, and %s does not run %s yet", n.Name, version, other.Name, o.next)
+		}
 	}
 	return begun
 }

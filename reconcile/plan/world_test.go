@@ -237,7 +237,7 @@ func (w *world) run(t testing.TB, line string) string {
 				w.o.Machines[n.Name] = mach
 			}
 		}
-	case "installs": // on a node: done, failed, or not known, so long ago
+	case "installs": // on a node: done, failed, or not known, so long ago; in the boot before, again
 		w.stage()
 		in := cluster.Install{Image: w.d.Spec.Installer(w.d.Schematic), Boot: w.o.Machines[arg(1)].BootID, Revision: w.d.Revision, At: w.o.Now, Done: arg(2) == "done"}
 		switch arg(2) {
@@ -245,6 +245,9 @@ func (w *world) run(t testing.TB, line string) string {
 			in.Failed = "exit code 7: no space left on device"
 		case "unknown":
 			in.At = w.o.Now.Add(-parseAge(t, arg(3)))
+		}
+		if in.Again = slices.Contains(f, "again"); in.Again || slices.Contains(f, "before") {
+			in.Boot = "before " + in.Boot
 		}
 		w.o.Facts.Installs = map[string]cluster.Install{arg(1): in}
 	case "cluster":

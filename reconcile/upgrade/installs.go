@@ -41,6 +41,22 @@ func IsInstalled(o cluster.Observed, n cluster.Node) bool {
 	return ok && in.Failed == "" && (in.Done || o.Now.Sub(in.At) >= InstallWithin)
 }
 
+// IsPending reports whether the machine of a node has, or may have, another Talos than it runs, that its next
+// boot runs.
+func IsPending(o cluster.Observed, n cluster.Node) bool {
+	in, ok := InstallOf(o, n)
+	return ok && in.Failed == ""
+}
+
+// MayRepeat reports whether what a node is to have may be installed once more at this revision: nobody saw how
+// that ended, so that it may never have begun, and the machine runs what it ran before, in another boot. That is
+// done once.
+func MayRepeat(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
+	was, boot := o.Facts.Installs[n.Name], o.Machines[n.Name].BootID
+	now := cluster.Install{Image: Installer(d), Boot: boot, Revision: d.Repository().Revision}
+	return boot != "" && !was.Again && now.Follows(was)
+}
+
 // EndedInstalls lists the nodes whose machines run what was installed on them, and those that the
 // inventory no longer has.
 func EndedInstalls(d cluster.Desired, o cluster.Observed) []string {

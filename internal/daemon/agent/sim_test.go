@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"runtime/debug"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -22,9 +23,18 @@ func TestMain(m *testing.M) {
 type size = daemontest.Size
 
 // sim is a simulation, with what these tests do besides.
-type sim struct{ *daemontest.Sim }
+type sim struct {
+	*daemontest.Sim
 
-func newSim(t testing.TB, sz size, c lab.Config) *sim { return &sim{daemontest.New(t, sz, c)} }
+	mu    sync.Mutex
+	asked []askedInstall // of machines, so far
+}
+
+func newSim(t testing.TB, sz size, c lab.Config) *sim {
+	s := &sim{Sim: daemontest.New(t, sz, c)}
+	s.Lab.World.OnCall(s.Witness)
+	return s
+}
 
 // inReadyCluster plays a story in virtual time over a cluster of these files, from when it is Ready,
 // and stops the agent in the end.

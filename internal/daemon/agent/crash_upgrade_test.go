@@ -1,0 +1,86 @@
+package agent_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// versionsPair is what a cluster runs, and what is pushed.
+type versionsPair struct{ talos, kubernetes, toTalos, toKubernetes string }
+
+// withVersions has files ask for versions.
+func withVersions(t *testing.T, files map[string][]byte, from, to [2]string) {
+	t.Helper()
+	const form = "talos_version: %t\nkubernetes_version: %k"
+	fill := func(v [2]string) string { return strings.NewReplacer("%t", v[0], "%k", v[1]).Replace(form) }
+	changed(t, files, "inventory/dev/cluster.yaml", fill(from), fill(to))
+}
+
+// upgradedWith upgrades a Ready cluster, with one crash on the way if there is a point for it, and returns
+// how often the agent died.
+func upgradedWith(v versionsPair) func(*testing.T, size, lab.Config, *crashPoint) ([]crashPoint, int) {
+	return func(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []crashPoint, deaths int) {
+		s := newSim(t, sz, c)
+		defer s.Close()
+		files, has := sz.Files(), [2]string{v.talos, v.kubernetes}
+		withVersions(t, files, [2]string{"v1.13.9", "v1.36.1"}, has)
+		s.Push(files, "the cluster")
+		s.Boot()
+		s.UntilReady(30 * time.Minute)
+		w := s.watchTurns(sz)
+		before := len(s.Lab.World.Calls())
+		pointsOf := s.armAt(p)
+		withVersions(t, files, has, [2]string{v.toTalos, v.toKubernetes})
+		s.Push(files, "other versions")
+		s.untilAppliedIn(6*time.Hour, "upgraded")
+		if points = pointsOf(); t.Failed() {
+			return points, s.Deaths
+		}
+		s.wantTalos(v.toTalos)
+		s.wantKubernetes(v.toKubernetes)
+		for i := range sz.ControlPlanes + sz.Workers {
+			name, want := sz.Name(i), 0
+			if v.talos != v.toTalos {
+				want = 1
+			}
+			if n := s.timesInstalled(before)[name]; n != want && (p == nil || n != want+1) {
+				t.Errorf("%s was asked for another Talos %d times", name, n)
+			}
+			if n := s.timesReported(name, "has Talos "+v.toTalos+" installed beside "+v.talos); n != want {
+				t.Errorf("%s got another Talos %d times", name, n)
+			}
+			if n := w.count()[name]; n != want && (p == nil || n != want+1) { // a request that may have been lost is sent once more
+				t.Errorf("%s was taken down %d times", name, n)
+			}
+		}
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+		return points, s.Deaths
+	}
+}
+
+// TestCrashDuringAnUpgradeOfTalos kills the agent at one instant in so many, with -all-crashes at every one,
+// of an upgrade of machines that install in service, and of those that do on their way down: another one
+// ends it, and every node gets the version once.
+func TestCrashDuringAnUpgradeOfTalos(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for name, v := range map[string]versionsPair{
+		"in service":      {"v1.13.9", "v1.36.1", "v1.14.1", "v1.36.1"},
+		"on its way down": {"v1.12.11", "v1.35.3", "v1.13.9", "v1.35.3"},
+	} {
+		t.Run(name, func(t *testing.T) { crashEverywhere(t, size{ControlPlanes: 3, Workers: 3}, 41, upgradedWith(v)) })
+	}
+}
+
+// TestCrashDuringAnUpgradeOfKubernetes kills the agent at one instant in so many, with -all-crashes at every
+// one, while every component of every node gets another version: another one ends it, and no node is
+// taken down.
+func TestCrashDuringAnUpgradeOfKubernetes(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	crashEverywhere(t, size{ControlPlanes: 3, Workers: 3}, 41, upgradedWith(versionsPair{"v1.13.9", "v1.35.10", "v1.13.9", "v1.36.1"}))
+}

@@ -1,0 +1,118 @@
+package agent_test
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/talos"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// askedInstall is a request to a machine for another Talos.
+type askedInstall struct {
+	node, runs, boot, commit string
+	at                       time.Duration // since the world began
+}
+
+// Witness judges every call, of every story.
+func (s *sim) Witness(c world.CallRecord) {
+	s.Sim.Witness(c)
+	s.judgeUpgrade(c)
+}
+
+// judgeUpgrade: a machine that is asked for another Talos was not given one in the same boot, which the
+// second may be written over, nor for the same commit before, unless somebody has reset it since. All other
+// nodes are in service, their etcd has a majority without this one, no two are more than one minor
+// version apart, and none is between two versions of Kubernetes.
+func (s *sim) judgeUpgrade(c world.CallRecord) {
+	if c.System != "talos" || !strings.HasSuffix(c.Op, "LifecycleService/Upgrade") && !strings.HasSuffix(c.Op, "MachineService/Upgrade") {
+		return
+	}
+	machines := s.Lab.Talos.Machines()
+	i := slices.IndexFunc(machines, func(m talos.MachineView) bool { return m.Node == c.Subject })
+	if i < 0 {
+		return
+	}
+	m := machines[i]
+	now := askedInstall{m.Node, m.Talos, m.BootID, s.Head(), c.At}
+	s.mu.Lock()
+	before := slices.Clone(s.asked)
+	s.asked = append(s.asked, now)
+	s.mu.Unlock()
+	for _, was := range before {
+		if was.node != now.node || !s.hasInstalled(was) {
+			continue
+		}
+		switch {
+		case was.boot == now.boot:
+			s.Lab.World.Violate("slots", "%s is asked for another Talos beside %s a second time in one boot", now.node, now.runs)
+		case was.runs == now.runs && was.commit == now.commit:
+			s.Lab.World.Violate("repeated", "%s runs %s with what was installed for the same commit, and is asked for another Talos again", now.node, now.runs)
+		}
+	}
+	for _, o := range machines {
+		if apart := installer.MinorOf(o.Talos) - installer.MinorOf(m.Talos); o.Configured && (apart > 1 || apart < -1) {
+			s.Lab.World.Violate("hops", "%s is asked for another Talos and runs %s, and %s runs %s", m.Node, m.Talos, o.Node, o.Talos)
+		}
+		if o.Node != m.Node && s.isPending(o, before) {
+			s.Lab.World.Violate("one at a time", "%s is asked for another Talos, and %s has one that it does not run yet", m.Node, o.Node)
+		}
+	}
+	if m.Voters > 1 && m.Etcd != "" && !m.Learner && m.Up-1 < m.Voters/2+1 {
+		s.Lab.World.Violate("quorum", "%s is asked for another Talos, and of %d voters of etcd %d are up", m.Node, m.Voters, m.Up)
+	}
+	s.judgeOthers(m)
+}
+
+// judgeOthers looks at the nodes beside one that is asked for another Talos.
+func (s *sim) judgeOthers(m talos.MachineView) {
+	runs := map[string]string{} // one component for each version
+	for _, n := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "nodes"}, "") {
+		if kubelet, _, _ := unstructured.NestedString(n.Object, "status", "nodeInfo", "kubeletVersion"); kubelet != "" {
+			runs[kubelet] = "the kubelet of " + n.GetName()
+		}
+		out, _, _ := unstructured.NestedBool(n.Object, "spec", "unschedulable")
+		if turn := n.GetAnnotations()[cluster.AnnotationTurn]; out && turn != "" && n.GetName() != m.Node {
+			s.Lab.World.Violate("one at a time", "%s is asked for another Talos, and %s is out of service", m.Node, n.GetName())
+		}
+	}
+	for _, p := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "pods"}, "kube-system") {
+		if !strings.HasPrefix(p.GetName(), "kube-apiserver-") {
+			continue
+		}
+		containers, _, _ := unstructured.NestedSlice(p.Object, "spec", "containers")
+		for _, c := range containers {
+			of, _ := c.(map[string]any)
+			image, _ := of["image"].(string)
+			runs[image[strings.LastIndex(image, ":")+1:]] = p.GetName()
+		}
+	}
+	if len(runs) > 1 {
+		s.Lab.World.Violate("both at once", "%s is asked for another Talos, and Kubernetes is being upgraded: %v", m.Node, runs)
+	}
+}
+
+// isPending reports whether a machine has another Talos that it was asked for in this boot.
+func (s *sim) isPending(m talos.MachineView, asked []askedInstall) bool {
+	return slices.ContainsFunc(asked, func(a askedInstall) bool { return a.node == m.Node && a.boot == m.BootID && s.hasInstalled(a) })
+}
+
+// hasInstalled reports whether what was asked for was installed, and the machine was not reset since.
+func (s *sim) hasInstalled(a askedInstall) (yes bool) {
+	for _, e := range s.Lab.World.Events() {
+		switch {
+		case e.Subject != a.node || e.At < a.at:
+		case strings.HasPrefix(e.Text, "has Talos ") && strings.HasSuffix(e.Text, " installed beside "+a.runs):
+			yes = true
+		case e.Text == "is reset", e.Text == "is rolled back":
+			return false
+		}
+	}
+	return yes
+}
