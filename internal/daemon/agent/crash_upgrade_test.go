@@ -1,12 +1,15 @@
 package agent_test
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // versionsPair is what a cluster runs, and what is pushed.
@@ -83,4 +86,70 @@ func TestCrashDuringAnUpgradeOfTalos(t *testing.T) {
 func TestCrashDuringAnUpgradeOfKubernetes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 3}, 41, upgradedWith(versionsPair{"v1.13.9", "v1.35.10", "v1.13.9", "v1.36.1"}))
+}
+
+// requestsOf are the calls of an upgrade that change something or take long, once for each kind.
+func requestsOf(calls []world.CallRecord) (out []world.Call) {
+	seen := map[world.Call]bool{}
+	for _, c := range calls {
+		kind := world.Call{System: c.System, Op: c.Op}
+		streams := strings.HasSuffix(c.Op, "ImageService/Pull") || strings.HasSuffix(c.Op, "/Upgrade") || strings.HasSuffix(c.Op, "EtcdSnapshot") || strings.HasSuffix(c.Op, "/Events")
+		if (c.Mutating || streams) && c.System != "forge" && !seen[kind] {
+			seen[kind] = true
+			out = append(out, kind)
+		}
+	}
+	return out
+}
+
+// losing has upgradedWith lose a call, or its answer, the first time that it comes up.
+func losing(t *testing.T, v versionsPair, sz size, f world.Fault) (calls []world.CallRecord) {
+	s := newSim(t, sz, lab.Config{Speed: hurry})
+	defer s.Close()
+	files, has := sz.Files(), [2]string{v.talos, v.kubernetes}
+	withVersions(t, files, [2]string{"v1.13.9", "v1.36.1"}, has)
+	s.Push(files, "the cluster")
+	s.Boot()
+	s.UntilReady(30 * time.Minute)
+	before := len(s.Lab.World.Calls())
+	if f.Kind != "" {
+		s.Lab.World.Inject(f)
+	}
+	withVersions(t, files, has, [2]string{v.toTalos, v.toKubernetes})
+	s.Push(files, "other versions")
+	s.untilAppliedIn(6*time.Hour, "upgraded")
+	calls = s.Lab.World.Calls()[before:]
+	if f.Kind != "" && s.Lab.World.Struck() == 0 {
+		t.Errorf("%s %s never came up", f.System, f.Op)
+	}
+	s.wantTalos(v.toTalos)
+	s.wantKubernetes(v.toKubernetes)
+	s.CheckRules(sz)
+	s.Halt()
+	return calls
+}
+
+// TestRequestsOfUpgradesAreLost: each kind of request of an upgrade is lost once, and each kind of answer: it ends all the
+// same, on every node.
+func TestRequestsOfUpgradesAreLost(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for name, v := range map[string]versionsPair{
+		"in service":      {"v1.13.9", "v1.36.1", "v1.14.1", "v1.36.1"},
+		"on its way down": {"v1.12.11", "v1.35.3", "v1.13.9", "v1.35.3"},
+		"kubernetes":      {"v1.13.9", "v1.35.10", "v1.13.9", "v1.36.1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			sz := size{ControlPlanes: 1, Workers: 1}
+			var calls []world.Call
+			synctest.Test(t, func(t *testing.T) { calls = requestsOf(losing(t, v, sz, world.Fault{})) })
+			for _, c := range calls {
+				for _, kind := range []world.FaultKind{world.LoseRequest, world.LoseReply} {
+					t.Run(fmt.Sprintf("%s %s %s", kind, c.System, c.Op), func(t *testing.T) {
+						t.Parallel()
+						synctest.Test(t, func(t *testing.T) { losing(t, v, sz, world.Fault{System: c.System, Op: c.Op, Nth: 1, Kind: kind}) })
+					})
+				}
+			}
+		})
+	}
 }
