@@ -125,7 +125,11 @@ func (v *vault) taken() (done, failed int) {
 // check reads every snapshot that there is to its end, and returns their kinds, the newest first.
 func (v *vault) check(t *testing.T) (kinds []string) {
 	t.Helper()
-	l, err := archive.List(context.Background(), v.dir, "dev", []string{v.key}, time.Now())
+	in, err := archive.FindPlace(v.dir, []string{v.key})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := archive.List(context.Background(), in, "dev", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
