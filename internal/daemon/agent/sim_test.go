@@ -26,8 +26,9 @@ type size = daemontest.Size
 type sim struct {
 	*daemontest.Sim
 
-	mu    sync.Mutex
-	asked []askedInstall // of machines, so far
+	mu      sync.Mutex
+	asked   []askedInstall // of machines, so far
+	touched time.Time      // when people, or the host, had a hand in a node last
 }
 
 func newSim(t testing.TB, sz size, c lab.Config) *sim {
