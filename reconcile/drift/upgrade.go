@@ -27,10 +27,20 @@ func IsUpgrade(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) 
 
 // isReverted reports whether a node goes back to the version that all nodes ran before an upgrade that
 // is taken back. A control plane does so only while another one runs the older etcd still, or where both
-// come with the same.
+// come with the same; and none does while another one cannot follow, which would be two minor versions ahead.
 func isReverted(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) bool {
 	ran, _ := o.Facts.Intent(cluster.IntendConfig)
 	if ran.Versions.Talos != dr.Want && ran.Previous.Talos != dr.Want {
+		return false
+	}
+	if slices.ContainsFunc(d.Spec.Nodes, func(other cluster.Node) bool {
+		have := o.Machines[other.Name].Talos
+		ahead, ok := 0, have != dr.Have && have != dr.Want // most have one of both
+		if ok {
+			ahead, ok = ladder.MinorsApart(dr.Want, have)
+		}
+		return ok && ahead > 1
+	}) {
 		return false
 	}
 	behind := slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
