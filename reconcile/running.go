@@ -38,6 +38,7 @@ func (r *Reconciler) desire(snap cluster.Snapshot, seen upgrade.Seen, facts clus
 // the switches of its inventory or of the host have it so.
 func (r *Reconciler) stageOf(snap cluster.Snapshot, goal cluster.Versions, seen upgrade.Seen, facts cluster.Facts) (stage upgrade.Stage, held cluster.Reason, by string) {
 	ran, _ := facts.Intent(cluster.IntendConfig)
+	seen.Despite = facts.UpgradeOrder(snap.Revision).Despite
 	stage = upgrade.Of(goal, snap.Spec, seen, ran.Versions, ran.Previous)
 	if !facts.WasReady() {
 		return stage, "", ""
@@ -288,12 +289,12 @@ func configIntent(d cluster.Desired) cluster.Intent {
 }
 
 // statusOfUpgrade is how far a cluster has come on its way to the versions of its inventory; nil at the end of it.
-func statusOfUpgrade(d cluster.Desired, ran upgrade.Ran) *cluster.UpgradeStatus {
+func statusOfUpgrade(d cluster.Desired, facts cluster.Facts, ran upgrade.Ran) *cluster.UpgradeStatus {
 	asked := d.Repository()
 	if len(asked.Hops) == 0 {
 		return nil
 	}
-	out := &cluster.UpgradeStatus{Upgraded: ran.CountAt(asked.Hops[0]), Nodes: len(d.Spec.Nodes), Held: asked.HeldBy}
+	out := &cluster.UpgradeStatus{Upgraded: ran.CountAt(asked.Hops[0]), Nodes: len(d.Spec.Nodes), Held: asked.HeldBy, Order: facts.UpgradeOrder(asked.Revision)}
 	for _, hop := range asked.Hops {
 		out.Hops = append(out.Hops, hop.String())
 	}

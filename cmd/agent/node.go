@@ -1,13 +1,17 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"os"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/talos-agent/talos-agent/internal/api"
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/terminal"
 )
@@ -90,6 +94,61 @@ before its VM is deleted, or a day later, nothing more is deleted.`,
 			return err
 		}
 		p.Printf("%s is taken for lost; `talos-agent status %s` shows what is done\n", node, name)
+		return nil
+	}
+	return cmd
+}
+
+func newUpgrade(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "upgrade [CLUSTER]",
+		Short: "Show how far an upgrade is, and what holds it; have it go on now, or despite a node",
+		Long: `Show the versions that are left on the way to those of the inventory, how many
+nodes have the next, and what holds it. What is upgraded is asked for in the
+repository: talos_version and kubernetes_version in cluster.yaml.
+
+With --now the upgrade of the present commit goes on outside of its window, and
+without a soak. With --despite it does not wait for a node that is not Ready; that
+one is upgraded when it is. Both hold until the upgrade has ended or another commit
+comes, and what else that commit changes waits for the window as before.
+
+Neither passes a gate or a switch (apply or upgrade: off or approve), takes down
+more nodes than may be unavailable, or a control plane that etcd needs.`,
+		Example: `  talos-agent upgrade dev
+  sudo talos-agent upgrade dev --now --despite wk-2`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: clusterNames,
+	}
+	var order cluster.UpgradeOrder
+	cmd.Flags().BoolVar(&order.Now, "now", false, "go on outside of the window, and without a soak")
+	cmd.Flags().StringArrayVar(&order.Despite, "despite", nil, "do not wait for this node while it is not Ready; may be given several times")
+	completeFlag(cmd, "despite", func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return nodeNames(cmd, args), cobra.ShellCompDirectiveNoFileComp
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		p, err := newPrinter(env.stdout, "text")
+		if err != nil {
+			return err
+		}
+		c := newClient(cmd)
+		name, err := chooseCluster(cmd.Context(), c, args)
+		if err != nil {
+			return err
+		}
+		if order.IsZero() {
+			s, err := c.Status(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			p.PrintUpgrade(s)
+			return nil
+		}
+		slices.Sort(order.Despite)
+		order.By = cmp.Or(os.Getenv("SUDO_USER"), os.Getenv("USER"), "root")
+		if err := c.Upgrade(cmd.Context(), name, order); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(env.stdout, "%s: the upgrade goes on %s\n", name, order)
 		return nil
 	}
 	return cmd

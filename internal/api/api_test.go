@@ -162,6 +162,9 @@ func (c stubCluster) Resume() error  { return c.note("resume", c.name) }
 func (c stubCluster) Accept(r cluster.Revision) error {
 	return c.note("accept "+string(r), c.name)
 }
+func (c stubCluster) Upgrade(o cluster.UpgradeOrder) error {
+	return c.note(fmt.Sprintf("upgrade %v %v by %s", o.Now, o.Despite, o.By), c.name)
+}
 func (c stubCluster) RequestSnapshot() error { return c.note("snapshot", c.name) }
 func (c stubCluster) ForecastForget(node string) (cluster.Forecast, error) {
 	return cluster.Forecast{Cluster: c.name, Notes: []string{node}}, nil
@@ -249,11 +252,14 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 			}
 			return err
 		},
-		"render secrets":   func() error { _, err := c.Render(ctx, "dev", "", true); return err },
-		"preview":          func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
-		"reconcile":        func() error { return c.Reconcile(ctx, "dev") },
-		"all":              func() error { return c.ReconcileAll(ctx) },
-		"suspend":          func() error { return c.Suspend(ctx, "dev") },
+		"render secrets": func() error { _, err := c.Render(ctx, "dev", "", true); return err },
+		"preview":        func() error { _, err := c.ForecastDestroy(ctx, "dev"); return err },
+		"reconcile":      func() error { return c.Reconcile(ctx, "dev") },
+		"all":            func() error { return c.ReconcileAll(ctx) },
+		"suspend":        func() error { return c.Suspend(ctx, "dev") },
+		"upgrade true [wk-1] by ann": func() error {
+			return c.Upgrade(ctx, "dev", cluster.UpgradeOrder{Now: true, Despite: []string{"wk-1"}, By: "ann"})
+		},
 		"snapshot":         func() error { return c.RequestSnapshot(ctx, "dev") },
 		"resume":           func() error { return c.Resume(ctx, "dev") },
 		"accept main":      func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },

@@ -236,6 +236,11 @@ func (c *Client) Accept(ctx context.Context, name string, req AcceptRequest) err
 	return c.call(ctx, "POST", clusterPath(name, "accept"), jsonBody(req), nil)
 }
 
+// Upgrade lets the upgrade of the revision in force do what is ordered.
+func (c *Client) Upgrade(ctx context.Context, name string, order cluster.UpgradeOrder) error {
+	return c.call(ctx, "POST", clusterPath(name, "upgrade"), jsonBody(order), nil)
+}
+
 // RequestSnapshot has a snapshot of etcd taken now; Status shows when it is there.
 func (c *Client) RequestSnapshot(ctx context.Context, name string) error {
 	return c.call(ctx, "POST", clusterPath(name, "snapshot"), nil, nil)

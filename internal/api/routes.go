@@ -80,6 +80,8 @@ type Cluster interface {
 	AcceptBootstrap() error
 	// Approve lets the plan with this digest go, which waits for approval.
 	Approve(digest string) error
+	// Upgrade lets the upgrade of the revision in force do what is ordered.
+	Upgrade(order cluster.UpgradeOrder) error
 	// RequestSnapshot has a snapshot of etcd taken now; the status shows when it is there.
 	RequestSnapshot() error
 	// ForecastForget returns what it means to take the machine of a node for lost.
@@ -307,6 +309,20 @@ var routes = []route{
 			return nil, err
 		}
 		return returnEmpty(c.Approve(req.Digest))
+	}},
+	{pattern: "POST /v1/clusters/{name}/upgrade", access: forRoot, kind: "Done", does: "let the upgrade of the revision in force go on now, outside of its window and without a soak, or despite nodes that are not Ready; `order` of the status' `upgrade` shows it", serve: func(r *http.Request, d Daemon) (any, error) {
+		var order cluster.UpgradeOrder
+		if err := decodeBody(r, &order); err != nil {
+			return nil, err
+		}
+		if order.IsZero() {
+			return nil, &Error{Status: http.StatusBadRequest, Reason: cluster.RequestInvalid, Message: "the body orders nothing", Hint: "`now`, `despite`, or both"}
+		}
+		c, err := findCluster(r, d)
+		if err != nil {
+			return nil, err
+		}
+		return returnEmpty(c.Upgrade(order))
 	}},
 	{pattern: "POST /v1/clusters/{name}/snapshot", access: forRoot, kind: "Done", does: "take a snapshot of etcd now; `snapshots` of the status shows when it is there", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
 		return returnEmpty(c.RequestSnapshot())

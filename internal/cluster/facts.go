@@ -119,6 +119,8 @@ const (
 	IntendCanary IntentKind = "Canary"
 	// IntendApproved is an administrator's approval of a plan that waits for one.
 	IntendApproved IntentKind = "Approved"
+	// IntendUpgrade is an administrator's command about the upgrade of one revision.
+	IntendUpgrade IntentKind = "Upgrade"
 	// IntendWatch is which control plane was given a machine config while it ran, or another
 	// network, last. It is written before that, and counts for a minute.
 	IntendWatch IntentKind = "Watch"
@@ -148,7 +150,7 @@ type Intent struct {
 	Done bool `json:"done,omitempty"`
 	// Versions and Revision are, of IntendConfig, what the configs are for and the
 	// revision they are of. Revision is, of IntendApproved, whose changes are approved: what was
-	// shown, or one that came since and asks for the same.
+	// shown, or one that came since and asks for the same. Of IntendUpgrade, the one that was in force.
 	Versions Versions `json:"versions,omitzero"`
 	// Previous are, of IntendConfig, the Versions before: an upgrade leads back to them.
 	Previous Versions `json:"previous,omitzero"`
@@ -169,6 +171,49 @@ type Intent struct {
 	// Left is, of IntendSuspend, what a destruction that has ended did not delete,
 	// and why.
 	Left []Block `json:"left,omitempty"`
+	// Order is what was commanded, of IntendUpgrade.
+	Order UpgradeOrder `json:"order,omitzero"`
+}
+
+// UpgradeOrder is what an administrator lets an upgrade do, until it has ended or another commit comes.
+type UpgradeOrder struct {
+	// Now: outside of its window, and without a soak.
+	Now bool `json:"now,omitempty"`
+	// Despite are nodes for which it does not wait while they are not Ready, by name, sorted.
+	Despite []string `json:"despite,omitempty"`
+	// By is the user who has asked for it, as the command names that.
+	By string `json:"by,omitempty"`
+}
+
+// IsZero reports whether it lets an upgrade do nothing that it would not do by itself.
+func (o UpgradeOrder) IsZero() bool { return !o.Now && len(o.Despite) == 0 }
+
+// And is an order with what another one adds, which was given later.
+func (o UpgradeOrder) And(later UpgradeOrder) UpgradeOrder {
+	despite := slices.Sorted(slices.Values(slices.Concat(o.Despite, later.Despite)))
+	return UpgradeOrder{Now: o.Now || later.Now, Despite: slices.Compact(despite), By: later.By}
+}
+
+func (o UpgradeOrder) String() string {
+	var words []string
+	if o.Now {
+		words = append(words, "outside of its window and without a soak")
+	}
+	if len(o.Despite) > 0 {
+		words = append(words, "although "+strings.Join(o.Despite, ", ")+" may not be Ready")
+	}
+	if o.By != "" {
+		words = append(words, "by order of "+o.By)
+	}
+	return strings.Join(words, ", ")
+}
+
+// UpgradeOrder is what an administrator lets the upgrade of a revision do.
+func (f Facts) UpgradeOrder(revision Revision) UpgradeOrder {
+	if in, ok := f.Intent(IntendUpgrade); ok && in.Revision == revision {
+		return in.Order
+	}
+	return UpgradeOrder{}
 }
 
 // Equal reports whether two intents are the same.

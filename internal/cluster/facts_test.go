@@ -71,3 +71,20 @@ func TestInstallError(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+// TestUpgradeOrder: an order is for one revision, and adds to what was ordered before.
+func TestUpgradeOrder(t *testing.T) {
+	var f Facts
+	if !f.UpgradeOrder("r").IsZero() {
+		t.Error("an order of nobody")
+	}
+	for _, o := range []UpgradeOrder{{Despite: []string{"wk-2"}, By: "ann"}, {Now: true, By: "bob"}, {Despite: []string{"wk-1", "wk-2"}, By: "ann"}} {
+		f.Intend(Intent{Kind: IntendUpgrade, Revision: "r", Order: f.UpgradeOrder("r").And(o)})
+	}
+	if got, want := f.UpgradeOrder("r").String(), "outside of its window and without a soak, although wk-1, wk-2 may not be Ready, by order of ann"; got != want {
+		t.Errorf("%q", got)
+	}
+	if !f.UpgradeOrder("s").IsZero() || !(UpgradeOrder{By: "ann"}).IsZero() {
+		t.Error("an order for another revision")
+	}
+}

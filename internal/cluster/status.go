@@ -62,6 +62,8 @@ type UpgradeStatus struct {
 	Held     string   `json:"held,omitempty"` // why it is not made: which switch
 	// StuckSince is since when it does not go on because the cluster is Stalled; zero while it does, or is held.
 	StuckSince time.Time `json:"stuckSince,omitzero"`
+	// Order is what an administrator lets it do besides.
+	Order UpgradeOrder `json:"order,omitzero"`
 }
 
 // SnapshotStatus is what a status has of snapshots of etcd.

@@ -153,6 +153,22 @@ func TestSnapshotsAreShown(t *testing.T) {
 	}
 }
 
+// TestPrintUpgrade: what is left of an upgrade, who ordered what, and what holds it; nothing of what does not.
+func TestPrintUpgrade(t *testing.T) {
+	s := cluster.Status{Cluster: "dev", Upgrade: &cluster.UpgradeStatus{Hops: []string{"Talos v1.14.1"}, Nodes: 3, Order: cluster.UpgradeOrder{Now: true, By: "ann"}},
+		Waiting: []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingForHop, Message: "waits"}}, {Wait: cluster.Wait{Subject: "web", Reason: cluster.AddonNotReady, Message: "no"}}},
+		Blocked: []cluster.Block{{Subject: "wk-2", Reason: cluster.UpgradeFailed, Message: "failed", Hint: "see"}, {Subject: "wk-3", Reason: cluster.NodeLocked, Message: "no"}}}
+	var out bytes.Buffer
+	p := Printer{w: &out}
+	p.PrintUpgrade(s)
+	p.PrintUpgrade(cluster.Status{Cluster: "old"})
+	want := "dev:\n  upgrade to Talos v1.14.1: 0 of 3 nodes have the first; goes on outside of its window and without a soak, by order of ann\n" +
+		"  waits wk-1: waits\n  blocked wk-2: failed\n    -> see\nold: no other versions are asked for than its nodes run, or what they run is not known\n"
+	if out.String() != want {
+		t.Errorf("%s", out.String())
+	}
+}
+
 // TestUpgradesAreShown: which versions are left, how many nodes have the first, and whether that goes on.
 func TestUpgradesAreShown(t *testing.T) {
 	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)

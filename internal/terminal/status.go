@@ -109,8 +109,39 @@ func (p Printer) printUpgrade(u *cluster.UpgradeStatus) {
 	case !u.StuckSince.IsZero():
 		p.Printf("; %s for %s", p.Paint("stuck", Red), p.formatAge(u.StuckSince))
 	}
+	if !u.Order.IsZero() {
+		p.Printf("; goes on %s", u.Order)
+	}
 	p.Printf("\n")
 }
+
+// PrintUpgrade prints how far the way of a cluster to other versions is, and what holds it.
+func (p Printer) PrintUpgrade(s cluster.Status) {
+	if s.Upgrade == nil {
+		p.Printf("%s: no other versions are asked for than its nodes run, or what they run is not known\n", s.Cluster)
+	} else {
+		p.Printf("%s:\n", s.Cluster)
+		p.printUpgrade(s.Upgrade)
+	}
+	for _, w := range s.Waiting {
+		if slices.Contains(upgradeHolds, w.Reason) {
+			p.Printf("  %s %s: %s\n", p.Paint("waits", Yellow), w.Subject, w.Message)
+		}
+	}
+	for _, b := range s.Blocked {
+		if slices.Contains(upgradeHolds, b.Reason) {
+			p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Message)
+			if b.Hint != "" {
+				p.Printf("    -> %s\n", b.Hint)
+			}
+		}
+	}
+}
+
+// upgradeHolds are the reasons for which an upgrade does not go on.
+var upgradeHolds = []cluster.Reason{cluster.WaitingForHop, cluster.WaitingForInstaller, cluster.WaitingForGate, cluster.WaitingForCanary, cluster.WaitingForSoak, cluster.WaitingForWindow,
+	cluster.WaitingForTurn, cluster.WaitingForBudget, cluster.WaitingForQuorum, cluster.WaitingForSnapshot, cluster.SnapshotsUnknown, cluster.ApplyingOff, cluster.ChangeUnapproved,
+	cluster.TalosVersionDrift, cluster.KubernetesDrift, cluster.SchematicDrift, cluster.UpgradeFailed, cluster.UpgradeFellBack}
 
 // printSnapshots prints how snapshots of etcd stand, where any are taken.
 func (p Printer) printSnapshots(s *cluster.SnapshotStatus) {

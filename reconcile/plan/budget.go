@@ -80,6 +80,9 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), func(name string) bool { return !m.isInTurn(name) })
 	}
 	b = m.withoutLaterTurns(b, n.Name)
+	if is, _ := m.upgrades(n, i.Fields); is {
+		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), func(name string) bool { return name != n.Name && m.isPassed(name) })
+	}
 	if i.Kind == cluster.ChangeConfig && n.Role == cluster.ControlPlane && drift.LosesEndpoint(m.d, m.o, n) {
 		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), m.waitsForEndpoint)
 	}

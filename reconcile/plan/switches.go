@@ -204,6 +204,9 @@ func (m *planner) holdByWindow(i action.Info) bool {
 	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || begun || m.o.Facts.Destroying() || m.goesBack(n, i.Fields) {
 		return false
 	}
+	if _, alone := m.upgrades(n, i.Fields); alone && m.order().Now {
+		return false
+	}
 	changes := i.Kind == cluster.ChangeConfig || i.Kind == cluster.ChangeVM
 	joins := m.plan.Phases[i.Node] == cluster.PhaseJoining && !m.o.Facts.WasReady()
 	if changes && (joins || m.isBroken(n)) || i.Kind == cluster.ChangeVM && m.isIsolated(n) || m.isRepairable(n, m.turnOf(n)) {

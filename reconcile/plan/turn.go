@@ -47,7 +47,7 @@ func (m *planner) downDrifts(n cluster.Node) []drift.Drift {
 		}
 	}
 	if up, ok := drift.UpgradeOf(m.d, m.o, n); ok && (up.Reason != cluster.TalosVersionDrift || m.d.Repository().Held == "") {
-		if !ladder.UsesLifecycle(mach.Talos) || m.isBack(up) { // its one call does nothing else; the window is for what else differs
+		if !ladder.UsesLifecycle(mach.Talos) || m.goesAlone(up) { // its one call does nothing else
 			return []drift.Drift{up}
 		}
 		out = append(out, up)
@@ -72,16 +72,16 @@ func (m *planner) wantOf(n cluster.Node) string {
 	return m.wants[n.Name]
 }
 
-// turnBack is in the place of what the inventory has, in the target of a turn that brings back the Talos from before
-// and passes the window: whatever else the inventory has is not begun with it.
-const turnBack = "back"
+// turnAlone is in the place of what the inventory has, in the target of a turn that brings another Talos and passes the
+// window: whatever else the inventory has is not begun with it.
+const turnAlone = "alone"
 
 // targetOfTurn is what a node is taken out of service for, as its Node object and the journal have
 // it: what the inventory has of it, and each thing that it is to be given of that, as digests.
 func (m *planner) targetOfTurn(n cluster.Node, drifts []drift.Drift) string {
 	parts := []string{m.wantOf(n)}
-	if len(drifts) == 1 && m.isBack(drifts[0]) {
-		parts[0] = turnBack
+	if len(drifts) == 1 && m.goesAlone(drifts[0]) {
+		parts[0] = turnAlone
 	}
 	for _, dr := range drifts {
 		parts = append(parts, partOfTurn(dr))
@@ -280,7 +280,7 @@ func (m *planner) turnBefore(n cluster.Node) string {
 		return ""
 	}
 	for _, cp := range m.d.Spec.ControlPlanes() {
-		if m.plan.Phases[cp.Name] != cluster.PhaseReady && m.goesBack(n, drift.Fields(m.turnOf(n))) {
+		if m.isPassed(cp.Name) || m.plan.Phases[cp.Name] != cluster.PhaseReady && m.goesBack(n, drift.Fields(m.turnOf(n))) {
 			continue // who knows when
 		}
 		if !cp.Locked && (len(m.turnOf(cp)) > 0 && m.o.Machines[cp.Name].Stage != "booting" || m.o.Nodes.Value[cp.Name].Turn != "" || m.isRunning(cluster.PullImages, cp.Name) || m.isPlanned(cluster.PullImages, cp.Name)) {

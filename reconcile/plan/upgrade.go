@@ -36,15 +36,38 @@ func (m *planner) isBack(dr drift.Drift) bool {
 	return m.d.Repository().Back.Talos && dr.Reason == cluster.TalosVersionDrift && ladder.IsOlder(dr.Want, dr.Have)
 }
 
-// goesBack reports whether some fields of a node are all that is given to it, and that is a version that all nodes
-// ran before: its Talos, or nothing but the images of its config.
-func (m *planner) goesBack(n cluster.Node, fields []string) bool {
-	if len(fields) != 1 {
-		return false
+// goesAlone reports whether a drift of Talos is corrected before whatever else takes the node down: that may have to wait
+// for the window.
+func (m *planner) goesAlone(dr drift.Drift) bool {
+	return m.isBack(dr) || m.order().Now && (dr.Reason == cluster.TalosVersionDrift || dr.Reason == cluster.SchematicDrift)
+}
+
+// order is what an administrator lets the upgrade of this revision do.
+func (m *planner) order() cluster.UpgradeOrder {
+	return m.o.Facts.UpgradeOrder(m.d.Repository().Revision)
+}
+
+// isPassed reports whether a node is not Ready and an administrator has ordered not to wait for it.
+func (m *planner) isPassed(name string) bool {
+	return m.plan.Phases[name] != cluster.PhaseReady && slices.Contains(m.order().Despite, name)
+}
+
+// upgrades reports whether some fields of a node have another version among them: its Talos, or what its config has of
+// Kubernetes. alone: they are nothing else.
+func (m *planner) upgrades(n cluster.Node, fields []string) (is, alone bool) {
+	if up, ok := drift.UpgradeOf(m.d, m.o, n); ok && slices.Contains(fields, up.Field) {
+		return true, len(fields) == 1
 	}
+	asked := m.d.Repository()
+	is = (asked.Back.Kubernetes || asked.IsHop(cluster.HopKubernetes)) && slices.Contains(fields, drift.FieldConfig)
+	return is, is && len(fields) == 1 && m.o.Machines[n.Name].Summary.OnlyImages(asked.Configs[n.Name].Summary)
+}
+
+// goesBack reports whether some fields of a node are a version that all nodes ran before, and nothing else.
+func (m *planner) goesBack(n cluster.Node, fields []string) bool {
+	_, alone := m.upgrades(n, fields)
 	up, ok := drift.UpgradeOf(m.d, m.o, n)
-	isConfig := m.d.Repository().Back.Kubernetes && fields[0] == drift.FieldConfig
-	return ok && fields[0] == up.Field && m.isBack(up) || isConfig && m.o.Machines[n.Name].Summary.OnlyImages(m.d.Repository().Configs[n.Name].Summary)
+	return alone && (ok && m.isBack(up) || m.d.Repository().Back.Kubernetes && fields[0] == drift.FieldConfig)
 }
 
 // lacksInstaller reports whether a node is to be upgraded and its machine has not pulled what for.
@@ -138,9 +161,11 @@ func (m *planner) nodesBefore() []cluster.Wait {
 		switch {
 		case upgrade.FailedInstall(m.d, m.o, n) != "":
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded, because the installation on %s failed", n.Name)}
+		case m.isPassed(n.Name):
+			continue
 		case m.plan.Phases[n.Name] != cluster.PhaseReady:
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForHop, Message: fmt.Sprintf("waits to be upgraded until %s is Ready", n.Name),
-				Hint: fmt.Sprintf("`talos-agent status %s` shows what it lacks; one that is lost: take it out of nodes.yaml, or give it another `replace`", m.d.Spec.Name)}
+				Hint: fmt.Sprintf("`talos-agent status %s` shows what it lacks; `talos-agent upgrade %[1]s --despite %[2]s` does not wait for it; one that is lost: take it out of nodes.yaml, or give it another `replace`", m.d.Spec.Name, n.Name)}
 		case m.isPending(n):
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded until %s runs what was installed on it", n.Name)}
 		case m.lacksInstaller(n):
@@ -170,7 +195,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 	if !back && m.holdByGate(n, w.Drift) || m.holdHopForSnapshot(n, w.Drift) {
 		return true
 	}
-	if name, until := upgrade.FindSoaking(m.d, m.o); name != "" && !back {
+	if name, until := upgrade.FindSoaking(m.d, m.o); name != "" && !back && !m.order().Now {
 		w.Reason, w.About, w.Message = cluster.WaitingForSoak, name, fmt.Sprintf("waits to be upgraded until %s has been Ready for %v, at %s", name, m.d.Spec.Soak, text.Moment(until))
 		m.wait(w)
 		return true

@@ -203,6 +203,9 @@ func (w *world) run(t testing.TB, line string) string {
 			mach.Talos = arg(1)
 			w.o.Machines[name] = mach
 		}
+	case "order": // now, or despite these nodes
+		order := w.o.Facts.UpgradeOrder(w.d.Revision).And(cluster.UpgradeOrder{Now: arg(1) == "now", Despite: f[2:]})
+		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendUpgrade, Revision: w.d.Revision, Order: order})
 	case "kubernetes-back": // it is set back
 		w.d.Back.Kubernetes = true
 	case "kept": // versions that all nodes ran before

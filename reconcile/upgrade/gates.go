@@ -5,22 +5,18 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
-	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // mostCondition is how much of a condition is shown, in characters.
 const mostCondition = 200
 
 // AsksGates reports whether the gates of a cluster are to be looked at: it is to be upgraded, and no node is out of
-// service, so that a gate is never taken for what it was before the last turn.
+// service that others wait for, so that a gate is never taken for what it was before the last turn.
 func AsksGates(d cluster.Desired, o cluster.Observed) bool {
 	asked := d.Repository()
-	if len(asked.Spec.Gates) == 0 || slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return o.Nodes.Value[n.Name].Turn != "" }) {
-		return false
-	}
-	return len(asked.Hops) > 0 && asked.Held == "" || slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
-		_, ok := drift.UpgradeOf(d, o, n)
-		return ok
+	despite := o.Facts.UpgradeOrder(asked.Revision).Despite
+	return len(asked.Spec.Gates) > 0 && IsUnderWay(d, o) && !slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
+		return o.Nodes.Value[n.Name].Turn != "" && !slices.Contains(despite, n.Name)
 	})
 }
 

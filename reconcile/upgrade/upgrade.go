@@ -71,6 +71,7 @@ func (r Ran) oldest() (out cluster.Versions, known bool) {
 type Seen struct {
 	Ran      Ran
 	Observed cluster.Observed
+	Despite  []string // nodes for which no other one waits while they are not Ready
 }
 
 // Watch returns what is known with another look.
@@ -116,7 +117,7 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 		out.Versions.Talos = hops[0].To
 	case cluster.HopKubernetes:
 		out.Versions.Kubernetes = hops[0].To
-		out.Components, out.Waits = components.Next(hops[0].To, s, seen.Observed)
+		out.Components, out.Waits = components.Next(hops[0].To, s, seen.Observed, seen.Despite...)
 	}
 	return out
 }

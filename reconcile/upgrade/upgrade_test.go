@@ -215,3 +215,30 @@ func TestHold(t *testing.T) {
 		}
 	}
 }
+
+// TestIsEnded: an upgrade has ended when every node is seen to run what the inventory has, and not while one is not seen.
+func TestIsEnded(t *testing.T) {
+	goal, old := versions("v1.14.1", "v1.36.1"), versions("v1.13.9", "v1.36.1")
+	for name, c := range map[string]struct {
+		ran             Ran
+		reach           cluster.Reach
+		hops            []cluster.Hop
+		underWay, ended bool
+	}{
+		"it runs that":           {ran: Ran{"a": goal}, reach: cluster.Configured, ended: true},
+		"a hop is left":          {ran: Ran{"a": old}, reach: cluster.Configured, hops: []cluster.Hop{{Kind: cluster.HopTalos}}, underWay: true},
+		"it does not answer":     {ran: Ran{"a": goal}, reach: cluster.Silent},
+		"it is not known":        {reach: cluster.Configured},
+		"there is no way":        {ran: Ran{"a": old}, reach: cluster.Configured},
+		"kubernetes is not seen": {ran: Ran{"a": versions("v1.14.1", "")}, reach: cluster.Configured},
+	} {
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Versions: goal, Nodes: []cluster.Node{{Name: "a"}}}}, Way: cluster.Way{Goal: goal, Hops: c.hops}}
+		o := cluster.Observed{Machines: map[string]cluster.Machine{"a": {Reach: c.reach, Talos: c.ran["a"].Talos}}}
+		if got := IsEnded(d, o, c.ran); got != c.ended {
+			t.Errorf("%s: ended %v", name, got)
+		}
+		if got := IsUnderWay(d, o); got != c.underWay {
+			t.Errorf("%s: under way %v", name, got)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 
@@ -117,6 +118,18 @@ func (m *managedCluster) ForecastForget(node string) (cluster.Forecast, error) {
 // Forget implements api.Cluster.
 func (m *managedCluster) Forget(node string, unfenced bool) error {
 	return m.explainNode(m.Reconciler.Forget(node, unfenced), node)
+}
+
+// Upgrade implements api.Cluster.
+func (m *managedCluster) Upgrade(order cluster.UpgradeOrder) error {
+	err := m.Reconciler.Upgrade(order)
+	for _, node := range order.Despite {
+		isNode := func(n cluster.NodeStatus) bool { return n.Name == node }
+		if errors.Is(err, reconcile.ErrUnknownNode) && !slices.ContainsFunc(m.Status().Nodes, isNode) {
+			return m.explainNode(err, node)
+		}
+	}
+	return err
 }
 
 // explainNode names the nodes there are where an error is that there is none of that name.

@@ -1,7 +1,9 @@
 package agent_test
 
 import (
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -10,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
@@ -274,4 +277,44 @@ func TestKubernetesTakenBack(t *testing.T) {
 func closedFor(d time.Duration) string {
 	opens := time.Now().UTC().Add(d)
 	return fmt.Sprintf("window: {from: %q, to: %q}", opens.Format("15:04"), opens.Add(time.Hour).Format("15:04"))
+}
+
+// TestUpgradeByOrder: an upgrade that waits for its window begins when root orders it, goes on after a restart of the
+// agent, and the order is gone with its end. A node that there is not, an upgrade that there is not, and a switch
+// are named.
+func TestUpgradeByOrder(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 1}
+	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		now := cluster.UpgradeOrder{Now: true, By: "ann"}
+		if err := s.Cluster().Upgrade(now); cluster.ReasonOf(err) != cluster.NothingToAccept {
+			t.Errorf("without an upgrade: %v", err)
+		}
+		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1\nupgrade: approve\n"+closedFor(12*time.Hour))
+		s.Until(time.Hour, "held", func(st cluster.Status) bool { return st.Upgrade != nil && st.Upgrade.Held != "" })
+		if err := s.Cluster().Upgrade(now); cluster.ReasonOf(err) != cluster.ChangeUnapproved {
+			t.Errorf("against a switch: %v", err)
+		}
+		push("by itself", "upgrade: approve\n", "")
+		s.Until(time.Hour, "waits for its window", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Waiting, func(w cluster.WaitStatus) bool { return w.Reason == cluster.WaitingForWindow })
+		})
+		if err := s.Cluster().Upgrade(cluster.UpgradeOrder{Despite: []string{"wk-9"}}); !errors.Is(err, api.ErrUnknownNode) {
+			t.Errorf("despite a node that there is not: %v", err)
+		}
+		must(s.Cluster().Upgrade(now))
+		s.Until(time.Hour, "begun", func(st cluster.Status) bool {
+			return st.Upgrade != nil && st.Upgrade.Order.By == "ann" && slices.ContainsFunc(st.Running, func(r cluster.RunningStatus) bool { return r.Action == cluster.DrainNode })
+		})
+		s.Halt()
+		s.Boot()
+		s.untilAppliedIn(4*time.Hour, "upgraded")
+		s.wantTalos("v1.14.1")
+		w.wantDown("dev-cp-1:1 dev-wk-1:1")
+		push("another one", "talos_version: v1.14.1", "talos_version: v1.14.0")
+		time.Sleep(5 * time.Minute)
+		if u := s.Status().Upgrade; u != nil && !u.Order.IsZero() {
+			t.Errorf("the order is still there: %+v", u)
+		}
+	})
 }

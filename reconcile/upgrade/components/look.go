@@ -47,6 +47,8 @@ type node struct {
 	lacks string             // what it lacks to run what it has, and to be Ready; "" : nothing
 	// answers: its machine shows its config, and would take another one.
 	answers bool
+	// passed: others do not wait for it, whatever it lacks.
+	passed bool
 }
 
 // lookAtAll is the nodes of a cluster as they are seen.

@@ -31,8 +31,14 @@ const (
 // of the node is of it. Talos makes the DaemonSet with it where there is none, and leaves one that
 // is there as it is (Talos' ManifestApplyController): its own image changes when somebody applies the
 // bootstrap manifests.
-func Next(to string, s cluster.Spec, o cluster.Observed) (next map[string]cluster.Components, waiting string) {
+//
+// despite are nodes for which no other one waits while they lack something. What must not be newer than they
+// are still is not.
+func Next(to string, s cluster.Spec, o cluster.Observed, despite ...string) (next map[string]cluster.Components, waiting string) {
 	nodes := lookAtAll(s, o)
+	for i, n := range nodes {
+		nodes[i].passed = n.lacks != "" && slices.Contains(despite, n.Name)
+	}
 	fillUnseen(nodes)
 	waiting = giveStep(to, s, o, nodes)
 	return collect(nodes), waiting
@@ -157,6 +163,7 @@ func giveVersion(to string, p part, group []*node, atOnce int) (taken bool, why 
 		switch {
 		case n.lacks != "" && isPending(n) && isMidway(n) && !n.Locked:
 			midway = append(midway, n)
+		case n.passed:
 		case n.lacks != "":
 			atOnce--
 			if why == "" {

@@ -302,3 +302,35 @@ func TestDescribeRemoved(t *testing.T) {
 		}
 	}
 }
+
+// TestNextDespite: a node that an administrator has named holds no other, but for what may not be newer than it is.
+func TestNextDespite(t *testing.T) {
+	w := newModel(2, 2, from)
+	w.broken["wk-1"], w.silent["cp-2"] = true, true
+	for _, c := range []struct {
+		despite []string
+		want    string
+	}{
+		{nil, "waits: cp-2: its machine does not answer with its config"},
+		{[]string{"wk-1"}, "waits: cp-2: its machine does not answer with its config"},
+		{[]string{"cp-2", "wk-1"}, "cp-1 kube-apiserver " + to},
+	} {
+		next, waiting := Next(to, w.spec, w.observe(), c.despite...)
+		if got := describeStep(w, next, waiting); got != c.want {
+			t.Errorf("despite %v: %s, want %s", c.despite, got, c.want)
+		}
+	}
+	w.silent["cp-2"] = false
+	for _, name := range []string{"cp-1", "cp-2"} {
+		*w.has[name] = cluster.Components{APIServer: to, ControllerManager: to, Scheduler: to, Proxy: to, Kubelet: to}
+		*w.runs[name] = *w.has[name]
+	}
+	next, waiting := Next(to, w.spec, w.observe())
+	if got := describeStep(w, next, waiting); got != "waits: wk-1: Kubernetes reports NotReady: its network is down" {
+		t.Errorf("without an order: %s", got)
+	}
+	next, waiting = Next(to, w.spec, w.observe(), "wk-1")
+	if got := describeStep(w, next, waiting); got != "wk-2 kubelet "+to {
+		t.Errorf("despite a worker: %s", got)
+	}
+}

@@ -1,0 +1,35 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// TestUpgradeCommand: upgrade shows what is left and what holds it, and with an order over the socket it goes on;
+// what there is not is named.
+func TestUpgradeCommand(t *testing.T) {
+	r := newRig(t, lab.Config{})
+	files := r.inventory(0)
+	commit := r.push(files)
+	r.start()
+	r.untilReady(commit)
+	r.run(exitOK, do("upgrade"), "dev: no other versions are asked for")
+	r.run(exitFailed, do("upgrade", "dev", "--now"), "there is nothing to upgrade")
+	const file = "inventory/dev/cluster.yaml"
+	opens := time.Now().UTC().Add(6 * time.Hour)
+	closed := fmt.Sprintf("window: {from: %q, to: %q}\n", opens.Format("15:04"), opens.Add(time.Hour).Format("15:04"))
+	files[file] = append(bytes.Replace(files[file], []byte("talos_version: v1.13.9"), []byte("talos_version: v1.14.1"), 1), closed...)
+	r.change(files)
+	r.until("it waits for its window", func() bool { return r.waits(cluster.WaitingForWindow) })
+	r.run(exitOK, do("upgrade", "dev"), "upgrade to Talos v1.14.1: 0 of ", "waits for its window")
+	r.run(exitFailed, do("upgrade", "dev", "--despite", "wk-9"), `cluster dev has no node "wk-9"`, "its nodes are ")
+	r.run(exitOK, do("upgrade", "dev", "--now"), "dev: the upgrade goes on outside of its window and without a soak, by order of ")
+	r.until("it goes on", func() bool { return !r.waits(cluster.WaitingForWindow) })
+	r.run(exitOK, do("upgrade", "dev"), "; goes on outside of its window")
+	r.run(exitOK, do("events", "dev"), "ordered the upgrade of ")
+}

@@ -1,0 +1,29 @@
+package upgrade
+
+import (
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
+)
+
+// IsUnderWay reports whether a cluster is to get other versions, or is not seen to have those of its inventory.
+func IsUnderWay(d cluster.Desired, o cluster.Observed) bool {
+	asked := d.Repository()
+	return len(asked.Hops) > 0 || asked.Back != cluster.Back{} || slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
+		_, behind := drift.UpgradeOf(d, o, n)
+		return behind
+	})
+}
+
+// IsEnded reports whether all nodes of a cluster are seen to have the versions of its inventory. While one does not
+// answer that is not known.
+func IsEnded(d cluster.Desired, o cluster.Observed, ran Ran) bool {
+	have, known := ran.oldest()
+	goal := d.Repository().Goal
+	return known && have.Talos == goal.Talos && have.Kubernetes == goal.Kubernetes && !IsUnderWay(d, o) &&
+		!slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
+			mach := o.Machines[n.Name]
+			return mach.Reach != cluster.Configured || mach.Talos == ""
+		})
+}

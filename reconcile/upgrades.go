@@ -1,0 +1,50 @@
+package reconcile
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
+)
+
+// Upgrade lets the upgrade of the revision in force do what an administrator has ordered, besides what was ordered for
+// it before. It is refused where there is no upgrade, where a switch holds it, and for a node that the
+// inventory does not have (ErrUnknownNode).
+func (r *Reconciler) Upgrade(order cluster.UpgradeOrder) error {
+	v := r.view.Load()
+	if v == nil {
+		return fmt.Errorf("upgrade %s: %w", r.c.Cluster, ErrNoInventory)
+	}
+	for _, node := range order.Despite {
+		if _, ok := v.desired.Spec.Node(node); !ok {
+			return fmt.Errorf("upgrade %s despite %s: %w", r.c.Cluster, text.OneLine(node), ErrUnknownNode)
+		}
+	}
+	asked := v.desired.Repository()
+	switch {
+	case v.stop != nil:
+		return cluster.WithReason(v.stop.block.Reason, fault.Errorf(v.stop.block.Hint, "upgrade %s: the newest revision is not in force: %s", r.c.Cluster, v.stop.block.Message))
+	case asked.NoWay != "" && !upgrade.IsUnderWay(v.desired, v.observed):
+		return cluster.WithReason(cluster.TalosVersionDrift, fault.Errorf("set the versions back", "upgrade %s: there is no way: %s", r.c.Cluster, asked.NoWay))
+	case !upgrade.IsUnderWay(v.desired, v.observed):
+		return cluster.WithReason(cluster.NothingToAccept, fault.Errorf("`talos-agent status "+r.c.Cluster+"` shows what they run; a push is known after `talos-agent reconcile`", "upgrade %s: there is nothing to upgrade", r.c.Cluster))
+	case asked.Held != "":
+		return cluster.WithReason(asked.Held, fault.Errorf(fmt.Sprintf("`talos-agent plan %s` shows what would be done; `talos-agent approve` approves it, where the switch is approve", r.c.Cluster), "upgrade %s: %s", r.c.Cluster, asked.HeldBy))
+	}
+	order.By = text.OneLine(order.By)
+	return r.command("ordered the upgrade of "+asked.Revision.Short()+": "+order.String(), func(f *cluster.Facts) {
+		all := f.UpgradeOrder(asked.Revision).And(order)
+		f.Intend(cluster.Intent{Kind: cluster.IntendUpgrade, Revision: asked.Revision, Order: all, At: time.Now().UTC()})
+	})
+}
+
+// dropOrder takes an order out of f that is for another revision, or whose upgrade has ended.
+func (r *Reconciler) dropOrder(f *cluster.Facts, d cluster.Desired, o cluster.Observed) {
+	in, ok := f.Intent(cluster.IntendUpgrade)
+	if ok && (in.Revision != d.Repository().Revision || upgrade.IsEnded(d, o, r.memo.seenRunning.Ran)) {
+		f.Drop(cluster.IntendUpgrade)
+	}
+}
