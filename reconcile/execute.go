@@ -352,6 +352,8 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		}
 		err := r.c.Machines.Reboot(ctx, d, a.Node, a.Restart.Boot, p)
 		return r.withdrawRestart(a.Node, before, err)
+	case action.CheckInstallers:
+		return r.c.Images.CheckInstallers(ctx, d, a.Images)
 	case action.PullInstaller:
 		return r.c.Machines.PullInstaller(ctx, d, a.Node, a.Image, p)
 	case action.InstallTalos:

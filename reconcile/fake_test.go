@@ -22,45 +22,46 @@ import (
 // boot in a moment, machines that take configs. Everything that talks to real
 // systems is tested in the adapters' rooms and over the lab.
 type fake struct {
-	mu       sync.Mutex
-	head     cluster.Revision
-	parents  map[cluster.Revision]cluster.Revision
-	problems cluster.Problems
-	fetchErr error
-	found    Fetched // by the last look for the head
-	spec     cluster.Spec
-	vms      map[string]cluster.VM
-	machines map[string]cluster.Machine
-	founded  int
-	image    bool
-	stored   bool
-	blind    bool
-	veiled   bool           // orphans cannot be seen
-	fail     map[string]int // kind -> how many more times it fails
-	hang     map[string]bool
-	done     []string
-	panics   bool
-	poison   bool                             // reading the repository panics
-	looks    int                              // at the host
-	unsure   error                            // why no history can be compared
-	removed  bool                             // from the repository
-	forgot   bool                             // the store does not have what was applied
-	recalls  int                              // how often it was asked for that
-	unfit    atomic.Pointer[cluster.Revision] // that no config can be made from
-	asked    []string                         // observers, to forget
-	before   map[cluster.Revision]cluster.Spec
-	kubelets map[string]string
-	turns    map[string]cluster.KubeNode
-	metas    map[string]cluster.NodeMeta // that the agent has set
-	lost     map[string][]string         // pods without a controller, by node
-	unlisted error                       // why no pods are listed
-	staged   map[string]string           // digest of a config, by node
-	reboots  bool                        // a change of a config takes a reboot
-	installs error                       // why no machine pulls or installs another Talos
-	refuses  string                      // why machines that run take no other config
-	where    map[string]cluster.Position
-	renders  time.Duration           // how long rendering takes
-	during   func(*cluster.Observed) // called while the other observer looks
+	mu         sync.Mutex
+	head       cluster.Revision
+	parents    map[cluster.Revision]cluster.Revision
+	problems   cluster.Problems
+	fetchErr   error
+	found      Fetched // by the last look for the head
+	spec       cluster.Spec
+	vms        map[string]cluster.VM
+	machines   map[string]cluster.Machine
+	founded    int
+	image      bool
+	stored     bool
+	blind      bool
+	veiled     bool           // orphans cannot be seen
+	fail       map[string]int // kind -> how many more times it fails
+	hang       map[string]bool
+	done       []string
+	panics     bool
+	poison     bool                             // reading the repository panics
+	looks      int                              // at the host
+	unsure     error                            // why no history can be compared
+	removed    bool                             // from the repository
+	forgot     bool                             // the store does not have what was applied
+	recalls    int                              // how often it was asked for that
+	unfit      atomic.Pointer[cluster.Revision] // that no config can be made from
+	asked      []string                         // observers, to forget
+	before     map[cluster.Revision]cluster.Spec
+	kubelets   map[string]string
+	turns      map[string]cluster.KubeNode
+	metas      map[string]cluster.NodeMeta      // that the agent has set
+	lost       map[string][]string              // pods without a controller, by node
+	unlisted   error                            // why no pods are listed
+	staged     map[string]string                // digest of a config, by node
+	reboots    bool                             // a change of a config takes a reboot
+	installs   error                            // why no machine pulls or installs another Talos
+	installers map[string]cluster.InstallerSeen // that were looked for
+	refuses    string                           // why machines that run take no other config
+	where      map[string]cluster.Position
+	renders    time.Duration           // how long rendering takes
+	during     func(*cluster.Observed) // called while the other observer looks
 }
 
 func newFake(cps, workers int) *fake {
@@ -276,6 +277,24 @@ func (f *fake) act(ctx context.Context, kind, subject string) error {
 	}
 	f.done = append(f.done, kind+" "+subject)
 	return nil
+}
+
+func (f *fake) CheckInstallers(_ context.Context, _ cluster.Desired, images []string) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, image := range images {
+		if f.installers == nil {
+			f.installers = map[string]cluster.InstallerSeen{}
+		}
+		f.installers[image] = cluster.InstallerSeen{At: time.Now()}
+	}
+	return nil
+}
+
+func (f *fake) Installers() map[string]cluster.InstallerSeen {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return maps.Clone(f.installers)
 }
 
 func (f *fake) Register(ctx context.Context, _ cluster.Schematic) error {

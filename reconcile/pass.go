@@ -58,7 +58,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 	}
 	d = r.keepRunning(ctx, d, o)
 	d.Removed = r.memo.removing
-	o.ImageCached = r.c.Images.Cached(d, o.Facts)
+	o.ImageCached, o.Installers = r.c.Images.Cached(d, o.Facts), r.c.Images.Installers()
 	stop := r.findRefusal()
 	r.view.Store(&view{desired: d, observed: o, seen: r.memo.seenRunning, stop: stop, inForce: inForce})
 	r.memo.ended = r.seesRemoved() && len(running) == 0 && r.seesNothingLeft(d, o)
@@ -295,7 +295,7 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 	o.Machines = machines
 	warnings := d.Warnings
 	d = r.keepRunning(ctx, d, o)
-	o.ImageCached, o.Charts = r.c.Images.Cached(d, facts), r.c.Releases.CachedCharts(d, facts)
+	o.ImageCached, o.Installers, o.Charts = r.c.Images.Cached(d, facts), r.c.Images.Installers(), r.c.Releases.CachedCharts(d, facts)
 	notes := r.compareReleases(ctx, d, &o)
 	f := plan.Forecast(d, o, r.c.Policy())
 	f.Notes = append(f.Notes, notes...)

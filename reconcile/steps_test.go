@@ -38,6 +38,12 @@ func (s *steps) take(what string) error {
 	return nil
 }
 
+func (s *steps) CheckInstallers(context.Context, cluster.Desired, []string) error {
+	return s.take("check installers")
+}
+
+func (s *steps) Installers() map[string]cluster.InstallerSeen { return nil }
+
 func (s *steps) Register(context.Context, cluster.Schematic) error { return s.take("register") }
 
 func (s *steps) Download(context.Context, cluster.Desired, Progress) (cluster.ImagePin, error) {
@@ -293,6 +299,7 @@ func TestStepsOfActions(t *testing.T) {
 		"shut down, and it is in service":  {do: action.ShutDownVM{Node: cp, Config: config, Pulls: true}, fails: "see it drained", want: []string{"pull images", "stage", "forfeit", "see it drained"}},
 		"shut down what cannot be drained": {do: action.ShutDownVM{Node: wk, Undrained: true}, fails: "see it drained", want: []string{"shut down"}, ok: true},
 		"reboot a worker in service":       {do: action.RebootNode{Node: wk}, fails: "see it drained", want: []string{"see it drained"}},
+		"look for installers":              {do: action.CheckInstallers{Cluster: "dev", Images: []string{"i"}}, want: []string{"check installers"}, ok: true},
 		"pull an installer":                {do: action.PullInstaller{Node: cp}, want: []string{"pull installer"}, ok: true},
 		"install talos":                    {do: action.InstallTalos{Node: cp}, want: []string{"forget", "look", "install talos"}, ok: true},
 		"install talos on a worker":        {do: action.InstallTalos{Node: wk}, few: true, want: []string{"install talos"}, ok: true},

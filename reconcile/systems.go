@@ -79,6 +79,10 @@ type Images interface {
 	// Register asks the factory for the id of a schematic. Renderer knows it
 	// from then on.
 	Register(ctx context.Context, s cluster.Schematic) error
+	// CheckInstallers looks whether installer images are there, and Installers is what is known of those that
+	// were looked for, by reference.
+	CheckInstallers(ctx context.Context, d cluster.Desired, images []string) error
+	Installers() map[string]cluster.InstallerSeen
 	// Cached reports whether the verified image of d lies in the host's cache.
 	Cached(d cluster.Desired, facts cluster.Facts) cluster.Seen[bool]
 	// Download fetches and verifies the image of d into the host's cache.

@@ -32,6 +32,7 @@ const (
 	DropConfig        ActionKind = "drop config"
 	DrainNode         ActionKind = "drain node"
 	RebootNode        ActionKind = "reboot node"
+	CheckInstallers   ActionKind = "check installers"
 	PullInstaller     ActionKind = "pull installer"
 	InstallTalos      ActionKind = "install talos"
 	UpgradeTalos      ActionKind = "upgrade talos"

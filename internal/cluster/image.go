@@ -154,7 +154,20 @@ func ImageName(version, schematic string) string {
 
 // Installer is the image that installs the Talos version of a cluster with a schematic.
 func (s Spec) Installer(schematic string) string {
-	return s.InstallerRegistry + "/nocloud-installer/" + schematic + ":" + s.Versions.Talos
+	return s.InstallerOf(schematic, s.Versions.Talos)
+}
+
+// InstallerOf is that image of another version of Talos.
+func (s Spec) InstallerOf(schematic, talos string) string {
+	return s.InstallerRegistry + "/nocloud-installer/" + schematic + ":" + talos
+}
+
+// InstallerSeen is what is known of an installer image after its registry was asked for it. The zero value,
+// but for its time: it is there.
+type InstallerSeen struct {
+	At time.Time // that it was asked for last
+	// Missing is why it is not there; "" : it is, or Unchecked is why that cannot be seen from the host, for people.
+	Missing, Unchecked string
 }
 
 // Components are the versions of the parts of Kubernetes that a node is to have, v1.36.1 for

@@ -80,6 +80,9 @@ type Observed struct {
 	// Snapshots are those of etcd, on this host.
 	Snapshots EtcdSnapshots
 
+	// Installers are the installer images that were looked for, by reference. The time of one that
+	// was not is missing with it.
+	Installers  map[string]InstallerSeen
 	ImageCached Seen[bool]               // the verified image lies in the host's cache
 	Charts      map[string]Seen[Fetched] // by addon name
 	Factory     Seen[bool]               // the image factory returned the schematic's id

@@ -131,6 +131,7 @@ const (
 	UpgradeFailed        Reason = "UpgradeFailed"
 	UpgradeFellBack      Reason = "UpgradeFellBack"
 	WaitingForInstaller  Reason = "WaitingForInstaller"
+	InstallerMissing     Reason = "InstallerMissing"
 	WaitingForHop        Reason = "WaitingForHop"
 	WaitingForSoak       Reason = "WaitingForSoak"
 	WaitingForGate       Reason = "WaitingForGate"

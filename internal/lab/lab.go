@@ -40,6 +40,8 @@ type Config struct {
 	Bridges  []string
 	// Reservations are the DHCP server's, by lower-case MAC.
 	Reservations map[string]netip.Prefix
+	// MissingExtensions names official extensions that a version of Talos (the key) lacks at the Image Factory.
+	MissingExtensions map[string][]string
 	// Forge is the kind of forge; empty: GitHub.
 	Forge forge.Kind
 	// GitDir keeps the repository on disk, so that real git can push to it;
@@ -160,7 +162,7 @@ func (l *Lab) openHost(c Config) error {
 
 // openSources opens where images and charts come from.
 func (l *Lab) openSources(c Config) (err error) {
-	if l.Factory, err = factory.New(factory.Config{Service: l.service(c, "factory", 3)}); err != nil {
+	if l.Factory, err = factory.New(factory.Config{Service: l.service(c, "factory", 3), Missing: c.MissingExtensions}); err != nil {
 		return err
 	}
 	l.onClose(ignoreError(l.Factory.Close))

@@ -264,6 +264,12 @@ type (
 		Into      string // version of Talos that was installed, and runs then; "" : none was
 	}
 
+	// CheckInstallers looks whether the installers of all hops are there.
+	CheckInstallers struct {
+		Cluster string
+		Images  []string
+	}
+
 	// PullInstaller has a machine pull the installer of the Talos that it is to run.
 	PullInstaller struct {
 		Node   cluster.Node

@@ -58,6 +58,11 @@ func (a RebootNode) Info() Info {
 }
 
 // Info implements Action.
+func (a CheckInstallers) Info() Info {
+	return Info{Kind: cluster.CheckInstallers, Subject: a.Cluster, Text: "look whether the image factory has the installers of all hops of " + a.Cluster}
+}
+
+// Info implements Action.
 func (a PullInstaller) Info() Info {
 	i := infoOfNode(cluster.PullInstaller, a.Node, fmt.Sprintf("pull the installer of %s, to change %s", a.Node.Name, a.For))
 	i.Change, i.Fields = "image="+a.Image, a.Fields

@@ -37,6 +37,7 @@ var mostWithin = map[cluster.ActionKind]time.Duration{
 	cluster.DropConfig:        10 * time.Minute,
 	cluster.DrainNode:         time.Hour, // evictions have a timeout of their own
 	cluster.RebootNode:        20 * time.Minute,
+	cluster.CheckInstallers:   time.Hour, // the factory may build each
 	cluster.PullInstaller:     20 * time.Minute,
 	cluster.InstallTalos:      20 * time.Minute,
 	cluster.UpgradeTalos:      30 * time.Minute,

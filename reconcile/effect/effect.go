@@ -160,6 +160,15 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		bootAgain(o, a.Node.Name, a.Config, cluster.Configured)
 		bootInstalled(*d, o, a.Node.Name, a.Into)
 		takeVIP(o, a.Node)
+	case action.CheckInstallers:
+		seen := maps.Clone(o.Installers)
+		if seen == nil {
+			seen = map[string]cluster.InstallerSeen{}
+		}
+		for _, image := range a.Images {
+			seen[image] = cluster.InstallerSeen{At: o.Now}
+		}
+		o.Installers = seen
 	case action.PullInstaller:
 		m := o.Machines[a.Node.Name]
 		m.Installer = a.Image

@@ -21,6 +21,13 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 	switch r.Kind {
 	case cluster.RegisterSchematic:
 		Of(d, o, action.RegisterSchematic{Cluster: r.Subject})
+	case cluster.CheckInstallers:
+		asked := d.Repository()
+		var images []string
+		for _, hop := range asked.Hops {
+			images = append(images, asked.Spec.InstallerOf(asked.Schematic, hop.To))
+		}
+		Of(d, o, action.CheckInstallers{Cluster: r.Subject, Images: images})
 	case cluster.DownloadImage:
 		Of(d, o, action.DownloadImage{Image: d.Image})
 	case cluster.UploadImage:

@@ -73,6 +73,8 @@ type Factory struct {
 	ids  map[string]string        // schematic ids by Schematic.Digest
 	busy map[string]chan struct{} // images being downloaded, by name
 	seen map[string]note          // what was found out about images, by name
+	// installers are those that were looked for, by reference.
+	installers map[string]cluster.InstallerSeen
 }
 
 // How long the other side may be silent. Building an image at its first
@@ -125,6 +127,8 @@ func New(c Config) (*Factory, error) {
 		ids:    map[string]string{},
 		busy:   map[string]chan struct{}{},
 		seen:   map[string]note{},
+
+		installers: map[string]cluster.InstallerSeen{},
 	}
 	return f, f.removeLeftovers()
 }

@@ -8,63 +8,10 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/budget"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
-
-// budget is how many nodes of a role may be unavailable at once, and which are,
-// whoever caused that.
-type budget struct {
-	allowed     int
-	unavailable []string // names of nodes
-}
-
-// allows reports whether a node may be made unavailable: one that is already
-// spends nothing more.
-func (b budget) allows(node string) bool {
-	if slices.Contains(b.unavailable, node) {
-		return len(b.unavailable) <= b.allowed
-	}
-	return len(b.unavailable) < b.allowed
-}
-
-// spent is the budget with one more node unavailable.
-func (b budget) spent(node string) budget {
-	if !slices.Contains(b.unavailable, node) {
-		b.unavailable = append(slices.Clone(b.unavailable), node)
-	}
-	return b
-}
-
-// budgetsOf computes the budget of every role from what is seen, before any node
-// is planned. A node that is not Ready, or under pressure, or cordoned by whomever, has
-// spent a unit of it, and so has one on which a disruptive action is under way. One that
-// is removed has from its drain on.
-func budgetsOf(s cluster.Spec, phases map[string]cluster.Phase, o cluster.Observed, removed []cluster.Node) map[cluster.Role]budget {
-	out := map[cluster.Role]budget{cluster.ControlPlane: {allowed: 1}, cluster.Worker: {allowed: max(1, s.MaxUnavailable)}}
-	for _, n := range s.Nodes {
-		kn := o.Nodes.Value[n.Name]
-		if phases[n.Name] != cluster.PhaseReady || kn.Pressure != "" || kn.Cordoned || isDisrupted(o, n) {
-			out[n.Role] = out[n.Role].spent(n.Name)
-		}
-	}
-	for _, n := range removed {
-		if isDisrupted(o, n) || o.Nodes.Value[n.Name].Turn != "" {
-			out[n.Role] = out[n.Role].spent(n.Name)
-		}
-	}
-	return out
-}
-
-// isDisrupted reports whether a disruptive action is under way on a node, or an agent that has
-// ended since has begun one of which the node is still to be seen to do well.
-func isDisrupted(o cluster.Observed, n cluster.Node) bool {
-	in, _ := o.Facts.Intent(cluster.IntendWatch)
-	if since := o.Now.Sub(in.At); in.Node == n.Name && since >= 0 && since < action.WatchedFor {
-		return true
-	}
-	return slices.ContainsFunc(o.Running, func(r cluster.Running) bool { return r.Node == n.Name && r.Disrupts })
-}
 
 // mayDisrupt reports whether an action that disrupts a node may run now, and
 // waits if not. It is asked in one place for every action, whoever plans it.
@@ -77,18 +24,18 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	if !stays {
 		// Those that are not Ready were waited for, but for those that this one makes
 		// room for.
-		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), func(name string) bool { return !m.isInTurn(name) })
+		b.Unavailable = slices.DeleteFunc(slices.Clone(b.Unavailable), func(name string) bool { return !m.isInTurn(name) })
 	}
 	b = m.withoutLaterTurns(b, n.Name)
 	if is, _ := m.upgrades(n, i.Fields); is {
-		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), func(name string) bool { return name != n.Name && m.isPassed(name) })
+		b.Unavailable = slices.DeleteFunc(slices.Clone(b.Unavailable), func(name string) bool { return name != n.Name && m.isPassed(name) })
 	}
 	if i.Kind == cluster.ChangeConfig && n.Role == cluster.ControlPlane && drift.LosesEndpoint(m.d, m.o, n) {
-		b.unavailable = slices.DeleteFunc(slices.Clone(b.unavailable), m.waitsForEndpoint)
+		b.Unavailable = slices.DeleteFunc(slices.Clone(b.Unavailable), m.waitsForEndpoint)
 	}
-	if !b.allows(n.Name) && !m.isDown(i, n) && !m.isRepaired(i, n) {
+	if !b.Allows(n.Name) && !m.isDown(i, n) && !m.isRepaired(i, n) {
 		w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind), Drift: m.driftOf(n, i),
-			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.allowed, strings.Join(b.unavailable, ", "))}
+			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.Allowed, strings.Join(b.Unavailable, ", "))}
 		if n.Role == cluster.Worker {
 			w.Hint = m.fewer
 		}
@@ -103,7 +50,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForQuorum, About: string(i.Kind), Message: string(i.Kind) + ": waits for etcd: " + why, Within: etcdWithin, Hint: cmp.Or(m.stopHint(i, n), m.etcd.WayOut(m.d.Spec.Name)), Drift: m.driftOf(n, i)})
 		return false
 	}
-	m.budgets[n.Role] = m.budgets[n.Role].spent(n.Name)
+	m.budgets[n.Role] = m.budgets[n.Role].Spent(n.Name)
 	m.etcd = m.etcd.Down(n.Name)
 	return true
 }
@@ -131,13 +78,13 @@ func (m *planner) removedNode(name string) cluster.Node {
 // withoutLaterTurns is the budget of a node that is out of service for its turn: those of
 // the others that only wait to go on with theirs, behind it, do not count. More may be
 // drained than are allowed by now, and each would wait for the others.
-func (m *planner) withoutLaterTurns(b budget, node string) budget {
-	i := slices.Index(b.unavailable, node)
+func (m *planner) withoutLaterTurns(b budget.Budget, node string) budget.Budget {
+	i := slices.Index(b.Unavailable, node)
 	if i < 0 || !m.waitsInTurn(node) {
 		return b
 	}
-	later := slices.DeleteFunc(slices.Clone(b.unavailable[i+1:]), m.waitsInTurn)
-	b.unavailable = append(slices.Clone(b.unavailable[:i+1]), later...)
+	later := slices.DeleteFunc(slices.Clone(b.Unavailable[i+1:]), m.waitsInTurn)
+	b.Unavailable = append(slices.Clone(b.Unavailable[:i+1]), later...)
 	return b
 }
 
@@ -148,7 +95,7 @@ func (m *planner) waitsInTurn(name string) bool {
 	if _, stays := m.d.Spec.Node(name); stays && m.plan.Phases[name] != cluster.PhaseReady {
 		return false
 	}
-	return kn.Turn != "" && kn.Cordoned && kn.Ready && kn.Pressure == "" && !isDisrupted(m.o, cluster.Node{Name: name})
+	return kn.Turn != "" && kn.Cordoned && kn.Ready && kn.Pressure == "" && !budget.IsDisrupted(m.o, cluster.Node{Name: name})
 }
 
 // quorumLoss returns why etcd forbids an action that disrupts a node, "" when it does not.
@@ -171,7 +118,7 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 // isInTurn reports whether a node is out of service by the agent, or will be by this
 // plan.
 func (m *planner) isInTurn(name string) bool {
-	return m.o.Nodes.Value[name].Turn != "" || isDisrupted(m.o, cluster.Node{Name: name}) ||
+	return m.o.Nodes.Value[name].Turn != "" || budget.IsDisrupted(m.o, cluster.Node{Name: name}) ||
 		slices.ContainsFunc(m.plan.Actions, func(a action.Action) bool { return a.Info().Node == name && a.Info().Disrupts })
 }
 

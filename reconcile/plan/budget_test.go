@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/budget"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
@@ -191,7 +192,7 @@ func TestTurnsGoOnWithALowerBudget(t *testing.T) {
 		w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"wk-1": drained, "wk-2": tt.second, "wk-3": {Ready: true}})
 		m := newPlanner(w.d, w.o, w.p)
 		m.plan.Phases["wk-1"], m.plan.Phases["wk-2"] = cluster.PhaseReady, cluster.PhaseReady
-		m.budgets[cluster.Worker] = budget{allowed: 1, unavailable: []string{"wk-1", "wk-2"}}
+		m.budgets[cluster.Worker] = budget.Budget{Allowed: 1, Unavailable: []string{"wk-1", "wk-2"}}
 		if tt.edit != nil {
 			tt.edit(m)
 		}
@@ -248,7 +249,7 @@ func TestNodeOfNobodyCountsForEtcd(t *testing.T) {
 	edits("made cps=3 workers=1", "remove cp-3", "machine cp-2 silent", "asked 2")(t, w)
 	for _, name := range []string{"cp-3", "another"} {
 		m := newPlanner(w.d, w.o, w.p)
-		m.budgets[cluster.ControlPlane] = budget{allowed: 1}
+		m.budgets[cluster.ControlPlane] = budget.Budget{Allowed: 1}
 		m.do(disrupt{cluster.Node{Name: name}})
 		if len(m.plan.Actions) > 0 {
 			t.Errorf("%s goes down beside cp-2, which is silent", name)

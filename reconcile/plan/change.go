@@ -264,7 +264,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 		return
 	}
 	if m.d.Repository().IsHop(cluster.HopKubernetes) { // also where nothing of the node stops
-		if drifts := m.driftOf(n, a.Info()); m.holdByGate(n, drifts) || m.holdHopForSnapshot(n, drifts) || m.holdByWindow(a.Info()) {
+		if drifts := m.driftOf(n, a.Info()); m.holdForSupply(n, drifts) || m.holdByGate(n, drifts) || m.holdHopForSnapshot(n, drifts) || m.holdByWindow(a.Info()) {
 			return
 		}
 	}
@@ -293,19 +293,9 @@ func (m *planner) changeConfig(n cluster.Node) {
 // configs identifies the configs that the inventory has. It is computed once.
 func (m *planner) configs() string {
 	if m.target == "" {
-		m.target = targetOfConfigs(m.d)
+		m.target = drift.TargetOfConfigs(m.d)
 	}
 	return m.target
-}
-
-// targetOfConfigs identifies the configs that the inventory has.
-func targetOfConfigs(d cluster.Desired) string {
-	configs := d.Repository().Configs
-	var parts []string
-	for _, n := range d.Spec.Nodes {
-		parts = append(parts, n.Name, configs[n.Name].Digest)
-	}
-	return drift.DigestText(parts)
 }
 
 // isProven reports whether a node that has had a new config since then does well with it, or with

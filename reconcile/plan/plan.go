@@ -9,12 +9,14 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
+	"github.com/talos-agent/talos-agent/reconcile/budget"
 	"github.com/talos-agent/talos-agent/reconcile/capacity"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // Plan is the answer to the difference between what should be and what is.
@@ -65,7 +67,7 @@ type planner struct {
 	dead       string                             // the node that gets a new machine because it is dead
 	held       map[cluster.Claim]cluster.ActionID // by whom, under way or planned
 	overdue    map[cluster.ActionID]bool          // what takes longer than it should
-	budgets    map[cluster.Role]budget
+	budgets    map[cluster.Role]budget.Budget
 	fewer      string // the rule of the host by which fewer workers may be unavailable than the cluster asks for
 	etcd       quorum.Etcd
 	turns      map[string][]drift.Drift   // turnOf by node, once it was asked for
@@ -80,6 +82,7 @@ type planner struct {
 	tooLarge   bool                       // nothing of the cluster is there, and not all of it would fit
 	removed    []cluster.Node             // leftover.RemovedNodes
 	crowded    []cluster.Block            // why no VM may be made before those that are removed are deleted
+	supply     upgrade.Supply             // of the hops to come
 	befores    []cluster.Wait             // nodesBefore, once it was asked for
 	plan       Plan
 }
@@ -116,6 +119,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.judgeMachines()
 	m.judgeCapacity()
 	m.planImage()
+	m.planSupply()
 	m.planSnapshot()
 	for _, n := range d.Spec.Nodes {
 		m.planNode(n)
@@ -168,7 +172,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 	m.removed = leftover.RemovedNodes(d, o)
 	narrowed := d.Spec
 	narrowed.MaxUnavailable, m.fewer = bounds.MaxUnavailable(d.Spec, p)
-	m.budgets, m.etcd = budgetsOf(narrowed, m.plan.Phases, o, m.removed), leftover.EtcdOf(d, o)
+	m.budgets, m.etcd = budget.Of(narrowed, m.plan.Phases, o, m.removed), leftover.EtcdOf(d, o)
 	m.crowded = bounds.OverLimits(d, p, o.Orphans.Value)
 	return m
 }
@@ -204,7 +208,7 @@ func (m *planner) do(a action.Action) {
 		return
 	}
 	if b := m.backoffs[i.ID()]; m.o.Now.Before(b.Until) {
-		w := waitForRetry(b)
+		w := readiness.AwaitRetry(b)
 		w.Drift = m.driftOfAction(i)
 		m.wait(w)
 		return
@@ -229,22 +233,6 @@ func (m *planner) hold(id cluster.ActionID, claims []cluster.Claim) {
 	}
 }
 
-// stalledAfter is how many failures in a row count as a stall; the agent keeps
-// trying all the same.
-const stalledAfter = 3
-
-// waitForRetry is the wait for another try of an action.
-func waitForRetry(b cluster.Backoff) cluster.Wait {
-	w := cluster.Wait{Subject: b.Subject, Reason: cluster.ActionFailed, About: string(b.Kind), Message: string(b.Kind) + " failed and is tried again: " + b.Error, Hint: b.Hint, Within: time.Hour}
-	if b.Undone {
-		w.Message = string(b.Kind) + " is done again later: " + b.Error
-	}
-	if b.Failed >= stalledAfter {
-		w.Within = time.Nanosecond
-	}
-	return w
-}
-
 // keepRetries keeps reporting what has failed again and again while it is tried
 // once more: otherwise every try would look like the end of the stall, and
 // would be notified to everybody. What somebody else undoes again and again is reported
@@ -253,8 +241,8 @@ func (m *planner) keepRetries() {
 	for _, b := range m.o.Backoffs {
 		again := m.isRunning(b.Kind, b.Subject) || m.isPlanned(b.Kind, b.Subject)
 		waits := b.Undone && m.o.Now.Before(b.Until)
-		if (again || waits) && b.Failed >= stalledAfter {
-			m.wait(waitForRetry(b))
+		if (again || waits) && b.Failed >= readiness.StalledAfter {
+			m.wait(readiness.AwaitRetry(b))
 		}
 	}
 }

@@ -180,10 +180,10 @@ func (m *planner) isUnfinished(n cluster.Node) bool {
 	switch {
 	case turn == cluster.TurnRemoval:
 		return drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts) || m.isDead(n.Name)
-	case isFor(turn, want) && !(restarted && turn == r.Target):
+	case drift.IsForTurn(turn, want) && !(restarted && turn == r.Target):
 		return true
 	}
-	return restarted && isFor(r.Target, want) && (m.o.Machines[n.Name].BootID == r.Boot || r.Revision == m.d.Repository().Revision || m.plan.Phases[n.Name] != cluster.PhaseReady)
+	return restarted && drift.IsForTurn(r.Target, want) && (m.o.Machines[n.Name].BootID == r.Boot || r.Revision == m.d.Repository().Revision || m.plan.Phases[n.Name] != cluster.PhaseReady)
 }
 
 // isTakenDown reports whether the agent took a node down, for whatever that was, and the node is not

@@ -55,15 +55,6 @@ func (m *planner) downDrifts(n cluster.Node) []drift.Drift {
 	return append(out, m.leftEtcd(n)...)
 }
 
-// targetOf identifies what should become of a node, not what it has.
-func targetOf(drifts []drift.Drift) string {
-	var parts []string
-	for _, dr := range drifts {
-		parts = append(parts, dr.Field, dr.Want)
-	}
-	return drift.DigestText(parts)
-}
-
 // wantOf identifies what the inventory has of a node, "" while that is not known.
 func (m *planner) wantOf(n cluster.Node) string {
 	if _, asked := m.wants[n.Name]; !asked {
@@ -84,19 +75,9 @@ func (m *planner) targetOfTurn(n cluster.Node, drifts []drift.Drift) string {
 		parts[0] = turnAlone
 	}
 	for _, dr := range drifts {
-		parts = append(parts, partOfTurn(dr))
+		parts = append(parts, drift.PartOfTurn(dr))
 	}
 	return strings.Join(parts, ".")
-}
-
-// partOfTurn identifies one thing that a node is to be given. It is short, since no more than the
-// beginning of a long annotation is read.
-func partOfTurn(dr drift.Drift) string { return targetOf([]drift.Drift{dr})[:8] }
-
-// isFor reports whether a target of a turn is what the inventory has of a node.
-func isFor(target, want string) bool {
-	had, _, _ := strings.Cut(target, ".")
-	return want != "" && had == want
 }
 
 // describeOrigin describes drifts of a node as describe does, with who made what is undone of its VM
@@ -142,7 +123,7 @@ func (m *planner) failedTurn() string {
 func (m *planner) wasTaken(n cluster.Node, drifts []drift.Drift) bool {
 	r, ok := m.o.Facts.Restarts[n.Name]
 	boot, parts := m.o.Machines[n.Name].BootID, strings.Split(r.Target, ".")
-	ok = ok && (r.Target == targetOf(drifts) || all(drifts, func(dr drift.Drift) bool { return slices.Contains(parts, partOfTurn(dr)) }))
+	ok = ok && (r.Target == drift.TargetOf(drifts) || all(drifts, func(dr drift.Drift) bool { return slices.Contains(parts, drift.PartOfTurn(dr)) }))
 	return ok && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot && !m.isRepeated(n, drifts)
 }
 
@@ -182,12 +163,12 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		if slices.Contains(drift.Fields(drifts), drift.FieldEtcd) {
 			keeps = fmt.Sprintf("`talosctl -n %s logs etcd`", n.IP)
 		}
-		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ChangeNotTaken, About: targetOf(drifts),
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ChangeNotTaken, About: drift.TargetOf(drifts),
 			Message: fmt.Sprintf("it was taken down to change %s, and has %s all the same", drift.DescribeChange(drifts), drift.DescribeHave(drifts)),
 			Hint:    "see what keeps it: " + keeps + "; a push has it tried again"}, m.describe(n, drifts...))
 		return
 	}
-	if up, ok := m.upgradeIn(n, drifts); ok && ready && kn.Turn != "" && (m.returnsFirst(n) || !slices.Contains(strings.Split(kn.Turn, "."), partOfTurn(up))) {
+	if up, ok := m.upgradeIn(n, drifts); ok && ready && kn.Turn != "" && (m.returnsFirst(n) || !slices.Contains(strings.Split(kn.Turn, "."), drift.PartOfTurn(up))) {
 		m.do(action.UncordonNode{Node: n}) // all others are to be in service before it
 		return
 	}

@@ -112,9 +112,26 @@ func (m *planner) blockFailedInstall(n cluster.Node, drifts []drift.Drift) bool 
 	return true
 }
 
+// planSupply looks for the installers of all hops before the first of them is begun, and reports those that are not there.
+func (m *planner) planSupply() {
+	if m.supply = upgrade.JudgeSupply(m.d, m.o); len(m.supply.Ask) > 0 {
+		m.do(action.CheckInstallers{Cluster: m.d.Spec.Name, Images: m.supply.Ask})
+	}
+	m.plan.Blocked = append(m.plan.Blocked, m.supply.Blocks(m.d.Spec.Name)...)
+}
+
+// holdForSupply waits with what a hop changes of a node until those are known to be there, and reports whether it does.
+func (m *planner) holdForSupply(n cluster.Node, drifts []cluster.FieldDifference) bool {
+	w, holds := m.supply.Wait(n.Name, drifts)
+	if holds {
+		m.wait(w)
+	}
+	return holds
+}
+
 // planInstaller has the machine of a node that is to be upgraded pull the installer, in service.
 func (m *planner) planInstaller(n cluster.Node) {
-	if m.isHeld() || !m.lacksInstaller(n) {
+	if m.isHeld() || m.supply.Holds() || !m.lacksInstaller(n) {
 		return
 	}
 	if up, ok := m.upgradeIn(n, m.turnOf(n)); ok && (m.plan.Phases[n.Name] == cluster.PhaseReady || m.isBack(up)) {
@@ -140,7 +157,7 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 		w.Message = fmt.Sprintf("it is not known how the installation of %s ended, which may go on; it is rebooted when %v have passed since, and then runs what it runs", in.Image, upgrade.InstallWithin)
 		m.wait(w)
 		return true
-	case kn.Turn == "" && m.holdUpgrade(n, w):
+	case kn.Turn == "" && (m.holdForSupply(n, w.Drift) || m.holdUpgrade(n, w)):
 		return true
 	case !ladder.UsesLifecycle(mach.Talos): // it installs on its way down
 		return false
@@ -281,7 +298,7 @@ func (m *planner) planHops() {
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: "back", Message: fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, asked.StageWaits)})
 	}
 	for i := 1; i < len(asked.Hops); i++ {
-		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[i].String(), Message: fmt.Sprintf("%s comes after %s", asked.Hops[i], asked.Hops[i-1])})
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[i].String(), Message: fmt.Sprintf("%s comes after %s", asked.Hops[i], asked.Hops[i-1]) + m.supply.Describe(asked.Hops[i])})
 	}
 }
 

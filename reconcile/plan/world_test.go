@@ -22,12 +22,14 @@ import (
 
 // world is a desired state and an observation that scenario commands edit.
 type world struct {
-	d     cluster.Desired
-	o     cluster.Observed
-	p     cluster.Policy
-	taken []cluster.Node   // that remove took out of the inventory
-	asks  cluster.Versions // that the inventory has, where they are to be reached hop by hop
-	ran   upgrade.Seen
+	d                 cluster.Desired
+	o                 cluster.Observed
+	p                 cluster.Policy
+	taken             []cluster.Node   // that remove took out of the inventory
+	supply, unchecked string           // of installers, see "supply"
+	missingSince      time.Time        // the last one was found so
+	asks              cluster.Versions // that the inventory has, where they are to be reached hop by hop
+	ran               upgrade.Seen
 }
 
 // stage has the inventory ask for what the nodes are to have now, as each pass does.
@@ -39,6 +41,19 @@ func (w *world) stage() {
 	ran, _ := w.o.Facts.Intent(cluster.IntendConfig)
 	s := upgrade.Of(w.asks, w.d.Spec, w.ran, ran.Versions, ran.Previous)
 	w.d.Spec.Versions, w.d.Hops, w.d.NoWay, w.d.StageWaits, w.d.Goal, w.d.Back = s.Versions, s.Hops, s.NoWay, s.Waits, w.asks, s.Back
+	for i, hop := range s.Hops {
+		if image := w.d.Spec.InstallerOf(w.d.Schematic, hop.To); w.supply != "unknown" && hop.Kind == cluster.HopTalos {
+			seen := cluster.InstallerSeen{At: w.o.Now, Unchecked: w.unchecked}
+			isTalos := func(h cluster.Hop) bool { return h.Kind == cluster.HopTalos }
+			if last := !slices.ContainsFunc(s.Hops[i+1:], isTalos); w.supply != "" && last {
+				seen = cluster.InstallerSeen{At: w.missingSince, Missing: w.supply}
+			}
+			if w.o.Installers == nil {
+				w.o.Installers = map[string]cluster.InstallerSeen{}
+			}
+			w.o.Installers[image] = seen
+		}
+	}
 }
 
 const imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"
@@ -220,6 +235,17 @@ func (w *world) run(t testing.TB, line string) string {
 	case "soak": // a node is Ready since now, and has to be for so long
 		w.d.Spec.Soak = parseAge(t, arg(2))
 		effect.EditNode(&w.o, arg(1), func(kn *cluster.KubeNode) { kn.ReadySince = w.o.Now })
+	case "supply": // of the installers: unknown, unchecked or found; or the last one is missing, since when
+		w.supply, w.unchecked = "", ""
+		switch arg(1) {
+		case "unknown":
+			w.supply, w.o.Installers = "unknown", nil
+		case "unchecked":
+			w.unchecked = "the nodes pull it from registry.example.org, which is not the image factory of this host"
+		case "missing":
+			w.supply = "the factory answers 400: siderolabs/zfs is not available"
+			w.missingSince = w.o.Now.Add(-parseAge(t, arg(2)))
+		}
 	case "asked-schematic": // of the inventory
 		w.d.Schematic, w.d.Image.Schematic = arg(1), arg(1)
 		for _, n := range w.d.Spec.Nodes {

@@ -135,6 +135,25 @@ func (i *images) Register(ctx context.Context, s cluster.Schematic) error {
 	return err
 }
 
+func (i *images) CheckInstallers(ctx context.Context, d cluster.Desired, refs []string) error {
+	asked := d.Repository()
+	for _, ref := range refs {
+		err := i.factory.CheckInstaller(ctx, ref, asked.Spec.Mirrors)
+		if errors.Is(err, factory.ErrUnknownSchematic) {
+			// The id comes from the journal, and this factory never received it.
+			if err = i.Register(ctx, asked.Spec.Schematic); err == nil {
+				err = i.factory.CheckInstaller(ctx, ref, asked.Spec.Mirrors)
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (i *images) Installers() map[string]cluster.InstallerSeen { return i.factory.Installers() }
+
 func (i *images) Download(ctx context.Context, d cluster.Desired, p reconcile.Progress) (cluster.ImagePin, error) {
 	progress := func(done, total int64) { p(cluster.Progress{Done: done, Total: total, Unit: "bytes"}) }
 	pin, err := i.factory.Download(ctx, d.Image, progress)

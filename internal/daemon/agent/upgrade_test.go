@@ -23,10 +23,16 @@ import (
 // inClusterOf plays a story over a cluster that is Ready with some versions, which it may change.
 func inClusterOf(t *testing.T, sz size, talos, kubernetes string, story func(s *sim, push func(what, from, to string), w *turns)) {
 	t.Helper()
+	inClusterWith(t, sz, lab.Config{}, talos, kubernetes, story)
+}
+
+// inClusterWith does so in a lab that is made for it.
+func inClusterWith(t *testing.T, sz size, c lab.Config, talos, kubernetes string, story func(s *sim, push func(what, from, to string), w *turns)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		files := sz.Files()
 		changed(t, files, "inventory/dev/cluster.yaml", "talos_version: v1.13.9\nkubernetes_version: v1.36.1", "talos_version: "+talos+"\nkubernetes_version: "+kubernetes)
-		s := newSim(t, sz, lab.Config{})
+		s := newSim(t, sz, c)
 		defer s.Close()
 		s.Push(files, "the cluster")
 		s.Boot()
@@ -153,6 +159,41 @@ func TestUpgradeThatFails(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestUpgradeWithoutInstaller: an extension that the last version of the way lacks stops the upgrade before anything is done
+// to a node, also while the factory does not answer, and a version that has it leads on.
+func TestUpgradeWithoutInstaller(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 1}
+	c := lab.Config{MissingExtensions: map[string][]string{"v1.14.1": {"siderolabs/iscsi-tools"}}}
+	inClusterWith(t, sz, c, "v1.12.11", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
+		before := len(s.Lab.World.Calls())
+		s.Lab.World.Inject(world.Fault{System: "factory", Kind: world.LoseRequest})
+		push("one without the extension", "talos_version: v1.12.11", "talos_version: v1.14.1")
+		s.Until(4*time.Hour, "the factory does not answer", func(st cluster.Status) bool {
+			return st.Condition == cluster.Stalled && st.Reason == cluster.ActionFailed
+		})
+		s.Lab.World.Heal()
+		s.Until(4*time.Hour, "stopped", func(st cluster.Status) bool {
+			return st.Condition == cluster.Stalled && st.Reason == cluster.InstallerMissing && len(st.Running) == 0
+		})
+		time.Sleep(time.Hour)
+		if got := fmt.Sprint(s.timesInstalled(before)); got != "map[]" {
+			s.T.Errorf("got another Talos: %s", got)
+		}
+		w.wantDown("")
+		for _, call := range s.Lab.World.Calls()[before:] {
+			if strings.HasSuffix(call.Op, "/Pull") || strings.HasSuffix(call.Op, "/ImagePull") {
+				s.T.Errorf("%s has pulled for it", call.Subject)
+			}
+		}
+		s.wantTalos("v1.12.11")
+		push("one that has it", "talos_version: v1.14.1", "talos_version: v1.13.9")
+		s.untilAppliedIn(4*time.Hour, "upgraded")
+		s.wantTalos("v1.13.9")
+		w.wantDown("dev-cp-1:1 dev-wk-1:1")
+	})
 }
 
 // TestUpgradeWithOtherExtensions: another schematic is an upgrade to the same version.

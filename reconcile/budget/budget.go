@@ -1,0 +1,65 @@
+// Package budget works out how many nodes may be out of service at once, and which are.
+//
+// The package is pure: no clock, no network, no log and no chance.
+package budget
+
+import (
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+)
+
+// Budget is how many nodes of a role may be unavailable at once, and which are,
+// whoever caused that.
+type Budget struct {
+	Allowed     int
+	Unavailable []string // names of nodes
+}
+
+// Allows reports whether a node may be made unavailable: one that is already
+// spends nothing more.
+func (b Budget) Allows(node string) bool {
+	if slices.Contains(b.Unavailable, node) {
+		return len(b.Unavailable) <= b.Allowed
+	}
+	return len(b.Unavailable) < b.Allowed
+}
+
+// Spent is the budget with one more node unavailable.
+func (b Budget) Spent(node string) Budget {
+	if !slices.Contains(b.Unavailable, node) {
+		b.Unavailable = append(slices.Clone(b.Unavailable), node)
+	}
+	return b
+}
+
+// Of computes the budget of every role from what is seen, before any node
+// is planned. A node that is not Ready, or under pressure, or cordoned by whomever, has
+// spent a unit of it, and so has one on which a disruptive action is under way. One that
+// is removed has from its drain on.
+func Of(s cluster.Spec, phases map[string]cluster.Phase, o cluster.Observed, removed []cluster.Node) map[cluster.Role]Budget {
+	out := map[cluster.Role]Budget{cluster.ControlPlane: {Allowed: 1}, cluster.Worker: {Allowed: max(1, s.MaxUnavailable)}}
+	for _, n := range s.Nodes {
+		kn := o.Nodes.Value[n.Name]
+		if phases[n.Name] != cluster.PhaseReady || kn.Pressure != "" || kn.Cordoned || IsDisrupted(o, n) {
+			out[n.Role] = out[n.Role].Spent(n.Name)
+		}
+	}
+	for _, n := range removed {
+		if IsDisrupted(o, n) || o.Nodes.Value[n.Name].Turn != "" {
+			out[n.Role] = out[n.Role].Spent(n.Name)
+		}
+	}
+	return out
+}
+
+// IsDisrupted reports whether a disruptive action is under way on a node, or an agent that has
+// ended since has begun one of which the node is still to be seen to do well.
+func IsDisrupted(o cluster.Observed, n cluster.Node) bool {
+	in, _ := o.Facts.Intent(cluster.IntendWatch)
+	if since := o.Now.Sub(in.At); in.Node == n.Name && since >= 0 && since < action.WatchedFor {
+		return true
+	}
+	return slices.ContainsFunc(o.Running, func(r cluster.Running) bool { return r.Node == n.Name && r.Disrupts })
+}
