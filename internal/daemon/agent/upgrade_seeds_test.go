@@ -82,6 +82,9 @@ func (l *upgradeLife) plan(format string, args ...any) {
 // ask pushes versions, for nodes of the size.
 func (l *upgradeLife) ask(versions [2]string, why string) {
 	l.wants = versions
+	l.mu.Lock()
+	l.back = l.back || versions == l.from && l.Agent != nil // what was begun may end after the next push
+	l.mu.Unlock()
 	files := l.size.Files()
 	withVersions(l.t, files, [2]string{"v1.13.9", "v1.36.1"}, versions)
 	l.Push(files, why)
