@@ -368,6 +368,8 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		return r.c.Nodes.DeleteNode(ctx, d, a.Node, p)
 	case action.LabelNode:
 		return r.c.Nodes.Label(ctx, d, a.Node, a.Left)
+	case action.SyncManifests:
+		return r.c.Manifests.Sync(ctx, d, a.Manifests)
 	case action.TakeSnapshot:
 		return r.c.Snapshots.Take(ctx, d, a.For, p)
 	default:

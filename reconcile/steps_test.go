@@ -170,6 +170,10 @@ func (s *steps) Uninstall(context.Context, cluster.Desired, cluster.ReleaseName)
 	return s.take("uninstall")
 }
 
+func (s *steps) Sync(context.Context, cluster.Desired, cluster.Manifests) error {
+	return s.take("sync manifests")
+}
+
 func (s *steps) LabelNamespace(context.Context, cluster.Desired, string, cluster.NamespaceMeta) error {
 	return s.take("label namespace")
 }
@@ -211,7 +215,7 @@ func newSteps(t *testing.T) (*steps, *Reconciler, *memFiles, cluster.Desired) {
 		t.Fatal(err)
 	}
 	r, err := New(Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{s}, Renderer: f,
-		Images: s, VMs: s, Machines: stepsOfMachines{s}, Nodes: s, Releases: s, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} }})
+		Images: s, VMs: s, Machines: stepsOfMachines{s}, Nodes: s, Releases: s, Manifests: s, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,6 +258,7 @@ func TestStepsOfActions(t *testing.T) {
 		"mark":             {do: action.MarkAddon{}, want: []string{"mark"}, ok: true},
 		"roll back":        {do: action.RollBackAddon{}, want: []string{"roll back"}, ok: true},
 		"uninstall":        {do: action.UninstallAddon{}, want: []string{"uninstall"}, ok: true},
+		"sync manifests":   {do: action.SyncManifests{}, want: []string{"sync manifests"}, ok: true},
 		"label namespaces": {do: action.LabelNamespace{}, want: []string{"label namespace"}, ok: true},
 
 		"apply":                      {do: action.ApplyConfig{Node: cp}, want: []string{"apply"}, ok: true},

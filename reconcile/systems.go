@@ -181,6 +181,13 @@ type Snapshots interface {
 	Requested() bool
 }
 
+// Manifests changes what Talos deploys once.
+type Manifests interface {
+	// Sync applies the bootstrap manifests to the objects that they were seen to differ from, and ends with
+	// the first error. What somebody else keeps is left.
+	Sync(ctx context.Context, d cluster.Desired, m cluster.Manifests) error
+}
+
 // Releases changes Helm releases.
 type Releases interface {
 	// FetchChart brings a chart into the cache, checks it against the pin, if

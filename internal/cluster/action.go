@@ -41,6 +41,7 @@ const (
 	DeleteNode        ActionKind = "delete node"
 	LabelNode         ActionKind = "label node"
 	TakeSnapshot      ActionKind = "take etcd snapshot"
+	SyncManifests     ActionKind = "sync manifests"
 )
 
 // ActionID identifies an action: there is never more than one of a kind for a

@@ -1,10 +1,12 @@
 package cluster
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Change is what a machine answered when it was asked what the config that is wanted
@@ -139,6 +141,62 @@ func (f ConfigSummary) Differences(want ConfigSummary) []string {
 	}
 	if f.Role != "" && want.Role != "" && f.Role != want.Role {
 		out = append(out, fmt.Sprintf("role %s (the inventory has %s)", f.Role, want.Role))
+	}
+	return out
+}
+
+// DeprecatedAPI is an API of Kubernetes that is deprecated.
+type DeprecatedAPI struct {
+	Group, Version, Resource string // "" is the core group
+	Removed                  string // version of Kubernetes without it, v1.36; "": none is named
+}
+
+// Manifests are the bootstrap manifests: the objects of Kubernetes that the machines of control planes
+// render, which Talos makes where they are missing and never changes.
+type Manifests struct {
+	Rendered Secret // a list of objects as JSON, the same on all control planes; there may be Secrets among them
+	// Changes are what applying them would do to the objects that are there.
+	Changes []ObjectChange
+	Since   time.Time // since when there are changes, in every look of this agent
+	// Left are the objects that differ and are not changed, each with why: somebody else keeps them.
+	Left []string
+}
+
+// Differences are all fields that would change, each with its object.
+func (m Manifests) Differences() []FieldDifference {
+	var out []FieldDifference
+	for _, c := range m.Changes {
+		fields := c.Fields
+		if len(fields) == 0 {
+			fields = []FieldDifference{{Field: "the object", Has: "nothing", Wants: "what is rendered"}}
+		}
+		for _, f := range fields {
+			f.Field, f.Since = c.Object+" "+f.Field, m.Since
+			f.Has, f.Wants = cmp.Or(f.Has, "another value"), cmp.Or(f.Wants, "what is rendered")
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// ObjectChange is what would become of an object of Kubernetes.
+type ObjectChange struct {
+	Object string            // "DaemonSet kube-system/kube-proxy"
+	Fields []FieldDifference // none: it is made
+}
+
+// String implements fmt.Stringer: the object with the first of its fields.
+func (c ObjectChange) String() string {
+	if len(c.Fields) == 0 {
+		return c.Object + " (new)"
+	}
+	first := c.Fields[0]
+	out := c.Object + ": " + first.Field
+	if first.Has != "" {
+		out += " " + first.Has + " -> " + first.Wants
+	}
+	if more := len(c.Fields) - 1; more > 0 {
+		out += fmt.Sprintf(" (and %d more)", more)
 	}
 	return out
 }

@@ -67,8 +67,11 @@ type Observed struct {
 	Deprecated Seen[[]DeprecatedAPI]
 	// Gates has which conditions of the inventory hold, by name. They are looked at while an upgrade could go on;
 	// one that is missing was not.
-	Gates    map[string]Seen[bool]
-	Releases Seen[map[string]Release] // by addon name; missing: not installed
+	Gates map[string]Seen[bool]
+	// Manifests are what Talos deploys once, and where that differs from what its control planes render
+	// now. It is unknown without a reason while a node is on its way, when that is not looked at.
+	Manifests Seen[Manifests]
+	Releases  Seen[map[string]Release] // by addon name; missing: not installed
 	// Left are the releases that we made and no addon of the inventory has; there
 	// may be more while Releases is unknown.
 	Left []LeftRelease
@@ -414,12 +417,6 @@ type SystemPod struct {
 	Static StaticPod
 	// Proxy is the image of it where it is one of kube-proxy; "" : it is not.
 	Proxy string
-}
-
-// DeprecatedAPI is an API of Kubernetes that is deprecated.
-type DeprecatedAPI struct {
-	Group, Version, Resource string // "" is the core group
-	Removed                  string // version of Kubernetes without it, v1.36; "": none is named
 }
 
 // Release is one Helm release.

@@ -58,6 +58,8 @@ const (
 	BootstrapUncertain Reason = "BootstrapUncertain"
 	WaitingForSnapshot Reason = "WaitingForSnapshot"
 	SnapshotsUnknown   Reason = "SnapshotsUnknown"
+	ManifestsUnknown   Reason = "ManifestsUnknown"
+	ManifestsOutdated  Reason = "ManifestsOutdated"
 )
 
 // The reasons that concern a host or a storage.

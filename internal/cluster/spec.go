@@ -88,23 +88,6 @@ type Spec struct {
 	Capacity map[string]HostCapacity
 }
 
-// Gate is a condition of the inventory, in CEL, that must hold before each node is upgraded.
-type Gate struct {
-	Name      string
-	Condition string
-	// Objects are the Kubernetes objects that it is about; the zero value: none.
-	Objects ObjectSelector
-}
-
-// ObjectSelector selects Kubernetes objects of one kind.
-type ObjectSelector struct {
-	APIVersion string // "v1", "apps/v1"
-	Kind       string
-	Namespace  string // "": all
-	Name       string // "": all
-	Labels     string // a label selector as kubectl takes it; "": all
-}
-
 // ReplaceDead is for how long a node must be dead before it gets a new machine, by role; 0:
 // it never does.
 type ReplaceDead struct{ ControlPlane, Worker time.Duration }

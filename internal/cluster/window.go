@@ -129,3 +129,20 @@ func (w Window) OpensWith(other Window, t time.Time) (time.Time, bool) {
 	}
 	return time.Time{}, false
 }
+
+// Gate is a condition of the inventory, in CEL, that must hold before each node is upgraded.
+type Gate struct {
+	Name      string
+	Condition string
+	// Objects are the Kubernetes objects that it is about; the zero value: none.
+	Objects ObjectSelector
+}
+
+// ObjectSelector selects Kubernetes objects of one kind.
+type ObjectSelector struct {
+	APIVersion string // "v1", "apps/v1"
+	Kind       string
+	Namespace  string // "": all
+	Name       string // "": all
+	Labels     string // a label selector as kubectl takes it; "": all
+}

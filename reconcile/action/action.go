@@ -322,6 +322,12 @@ type (
 		For     retention.Kind
 	}
 
+	// SyncManifests applies bootstrap manifests of Talos to the objects that they differ from.
+	SyncManifests struct {
+		Cluster   string
+		Manifests cluster.Manifests
+	}
+
 	// LabelNode gives a Node object the labels, taints and annotations that the inventory
 	// has, and takes back those that it has no more.
 	LabelNode struct {

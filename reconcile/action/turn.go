@@ -3,8 +3,10 @@ package action
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
@@ -125,4 +127,14 @@ func (a LabelNode) Info() Info {
 // snapshot at most, which is taken again.
 func (a TakeSnapshot) Info() Info {
 	return Info{Kind: cluster.TakeSnapshot, Subject: a.Cluster, Text: fmt.Sprintf("take a snapshot of etcd of %s (%s)", a.Cluster, a.For)}
+}
+
+// Info implements Action.
+func (a SyncManifests) Info() Info {
+	var all []string
+	for _, c := range a.Manifests.Changes {
+		all = append(all, c.String())
+	}
+	return Info{Kind: cluster.SyncManifests, Subject: a.Cluster, Change: strings.Join(all, "; "),
+		Text: fmt.Sprintf("apply the bootstrap manifests of Talos to %s: %s", a.Cluster, text.JoinSome(all, 5, "; "))}
 }

@@ -46,6 +46,7 @@ var mostWithin = map[cluster.ActionKind]time.Duration{
 	cluster.DeleteNode:        10 * time.Minute,
 	cluster.LabelNode:         10 * time.Minute,
 	cluster.TakeSnapshot:      time.Hour, // of a large database to a slow storage
+	cluster.SyncManifests:     10 * time.Minute,
 }
 
 // Within is how long an action of a kind may take, where usual is how long

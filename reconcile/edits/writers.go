@@ -61,3 +61,17 @@ func LastWriter(entries []metav1.ManagedFieldsEntry) string {
 	}
 	return writer
 }
+
+// OfField is who has written a field that the API server names in an answer, such as
+// .spec.template.spec.containers[name="web"].image; "" : none of these.
+func (w Writers) OfField(field string) string {
+	manager := ""
+	for _, one := range w {
+		one.fields.Iterate(func(path fieldpath.Path) { // All of this library cannot be left early
+			if manager == "" && path.String() == field {
+				manager = one.manager
+			}
+		})
+	}
+	return manager
+}

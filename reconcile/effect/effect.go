@@ -145,6 +145,8 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		})
 	case action.UncordonNode:
 		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Adopted, kn.Turn, kn.Drained = kn.Adopted, false, "", "" })
+	case action.SyncManifests:
+		o.Manifests.Value.Changes = nil
 	case action.LabelNode:
 		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) {
 			want := a.Node.Meta()

@@ -49,6 +49,8 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 	case cluster.UninstallAddon:
 		namespace, name, _ := strings.Cut(r.Subject, "/")
 		Of(d, o, action.UninstallAddon{Release: cluster.ReleaseName{Namespace: namespace, Name: name}})
+	case cluster.SyncManifests:
+		Of(d, o, action.SyncManifests{})
 	case cluster.LabelNamespace:
 		Of(d, o, action.LabelNamespace{Namespace: r.Subject, Meta: d.Spec.Namespace(r.Subject)})
 	}

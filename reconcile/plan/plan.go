@@ -135,6 +135,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planOrphanMembers()
 	m.planOrphanNodes()
 	m.planHops()
+	m.planManifests()
 	m.keepRetries()
 	return m.plan
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
@@ -209,6 +210,13 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 			return true
 		}
 	}
+	if !back {
+		if w.Reason, w.Message = upgrade.AwaitsManifests(m.d, m.o); w.Reason != "" {
+			m.wait(w)
+			return true
+		}
+		w.Reason = cluster.WaitingForInstaller
+	}
 	if !back && m.holdByGate(n, w.Drift) || m.holdHopForSnapshot(n, w.Drift) {
 		return true
 	}
@@ -299,6 +307,39 @@ func (m *planner) planHops() {
 	}
 	for i := 1; i < len(asked.Hops); i++ {
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[i].String(), Message: fmt.Sprintf("%s comes after %s", asked.Hops[i], asked.Hops[i-1]) + m.supply.Describe(asked.Hops[i])})
+	}
+}
+
+// planManifests applies what the control planes render, once the nodes have made a hop, to what Talos deployed before
+// it. It is no part of the hop, and waits for an approval of its own where changes are approved: what
+// it changes is known only then.
+func (m *planner) planManifests() {
+	reason, why := upgrade.AwaitsManifests(m.d, m.o)
+	for _, phase := range m.plan.Phases {
+		if phase != cluster.PhaseReady {
+			return
+		}
+	}
+	name := m.d.Spec.Name
+	if reason == "" || !m.o.Facts.WasReady() || m.isHeld() { // until it was Ready once Talos deploys them
+		return
+	}
+	if reason == cluster.ManifestsUnknown {
+		m.wait(cluster.Wait{Subject: name, Reason: reason, Message: why, Within: apiWithin})
+		return
+	}
+	a := action.SyncManifests{Cluster: name, Manifests: m.o.Manifests.Value}
+	mode, _ := bounds.Upgrade(m.d.Spec, m.p)
+	opens, ever := m.d.Spec.Window.OpensWith(m.p.Window, m.o.Now)
+	switch {
+	case m.appliesNothing() || mode == cluster.UpgradeOff:
+		m.blockDrift(cluster.Block{Subject: name, Reason: cluster.ApplyingOff, About: "manifests", Message: why, Hint: "set `apply: auto` and `upgrade: auto`, or `talosctl upgrade-k8s` to the version that the nodes run"}, a.Manifests.Differences())
+	case (m.asksApproval() || mode == cluster.UpgradeApproved) && !m.o.Facts.Approved(m.d.Repository().Revision, a.Info().Step()):
+		m.blockDrift(cluster.Block{Subject: name, Reason: cluster.ChangeUnapproved, About: "manifests", Message: why, Hint: m.approveHint()}, a.Manifests.Differences())
+	case !ever || opens.After(m.o.Now):
+		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForWindow, About: "manifests", Message: fmt.Sprintf("waits for its window, which opens at %s: %s", text.Moment(opens), a.Info().Text), Drift: a.Manifests.Differences()})
+	default:
+		m.do(a)
 	}
 }
 

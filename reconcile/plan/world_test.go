@@ -225,6 +225,19 @@ func (w *world) run(t testing.TB, line string) string {
 		w.d.Back.Kubernetes = true
 	case "kept": // versions that all nodes ran before
 		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendConfig, Versions: cluster.Versions{Talos: arg(1), Kubernetes: arg(2)}})
+	case "manifests": // of Talos: as they are rendered, outdated, kept by somebody, or not known
+		switch changes := []cluster.ObjectChange{{Object: "DaemonSet kube-system/kube-proxy", Fields: []cluster.FieldDifference{{Field: "spec.template.spec.containers[kube-proxy].image", Has: "kube-proxy:v1", Wants: "kube-proxy:v2"}, {Field: "metadata.labels.a"}}}, {Object: "ConfigMap kube-system/coredns"}}; arg(1) {
+		case "same":
+			w.o.Manifests = cluster.Saw(cluster.Manifests{})
+		case "outdated":
+			w.o.Manifests = cluster.Saw(cluster.Manifests{Changes: changes, Since: w.o.Now.Add(-time.Hour)})
+		case "kept":
+			w.o.Manifests = cluster.Saw(cluster.Manifests{Left: []string{"Deployment kube-system/coredns: Helm has it, in release kube-system/coredns"}})
+		case "unknown":
+			w.o.Manifests = cluster.Unseen[cluster.Manifests]("cp-1 and cp-2 do not render the same")
+		default:
+			t.Fatalf("manifests cannot be %q", f[1:])
+		}
 	case "canary":
 		w.d.Spec.Canary = arg(1)
 	case "gate": // of the cluster: its name, and whether it holds

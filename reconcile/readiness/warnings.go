@@ -35,6 +35,7 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 	}
 	out = append(out, reportUnjudged(d, o)...)
 	out = append(out, reportAltered(d, o)...)
+	out = append(out, reportKept(d, o)...)
 	return append(out, reportLeft(d, o)...)
 }
 
@@ -47,6 +48,16 @@ func reportAltered(d cluster.Desired, o cluster.Observed) cluster.Problems {
 			out = append(out, d.At(cluster.Warning, "addons", fmt.Sprintf("an object of addon %s was put back and is changed again, and is left so: %s", a.Name, rel.AlteredAgain),
 				fmt.Sprintf("have the values in %s ask for the same, or find out what changes it; after the next upgrade it is put back once more", a.File)))
 		}
+	}
+	return out
+}
+
+// reportKept reports what Talos deployed, renders differently now, and somebody else keeps.
+func reportKept(d cluster.Desired, o cluster.Observed) cluster.Problems {
+	var out cluster.Problems
+	for _, left := range o.Manifests.Value.Left {
+		out = append(out, d.At(cluster.Warning, "talos_version", "what Talos has deployed is not as it renders it now, and is left: "+left,
+			"to give an object back to Talos, undo the change with the manager that is named; what Helm keeps, Talos need not render: switch it off in a patch"))
 	}
 	return out
 }

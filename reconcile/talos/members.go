@@ -1,6 +1,7 @@
 package talos
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -15,6 +16,7 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/talos/rendered"
 )
 
 // membersWithin bounds one question for the members of etcd: asked of a machine
@@ -266,4 +268,35 @@ func isSettled(planes []plane, members []cluster.Member) bool {
 		m, ok := memberOf(members, p.node)
 		return !ok || m.Learner
 	})
+}
+
+// Rendered returns the bootstrap manifests that the control planes render, as a list of objects in JSON. It is
+// unknown while one of them does not answer, and where they do not render the same.
+func (f *Fleet) Rendered(ctx context.Context, d cluster.Desired) cluster.Seen[cluster.Secret] {
+	planes, _, _ := f.planes(d, "")
+	planes = slices.DeleteFunc(planes, func(p plane) bool { return p.removed })
+	found, errs := make([][]byte, len(planes)), make([]error, len(planes))
+	ctx, cancel := context.WithTimeout(ctx, allWithin)
+	defer cancel()
+	var all sync.WaitGroup
+	for i, p := range planes {
+		if p.link == nil {
+			errs[i] = errors.New("its machine is not reached")
+			continue
+		}
+		all.Go(func() { found[i], errs[i] = rendered.Read(ctx, p.link.cosi) })
+	}
+	all.Wait()
+	for i, p := range planes {
+		switch {
+		case errs[i] != nil:
+			return cluster.Unseen[cluster.Secret](p.node.Name + ": " + formatError(errs[i]))
+		case !bytes.Equal(found[i], found[0]):
+			return cluster.Unseen[cluster.Secret](fmt.Sprintf("%s and %s do not render the same", planes[0].node.Name, p.node.Name))
+		}
+	}
+	if len(planes) == 0 || len(planes) < len(d.Spec.ControlPlanes()) {
+		return cluster.Unseen[cluster.Secret]("not all control planes are watched yet")
+	}
+	return cluster.Saw(cluster.NewSecret(found[0]))
 }

@@ -118,6 +118,10 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 	case cluster.HopKubernetes:
 		out.Versions.Kubernetes = hops[0].To
 		out.Components, out.Waits = components.Next(hops[0].To, s, seen.Observed, seen.Despite...)
+		if _, why := AwaitsManifests(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, seen.Observed); why != "" && out.Waits == "" {
+			out = out.Stay(s, seen)
+			out.Waits = why
+		}
 	}
 	return out
 }

@@ -242,3 +242,32 @@ func TestIsEnded(t *testing.T) {
 		}
 	}
 }
+
+// TestAwaitsManifests: what differs keeps the next hop from its beginning, and what cannot be compared does, but while the
+// nodes are on their way. One that is locked stays behind.
+func TestAwaitsManifests(t *testing.T) {
+	differ := cluster.Saw(cluster.Manifests{Changes: []cluster.ObjectChange{{Object: "ConfigMap kube-system/a"}}})
+	unseen := cluster.Unseen[cluster.Manifests]("cp-1 does not answer")
+	for name, c := range map[string]struct {
+		talos, kubelet string // of the second node
+		locked         bool
+		seen           cluster.Seen[cluster.Manifests]
+		want           cluster.Reason
+	}{
+		"not looked at":     {"v1.14.1", "v1.36.1", false, cluster.Seen[cluster.Manifests]{}, ""},
+		"the same":          {"v1.14.1", "v1.36.1", false, cluster.Saw(cluster.Manifests{Left: []string{"a"}}), ""},
+		"others":            {"v1.14.1", "v1.36.1", false, differ, cluster.ManifestsOutdated},
+		"not known":         {"v1.14.1", "v1.36.1", false, unseen, cluster.ManifestsUnknown},
+		"it is silent":      {"", "", false, differ, cluster.ManifestsOutdated},
+		"another Talos":     {"v1.13.9", "v1.36.1", false, unseen, ""},
+		"another kubelet":   {"v1.14.1", "v1.35.10", false, differ, ""},
+		"behind, by a lock": {"v1.13.9", "v1.35.10", true, differ, cluster.ManifestsOutdated},
+	} {
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "a"}, {Name: "b", Locked: c.locked}}}}}
+		o := cluster.Observed{Manifests: c.seen, Machines: map[string]cluster.Machine{"a": {Talos: "v1.14.1"}, "b": {Talos: c.talos}},
+			Nodes: cluster.Saw(map[string]cluster.KubeNode{"a": {Kubelet: "v1.36.1"}, "b": {Kubelet: c.kubelet}})}
+		if got, why := AwaitsManifests(d, o); got != c.want || (got == "") != (why == "") {
+			t.Errorf("%s: %q, %q", name, got, why)
+		}
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/kube"
+	"github.com/talos-agent/talos-agent/reconcile/kube/manifests"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/reconcile/talos"
 )
@@ -63,14 +64,15 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 	}
 	// What has goroutines comes after what can fail.
 	m.fleet = talos.New(talos.Config{Dial: a.c.Dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, Summarize: machineconfig.Summarize, MayDisconnect: machineconfig.MayDisconnect, TakeNetwork: machineconfig.TakeNetwork, OnChange: look})
+	deployed := manifests.New(manifests.Config{API: m.kube.API, Dial: a.c.Dial, Wrap: a.gate.HTTP("kubernetes"), Rendered: m.fleet.Rendered})
 	if a.forge != nil {
 		m.commits = reporting.NewCommits(a.forge, func(err error) { a.c.OnUnreachable(forgeOf(name), err) }, log)
 	}
 	c := reconcile.Config{
 		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.c.Policy,
 		Host:      a.pve,
-		Observers: []reconcile.Observer{m.fleet, inOrder{m.kube, m.helm}},
-		Images:    a.images, VMs: vms{a.pve}, Machines: machines{m.fleet}, Nodes: nodes{m.kube}, Releases: m.helm,
+		Observers: []reconcile.Observer{m.fleet, inOrder{m.kube, m.helm, deployed}},
+		Images:    a.images, VMs: vms{a.pve}, Machines: machines{m.fleet}, Nodes: nodes{m.kube}, Releases: m.helm, Manifests: deployed,
 		Interval: a.c.Interval, Log: a.c.Log, EndRemoved: len(a.c.Clusters) == 0,
 		Earlier:  a.c.Earlier(name),
 		Usual:    func() map[cluster.ActionKind]time.Duration { return a.c.Runs.Usual(name) },

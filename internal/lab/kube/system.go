@@ -28,20 +28,20 @@ func (cl *cluster) fillStore(cp world.ControlPlane) {
 	cl.podCIDR = rules.FirstRange(cp.PodCIDR)
 	cl.store.services = rules.FirstRange(cp.ServiceCIDR)
 	for _, o := range system.NewCluster(cp) {
-		cl.addObject(findBuiltin(o.Group, o.Resource), o.Namespace, o.Name, o.Body)
+		cl.addObject(findBuiltin(o.Group, o.Resource), o)
 	}
 }
 
 // addObject makes an object the way a client would, defaults and all, if a snapshot did not bring it.
-func (cl *cluster) addObject(res *resource, ns, name string, body map[string]any) {
-	if cl.store.getObject(res, objectKey(ns, name)) != nil {
+func (cl *cluster) addObject(res *resource, o system.Object) {
+	if cl.store.getObject(res, objectKey(o.Namespace, o.Name)) != nil {
 		return
 	}
-	meta := rules.EnsureMap(body, "metadata")
-	meta["name"] = name
-	body["apiVersion"], body["kind"] = res.apiVersion(), res.kind
-	if _, err := cl.store.insertObject(res, &request{namespace: ns}, body); err != nil {
-		cl.c.world.Log.Error("lab cannot fill its cluster", "resource", res.name, "name", name, "err", err)
+	meta := rules.EnsureMap(o.Body, "metadata")
+	meta["name"] = o.Name
+	o.Body["apiVersion"], o.Body["kind"] = res.apiVersion(), res.kind
+	if _, err := cl.store.insertObject(res, &request{namespace: o.Namespace, version: res.storage, agent: o.Manager}, o.Body); err != nil {
+		cl.c.world.Log.Error("lab cannot fill its cluster", "resource", res.name, "name", o.Name, "err", err)
 	}
 }
 

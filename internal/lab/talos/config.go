@@ -138,7 +138,7 @@ func (s *settings) readKubernetes(m *machine) {
 	manifests.ReadNode(&s.kubelet, cfg)
 	if s.control {
 		s.readPlane(node, address.Addr())
-		s.plane.PodCIDR, s.plane.ServiceCIDR = strings.Join(pods, ","), strings.Join(services, ",")
+		s.plane.PodCIDR, s.plane.ServiceCIDR, s.plane.Talos = strings.Join(pods, ","), strings.Join(services, ","), s.kubelet.Talos
 	}
 }
 

@@ -135,6 +135,7 @@ func (b *boot) writeConfigured() {
 			t.PodCIDRs, t.CNIName = strings.Split(p.PodCIDR, ","), p.CNI
 			t.FlannelEnabled, t.ProxyEnabled, t.CoreDNSEnabled = p.CNI == "flannel", p.KubeProxy, !p.NoDNS
 		})
+		keepResources(b, "k8s.ManifestController", func(id string) *k8s.Manifest { return k8s.NewManifest(k8s.ControlPlaneNamespaceName, id) }, manifests.Bootstrap(p, s.provider))
 	}
 	b.writeKubernetes()
 	b.writeVolumes()

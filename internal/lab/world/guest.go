@@ -110,6 +110,7 @@ type ControlPlane struct {
 	CAKey       []byte
 	SANs        []string
 	Kubernetes  string // v1.36.1
+	Talos       string // that deploys what a new cluster has; "": the newest that is known
 	CNI         string // flannel | none
 	KubeProxy   bool
 	NoDNS       bool // Talos deploys no CoreDNS

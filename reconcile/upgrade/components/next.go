@@ -29,8 +29,8 @@ const (
 //
 // The version of kube-proxy in the machine config of a control plane goes with its kubelet: no process
 // of the node is of it. Talos makes the DaemonSet with it where there is none, and leaves one that
-// is there as it is (Talos' ManifestApplyController): its own image changes when somebody applies the
-// bootstrap manifests.
+// is there as it is (Talos' ManifestApplyController): its own image changes when the bootstrap
+// manifests are applied, at the end of the hop.
 //
 // despite are nodes for which no other one waits while they lack something. What must not be newer than they
 // are still is not.

@@ -8,12 +8,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// What Talos 1.14 deploys into the clusters it bootstraps.
-const (
-	coreDNSImage = "registry.k8s.io/coredns/coredns:v1.14.7"
-	flannelImage = "ghcr.io/siderolabs/flannel:v0.28.9"
-)
-
 // StaticPods are those of a control plane whose machine has not named its own.
 func StaticPods(kubernetes string) (out []world.StaticPod) {
 	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
@@ -32,65 +26,22 @@ var staticRequests = map[string][2]string{
 type Object struct {
 	Group, Resource, Namespace, Name string
 	Body                             map[string]any
+	Manager                          string // who owns its fields, "": no one is noted
 }
 
 // NewCluster is what Kubernetes and Talos put into a new cluster.
 func NewCluster(cp world.ControlPlane) (out []Object) {
-	add := func(group, resource, namespace, name string, body map[string]any) {
-		out = append(out, Object{group, resource, namespace, name, body})
-	}
 	for _, ns := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
-		add("", "namespaces", "", ns, map[string]any{})
+		out = append(out, Object{"", "namespaces", "", ns, map[string]any{}, ""})
 	}
-	add("", "services", "default", "kubernetes", map[string]any{
+	out = append(out, Object{"", "services", "default", "kubernetes", map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"component": "apiserver", "provider": "kubernetes"}},
 		"spec": map[string]any{
 			"clusterIP": rules.NthAddr(rules.FirstRange(cp.ServiceCIDR), 1).String(),
 			"ports":     []any{map[string]any{"name": "https", "port": int64(443), "targetPort": int64(6443)}},
 		},
-	})
-	if !cp.NoDNS {
-		addDNS(cp, add)
-	}
-	always := []any{map[string]any{"operator": "Exists"}}
-	if cp.CNI == "flannel" {
-		add("", "serviceaccounts", "kube-system", "flannel", map[string]any{})
-		add("apps", "daemonsets", "kube-system", "kube-flannel", newWorkload("kube-flannel", flannelImage, "100m", "50Mi", map[string]any{
-			"hostNetwork": true, "serviceAccountName": "flannel", "priorityClassName": "system-node-critical", "tolerations": always,
-			"initContainers": []any{map[string]any{"name": "install-config", "image": flannelImage}},
-		}))
-	}
-	if cp.KubeProxy {
-		add("", "serviceaccounts", "kube-system", "kube-proxy", map[string]any{})
-		add("apps", "daemonsets", "kube-system", "kube-proxy", newWorkload("kube-proxy", "registry.k8s.io/kube-proxy:"+cp.Kubernetes, "", "", map[string]any{
-			"hostNetwork": true, "serviceAccountName": "kube-proxy", "priorityClassName": "system-node-critical", "tolerations": always,
-		}))
-	}
-	return out
-}
-
-func addDNS(cp world.ControlPlane, add func(group, resource, namespace, name string, body map[string]any)) {
-	add("", "serviceaccounts", "kube-system", "coredns", map[string]any{})
-	add("", "services", "kube-system", "kube-dns", map[string]any{
-		"metadata": map[string]any{"labels": map[string]any{"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}},
-		"spec": map[string]any{
-			"clusterIP": rules.NthAddr(rules.FirstRange(cp.ServiceCIDR), 10).String(),
-			"selector":  map[string]any{"k8s-app": "kube-dns"},
-			"ports": []any{
-				map[string]any{"name": "dns", "port": int64(53), "protocol": "UDP"},
-				map[string]any{"name": "dns-tcp", "port": int64(53), "protocol": "TCP"},
-			},
-		},
-	})
-	dns := newWorkload("kube-dns", coreDNSImage, "100m", "70Mi", map[string]any{
-		"serviceAccountName": "coredns", "priorityClassName": "system-cluster-critical", "dnsPolicy": "Default",
-		"tolerations": []any{
-			map[string]any{"key": world.RoleControl, "operator": "Exists", "effect": "NoSchedule"},
-			map[string]any{"key": "node.cloudprovider.kubernetes.io/uninitialized", "operator": "Exists", "effect": "NoSchedule"},
-		},
-	})
-	rules.EnsureMap(dns, "spec")["replicas"] = int64(2)
-	add("apps", "deployments", "kube-system", "coredns", dns)
+	}, ""})
+	return append(out, Deployed(cp, "registry.k8s.io/kube-proxy:"+cp.Kubernetes)...)
 }
 
 // newWorkload is a workload of one container that is found by its k8s-app label. It

@@ -1,0 +1,341 @@
+package manifests
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/restmapper"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
+	"github.com/talos-agent/talos-agent/reconcile/edits"
+)
+
+const (
+	// lookWithin bounds one comparison: some 30 objects, one request or two each.
+	lookWithin = 10 * time.Second
+	// goodFor is how long a comparison is used while no node changes: what Talos renders changes
+	// with its config and with a boot.
+	goodFor = 10 * time.Minute
+	// againFor is the same where there is something to be done, or nothing could be compared.
+	againFor = 30 * time.Second
+)
+
+// Config is how Kubernetes is reached, and where the manifests come from.
+type Config struct {
+	// API is the base URL of a kube-apiserver that is ready; ok is false while there is none.
+	API  func() (server string, ok bool)
+	Dial kubeapi.Dial
+	Wrap kubeapi.Wrap
+	// Rendered are the manifests as all control planes render them, a list of objects in JSON.
+	Rendered func(context.Context, cluster.Desired) cluster.Seen[cluster.Secret]
+}
+
+// Keeper compares the manifests of one cluster, and applies them.
+type Keeper struct {
+	c Config
+
+	mu    sync.Mutex
+	asked time.Time
+	nodes string // what the nodes ran then
+	seen  cluster.Seen[cluster.Manifests]
+}
+
+// New makes a Keeper. It makes no request before Observe.
+func New(c Config) *Keeper { return &Keeper{c: c} }
+
+// Forget implements reconcile.Forgetter.
+func (k *Keeper) Forget(string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked = time.Time{}
+}
+
+// Observe fills in o.Manifests, from o.Nodes: they are looked at only while all nodes are Ready, and again when one has
+// booted, or got another kubelet. That nodes are on their way leaves it unknown without a reason.
+func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
+	nodes, ready := describeNodes(d, o.Nodes.Value)
+	if !o.Nodes.Known || !ready || o.Facts.Destroying() {
+		return
+	}
+	k.mu.Lock()
+	age, last, same := time.Since(k.asked), k.seen, k.nodes == nodes
+	k.mu.Unlock()
+	settled := last.Known && len(last.Value.Changes) == 0
+	if same && (age < againFor || settled && age < goodFor) {
+		o.Manifests = last
+		return
+	}
+	asked := time.Now()
+	o.Manifests = k.look(ctx, d)
+	if m := &o.Manifests.Value; len(m.Changes) > 0 {
+		if m.Since = last.Value.Since; m.Since.IsZero() || len(last.Value.Changes) == 0 {
+			m.Since = asked
+		}
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.asked, k.nodes, k.seen = asked, nodes, o.Manifests
+}
+
+// describeNodes is what changes with the manifests of a node, and whether all nodes of the inventory are Ready.
+func describeNodes(d cluster.Desired, nodes map[string]cluster.KubeNode) (all string, ready bool) {
+	var b strings.Builder
+	for _, n := range d.Spec.Nodes {
+		kn := nodes[n.Name]
+		if !kn.Ready {
+			return "", false
+		}
+		fmt.Fprintf(&b, "%s=%s %s;", n.Name, kn.BootID, kn.Kubelet)
+	}
+	return b.String(), true
+}
+
+// look compares now.
+func (k *Keeper) look(ctx context.Context, d cluster.Desired) cluster.Seen[cluster.Manifests] {
+	rendered := k.c.Rendered(ctx, d)
+	if !rendered.Known {
+		return cluster.Unseen[cluster.Manifests](rendered.Why)
+	}
+	ctx, cancel := context.WithTimeout(ctx, lookWithin)
+	defer cancel()
+	found, err := k.compare(ctx, d, rendered.Value)
+	if err != nil {
+		return cluster.Unseen[cluster.Manifests](kubeapi.Reason(err))
+	}
+	return cluster.Saw(found)
+}
+
+// compare tries to apply every object, and changes nothing.
+func (k *Keeper) compare(ctx context.Context, d cluster.Desired, rendered cluster.Secret) (found cluster.Manifests, err error) {
+	found.Rendered = rendered
+	err = k.withClient(d, func(c *client) error {
+		objects, err := c.read(rendered)
+		if err != nil {
+			return err
+		}
+		for _, o := range objects {
+			change, left, err := c.try(ctx, o)
+			switch {
+			case err != nil:
+				return fmt.Errorf("try to apply %s: %w", nameOf(o), err)
+			case left != "":
+				found.Left = append(found.Left, nameOf(o)+": "+left)
+			case change != nil:
+				found.Changes = append(found.Changes, *change)
+			}
+		}
+		return nil
+	})
+	return found, err
+}
+
+// Sync applies the objects that a comparison has shown to differ, and no other. Each is tried once more right
+// before: one that somebody else has taken over meanwhile is left. It ends with the first error.
+func (k *Keeper) Sync(ctx context.Context, d cluster.Desired, m cluster.Manifests) error {
+	defer k.Forget("")
+	return k.withClient(d, func(c *client) error {
+		objects, err := c.read(m.Rendered)
+		if err != nil {
+			return err
+		}
+		for _, o := range objects {
+			shown := slices.ContainsFunc(m.Changes, func(c cluster.ObjectChange) bool { return c.Object == nameOf(o) })
+			if !shown {
+				continue
+			}
+			if err := c.apply(ctx, o); err != nil {
+				return fmt.Errorf("apply %s: %s", nameOf(o), kubeapi.Reason(err))
+			}
+		}
+		return nil
+	})
+}
+
+// withClient has something done with a client of the API that is ready now.
+func (k *Keeper) withClient(d cluster.Desired, do func(*client) error) error {
+	server, ok := k.c.API()
+	if !ok {
+		return errors.New("no kube-apiserver is ready on a control plane's own address")
+	}
+	if d.Access.Kube.Cert.IsZero() {
+		return errors.New("the cluster has no secrets yet")
+	}
+	conn, err := kubeapi.Connect(d.Access.Kube, k.c.Dial, k.c.Wrap)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	config := &rest.Config{Host: server, QPS: -1, UserAgent: "talos-agent", WarningHandler: rest.NoWarnings{},
+		ContentConfig: rest.ContentConfig{ContentType: runtime.ContentTypeJSON, AcceptContentTypes: runtime.ContentTypeJSON}}
+	through := &http.Client{Transport: kubeapi.Once(conn)}
+	found, err := discovery.NewDiscoveryClientForConfigAndClient(config, through)
+	if err != nil {
+		return err
+	}
+	objects, err := dynamic.NewForConfigAndClient(config, through)
+	if err != nil {
+		return err
+	}
+	groups, err := restmapper.GetAPIGroupResources(found)
+	if err != nil {
+		return err
+	}
+	return do(&client{objects, restmapper.NewDiscoveryRESTMapper(groups)})
+}
+
+// client asks one API.
+type client struct {
+	objects dynamic.Interface
+	kinds   meta.RESTMapper
+}
+
+// read reads the objects, each with its namespace: one of a kind that has namespaces is in default where it
+// names none, as for Talos.
+func (c *client) read(rendered cluster.Secret) ([]*unstructured.Unstructured, error) {
+	objects, err := readObjects(rendered.Reveal())
+	if err != nil {
+		return nil, err
+	}
+	for _, o := range objects {
+		if _, err := c.find(o); err != nil && !meta.IsNoMatchError(err) {
+			return nil, err
+		}
+	}
+	return objects, nil
+}
+
+// find is where an object belongs, and gives it its namespace.
+func (c *client) find(o *unstructured.Unstructured) (dynamic.ResourceInterface, error) {
+	kind := o.GroupVersionKind()
+	m, err := c.kinds.RESTMapping(kind.GroupKind(), kind.Version)
+	if err != nil {
+		return nil, err
+	}
+	if m.Scope.Name() != meta.RESTScopeNameNamespace {
+		return c.objects.Resource(m.Resource), nil
+	}
+	if o.GetNamespace() == "" {
+		o.SetNamespace(metav1.NamespaceDefault)
+	}
+	return c.objects.Resource(m.Resource).Namespace(o.GetNamespace()), nil
+}
+
+// judged is an object that is to be applied, and how.
+type judged struct {
+	at    dynamic.ResourceInterface
+	body  []byte
+	force bool // it takes fields from Talos' own earlier writes
+	has   *unstructured.Unstructured
+	would *unstructured.Unstructured
+	left  string // why it is left
+}
+
+// judge finds what an apply would do. What is there is named with its version where the apply is forced, so that one
+// which somebody changes meanwhile is refused.
+func (c *client) judge(ctx context.Context, o *unstructured.Unstructured) (j judged, err error) {
+	if j.at, err = c.find(o); err != nil {
+		return j, err
+	}
+	o = o.DeepCopy()
+	j.has, err = j.at.Get(ctx, o.GetName(), metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		j.has = nil
+	case err != nil:
+		return j, err
+	default:
+		if release := releaseOf(j.has); release != "" {
+			j.left = "Helm has it, in release " + release
+			return j, nil
+		}
+		if inventory := j.has.GetAnnotations()[owningInventory]; inventory != "" {
+			annotations := o.GetAnnotations()
+			if annotations == nil {
+				annotations = map[string]string{}
+			}
+			annotations[owningInventory] = inventory
+			o.SetAnnotations(annotations)
+		}
+	}
+	if j.body, err = json.Marshal(o); err != nil {
+		return j, err
+	}
+	j.would, err = c.patch(ctx, o.GetName(), j, true)
+	foreign, conflicts := conflictOf(j.has, err)
+	switch {
+	case !conflicts:
+		return j, err
+	case foreign != "":
+		j.left = foreign
+		return j, nil
+	}
+	o.SetResourceVersion(j.has.GetResourceVersion())
+	if j.body, err = json.Marshal(o); err != nil {
+		return j, err
+	}
+	j.force = true
+	j.would, err = c.patch(ctx, o.GetName(), j, true)
+	return j, err
+}
+
+// patch sends an apply.
+func (c *client) patch(ctx context.Context, name string, j judged, dry bool) (*unstructured.Unstructured, error) {
+	opts := metav1.PatchOptions{FieldManager: fieldManager, Force: &j.force}
+	if dry {
+		opts.DryRun = []string{metav1.DryRunAll}
+	}
+	return j.at.Patch(ctx, name, types.ApplyPatchType, j.body, opts)
+}
+
+// try returns what an apply would change of an object, or why it is left; neither: it is as it should be. One that
+// the API refuses, whatever is asked again, keeps no other from being compared; what the API writes about
+// it may quote a secret, and is not shown.
+func (c *client) try(ctx context.Context, o *unstructured.Unstructured) (*cluster.ObjectChange, string, error) {
+	j, err := c.judge(ctx, o)
+	switch {
+	case meta.IsNoMatchError(err):
+		return nil, "its kind is not served", nil
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err):
+		return nil, fmt.Sprintf("Kubernetes refuses it (%s)", apierrors.ReasonForError(err)), nil
+	case err != nil, j.left != "":
+		return nil, j.left, err
+	}
+	change := &cluster.ObjectChange{Object: nameOf(o)}
+	if j.has == nil {
+		return change, "", nil
+	}
+	for _, e := range edits.Compare(j.has.Object, j.would.Object) {
+		change.Fields = append(change.Fields, cluster.FieldDifference{Field: e.Path, Has: e.Has, Wants: e.Wants})
+	}
+	if len(change.Fields) == 0 {
+		return nil, "", nil
+	}
+	return change, "", nil
+}
+
+// apply applies an object that is still to be changed.
+func (c *client) apply(ctx context.Context, o *unstructured.Unstructured) error {
+	j, err := c.judge(ctx, o)
+	if err != nil || j.left != "" {
+		return err
+	}
+	_, err = c.patch(ctx, o.GetName(), j, false)
+	return err
+}

@@ -1,0 +1,214 @@
+package manifests
+
+import (
+	"context"
+	"crypto/x509/pkix"
+	"encoding/json"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/kubeapi"
+	labkube "github.com/talos-agent/talos-agent/internal/lab/kube"
+	"github.com/talos-agent/talos-agent/internal/lab/kube/system"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
+)
+
+// bench is a cluster that was made by Talos 1.13 with Kubernetes 1.36, and a Keeper of it.
+type bench struct {
+	*testing.T
+	plane    world.ControlPlane
+	desired  cluster.Desired
+	rendered cluster.Seen[cluster.Secret]
+	keeper   *Keeper
+	set      *kubernetes.Clientset
+}
+
+func bubble(t *testing.T, do func(*bench)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		w, err := world.New(world.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ca, err := world.NewPKI(pkix.Name{Organization: []string{"kubernetes"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		clusters := labkube.New(labkube.Config{World: w})
+		defer func() {
+			clusters.Close()
+			w.Close()
+		}()
+		b := &bench{T: t, plane: world.ControlPlane{Node: "cp-1", Address: netip.MustParseAddr("10.0.0.11"), CACert: ca.PEM, CAKey: ca.KeyPEM,
+			Kubernetes: "v1.36.1", Talos: "v1.13.9", CNI: "flannel", KubeProxy: true, PodCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12"}}
+		up := make(chan bool, 16)
+		clusters.ServeAPI(ca.Fingerprint(), "etcd-1", b.plane, func(ready bool) { up <- ready })
+		if !<-up {
+			t.Fatal("the API is not ready")
+		}
+		cert, key, err := ca.Client(24*time.Hour, "admin", "system:masters")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.desired.Access.Kube = cluster.Credentials{CA: cluster.NewSecret(ca.PEM), Cert: cluster.NewSecret(cert), Key: cluster.NewSecret(key), NotAfter: time.Now().Add(time.Hour)}
+		b.desired.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane, IP: b.plane.Address}}
+		link := world.NewLink(w.Net)
+		const server = "https://10.0.0.11:6443"
+		conn, err := kubeapi.Connect(b.desired.Access.Kube, link.DialContext, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		if b.set, err = kubernetes.NewForConfigAndClient(&rest.Config{Host: server, QPS: -1}, &http.Client{Transport: conn}); err != nil {
+			t.Fatal(err)
+		}
+		b.keeper = New(Config{API: func() (string, bool) { return server, true }, Dial: link.DialContext,
+			Rendered: func(context.Context, cluster.Desired) cluster.Seen[cluster.Secret] { return b.rendered }})
+		do(b)
+	})
+}
+
+// render has the control plane render what a version of Talos does, with a kube-proxy.
+func (b *bench) render(talos, proxy string) {
+	b.Helper()
+	cp := b.plane
+	cp.Talos = talos
+	var list []map[string]any
+	for _, o := range system.Deployed(cp, "registry.k8s.io/kube-proxy:"+proxy) {
+		list = append(list, o.Manifest())
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.rendered = cluster.Saw(cluster.NewSecret(text))
+	b.keeper.Forget("")
+}
+
+// look is what is seen now.
+func (b *bench) look() cluster.Seen[cluster.Manifests] {
+	o := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{"cp-1": {Ready: true, Kubelet: "v1.36.1", BootID: "1"}})}
+	b.keeper.Observe(b.Context(), b.desired, &o)
+	return o.Manifests
+}
+
+// expect holds what is seen against one line for each object.
+func (b *bench) expect(what string, want ...string) cluster.Manifests {
+	b.Helper()
+	seen := b.look()
+	if !seen.Known {
+		b.Fatalf("%s: not known: %s", what, seen.Why)
+	}
+	var got []string
+	for _, c := range seen.Value.Changes {
+		got = append(got, c.String())
+	}
+	if got = append(got, seen.Value.Left...); !slices.Equal(got, want) {
+		b.Fatalf("%s:\n got %s\nwant %s", what, strings.Join(got, "\n     "), strings.Join(want, "\n     "))
+	}
+	return seen.Value
+}
+
+// imageOf is the image of a DaemonSet of kube-system.
+func (b *bench) imageOf(name string) string {
+	b.Helper()
+	ds, err := b.set.AppsV1().DaemonSets("kube-system").Get(b.Context(), name, metav1.GetOptions{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return ds.Spec.Template.Spec.Containers[0].Image
+}
+
+const (
+	proxyChange   = "DaemonSet kube-system/kube-proxy: spec.template.spec.containers[kube-proxy].image registry.k8s.io/kube-proxy:v1.36.1 -> registry.k8s.io/kube-proxy:v1.37.0"
+	flannelChange = "DaemonSet kube-system/kube-flannel: spec.template.spec.containers[kube-flannel].image ghcr.io/siderolabs/flannel:v0.28.4 -> ghcr.io/siderolabs/flannel:v0.28.9 (and 1 more)"
+	dnsChange     = "Deployment kube-system/coredns: spec.template.spec.containers[kube-dns].image registry.k8s.io/coredns/coredns:v1.14.2 -> registry.k8s.io/coredns/coredns:v1.14.7"
+)
+
+// TestSync: what was deployed differs when the versions do; looking changes nothing, and applying brings it to what
+// is rendered, once.
+func TestSync(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.render("v1.13.9", "v1.36.1")
+		b.expect("as it was made")
+		b.render("v1.14.1", "v1.37.0")
+		m := b.expect("newer versions", dnsChange, flannelChange, proxyChange)
+		if image := b.imageOf("kube-proxy"); image != "registry.k8s.io/kube-proxy:v1.36.1" {
+			b.Errorf("looking has made it %s", image)
+		}
+		if err := b.keeper.Sync(b.Context(), b.desired, m); err != nil {
+			b.Fatal(err)
+		}
+		b.expect("applied")
+		if image := b.imageOf("kube-proxy"); image != "registry.k8s.io/kube-proxy:v1.37.0" {
+			b.Errorf("applied, it is %s", image)
+		}
+		b.render("v1.14.1", "v1.37.1") // which Talos' own apply has by now
+		m = b.expect("once more", strings.NewReplacer("v1.37.0", "v1.37.1", "v1.36.1", "v1.37.0").Replace(proxyChange))
+		if err := b.keeper.Sync(b.Context(), b.desired, m); err != nil {
+			b.Fatal(err)
+		}
+		b.expect("applied again")
+	})
+}
+
+// TestSyncKept: what a release of Helm has is left, and so is what a person has set otherwise, also
+// if that was after the plan was shown.
+func TestSyncKept(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.render("v1.14.1", "v1.37.0")
+		annotate := []byte(`{"metadata":{"annotations":{"meta.helm.sh/release-name":"coredns","meta.helm.sh/release-namespace":"kube-system"}}}`)
+		if _, err := b.set.AppsV1().Deployments("kube-system").Patch(b.Context(), "coredns", types.MergePatchType, annotate, metav1.PatchOptions{FieldManager: "helm"}); err != nil {
+			b.Fatal(err)
+		}
+		left := "Deployment kube-system/coredns: Helm has it, in release kube-system/coredns"
+		m := b.expect("Helm has one", flannelChange, proxyChange, left)
+		edit := []byte(`{"spec":{"template":{"spec":{"containers":[{"name":"kube-flannel","image":"example.org/flannel:1"}]}}}}`)
+		if _, err := b.set.AppsV1().DaemonSets("kube-system").Patch(b.Context(), "kube-flannel", types.StrategicMergePatchType, edit, metav1.PatchOptions{FieldManager: "kubectl-edit"}); err != nil {
+			b.Fatal(err)
+		}
+		if err := b.keeper.Sync(b.Context(), b.desired, m); err != nil {
+			b.Fatal(err)
+		}
+		if image := b.imageOf("kube-flannel"); image != "example.org/flannel:1" {
+			b.Errorf("what somebody has set is %s", image)
+		}
+		b.expect("somebody has one", left, `DaemonSet kube-system/kube-flannel: kubectl-edit has set spec.template.spec.containers[name="kube-flannel"].image`)
+	})
+}
+
+// TestUnseen: what is not answered is unknown, with the reason, and what is not looked at has none.
+func TestUnseen(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.rendered = cluster.Unseen[cluster.Secret]("cp-1 and cp-2 do not render the same")
+		if seen := b.look(); seen.Known || seen.Why != "cp-1 and cp-2 do not render the same" {
+			b.Errorf("the control planes differ: %+v", seen)
+		}
+		b.keeper.Forget("")
+		for _, text := range []string{"", "{}", `[{"kind":"Pod"}]`} {
+			b.rendered = cluster.Saw(cluster.SecretString(text))
+			if seen := b.look(); seen.Known || seen.Why == "" {
+				b.Errorf("%q: %+v", text, seen)
+			}
+			b.keeper.Forget("")
+		}
+		o := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{"cp-1": {}})}
+		b.keeper.Observe(b.Context(), b.desired, &o)
+		if o.Manifests.Known || o.Manifests.Why != "" {
+			b.Errorf("a node is not Ready: %+v", o.Manifests)
+		}
+		b.rendered = cluster.Saw(cluster.SecretString(`[{"apiVersion":"example.org/v1","kind":"Thing","metadata":{"name":"a"}},{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b"},"data":{"c":"d"}}]`))
+		b.expect("a kind that is not served", "ConfigMap default/b (new)", "Thing a: its kind is not served")
+	})
+}
