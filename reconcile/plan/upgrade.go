@@ -336,7 +336,7 @@ func (m *planner) planManifests() {
 		m.blockDrift(cluster.Block{Subject: name, Reason: cluster.ApplyingOff, About: "manifests", Message: why, Hint: "set `apply: auto` and `upgrade: auto`, or `talosctl upgrade-k8s` to the version that the nodes run"}, a.Manifests.Differences())
 	case (m.asksApproval() || mode == cluster.UpgradeApproved) && !m.o.Facts.Approved(m.d.Repository().Revision, a.Info().Step()):
 		m.blockDrift(cluster.Block{Subject: name, Reason: cluster.ChangeUnapproved, About: "manifests", Message: why, Hint: m.approveHint()}, a.Manifests.Differences())
-	case !ever || opens.After(m.o.Now):
+	case (!ever || opens.After(m.o.Now)) && !m.order().Now:
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForWindow, About: "manifests", Message: fmt.Sprintf("waits for its window, which opens at %s: %s", text.Moment(opens), a.Info().Text), Drift: a.Manifests.Differences()})
 	default:
 		m.do(a)

@@ -16,12 +16,13 @@ func IsUnderWay(d cluster.Desired, o cluster.Observed) bool {
 	})
 }
 
-// IsEnded reports whether all nodes of a cluster are seen to have the versions of its inventory. While one does not
-// answer that is not known.
+// IsEnded reports whether all nodes of a cluster are seen to have the versions of its inventory, and what Talos deploys once to be
+// what they render. While one does not answer that is not known.
 func IsEnded(d cluster.Desired, o cluster.Observed, ran Ran) bool {
 	have, known := ran.oldest()
 	goal := d.Repository().Goal
-	return known && have.Talos == goal.Talos && have.Kubernetes == goal.Kubernetes && !IsUnderWay(d, o) &&
+	followed := o.Manifests.Known && len(o.Manifests.Value.Changes) == 0
+	return followed && known && have.Talos == goal.Talos && have.Kubernetes == goal.Kubernetes && !IsUnderWay(d, o) &&
 		!slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
 			mach := o.Machines[n.Name]
 			return mach.Reach != cluster.Configured || mach.Talos == ""

@@ -218,22 +218,25 @@ func TestHold(t *testing.T) {
 
 // TestIsEnded: an upgrade has ended when every node is seen to run what the inventory has, and not while one is not seen.
 func TestIsEnded(t *testing.T) {
-	goal, old := versions("v1.14.1", "v1.36.1"), versions("v1.13.9", "v1.36.1")
+	goal, old, same := versions("v1.14.1", "v1.36.1"), versions("v1.13.9", "v1.36.1"), cluster.Saw(cluster.Manifests{})
 	for name, c := range map[string]struct {
 		ran             Ran
 		reach           cluster.Reach
 		hops            []cluster.Hop
 		underWay, ended bool
+		manifests       cluster.Seen[cluster.Manifests]
 	}{
-		"it runs that":           {ran: Ran{"a": goal}, reach: cluster.Configured, ended: true},
-		"a hop is left":          {ran: Ran{"a": old}, reach: cluster.Configured, hops: []cluster.Hop{{Kind: cluster.HopTalos}}, underWay: true},
-		"it does not answer":     {ran: Ran{"a": goal}, reach: cluster.Silent},
-		"it is not known":        {reach: cluster.Configured},
-		"there is no way":        {ran: Ran{"a": old}, reach: cluster.Configured},
-		"kubernetes is not seen": {ran: Ran{"a": versions("v1.14.1", "")}, reach: cluster.Configured},
+		"it runs that":            {manifests: same, ran: Ran{"a": goal}, reach: cluster.Configured, ended: true},
+		"a hop is left":           {manifests: same, ran: Ran{"a": old}, reach: cluster.Configured, hops: []cluster.Hop{{Kind: cluster.HopTalos}}, underWay: true},
+		"it does not answer":      {manifests: same, ran: Ran{"a": goal}, reach: cluster.Silent},
+		"it is not known":         {manifests: same, reach: cluster.Configured},
+		"there is no way":         {manifests: same, ran: Ran{"a": old}, reach: cluster.Configured},
+		"kubernetes is not seen":  {manifests: same, ran: Ran{"a": versions("v1.14.1", "")}, reach: cluster.Configured},
+		"manifests are to follow": {manifests: cluster.Saw(cluster.Manifests{Changes: []cluster.ObjectChange{{}}}), ran: Ran{"a": goal}, reach: cluster.Configured},
+		"manifests are not seen":  {ran: Ran{"a": goal}, reach: cluster.Configured},
 	} {
 		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Versions: goal, Nodes: []cluster.Node{{Name: "a"}}}}, Way: cluster.Way{Goal: goal, Hops: c.hops}}
-		o := cluster.Observed{Machines: map[string]cluster.Machine{"a": {Reach: c.reach, Talos: c.ran["a"].Talos}}}
+		o := cluster.Observed{Manifests: c.manifests, Machines: map[string]cluster.Machine{"a": {Reach: c.reach, Talos: c.ran["a"].Talos}}}
 		if got := IsEnded(d, o, c.ran); got != c.ended {
 			t.Errorf("%s: ended %v", name, got)
 		}

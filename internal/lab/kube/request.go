@@ -139,5 +139,5 @@ func (req *request) nameCall(method, node string) (c world.Call, mutating bool) 
 		}
 	}
 	c.Subject = strings.Trim(req.namespace+"/"+name, "/")
-	return c, !slices.Contains([]string{"get", "list", "watch"}, req.verb)
+	return c, !req.dryRun() && !slices.Contains([]string{"get", "list", "watch"}, req.verb)
 }

@@ -31,8 +31,8 @@ const (
 	// lookWithin bounds one comparison: some 30 objects, one request or two each.
 	lookWithin = 10 * time.Second
 	// goodFor is how long a comparison is used while no node changes: what Talos renders changes
-	// with its config and with a boot.
-	goodFor = 10 * time.Minute
+	// with its version, which takes a boot, and with the kubelets'. What of its config is rendered changes now and then.
+	goodFor = 24 * time.Hour
 	// againFor is the same where there is something to be done, or nothing could be compared.
 	againFor = 30 * time.Second
 )
