@@ -367,6 +367,7 @@ type KubeNode struct {
 	Ready   bool
 	Why     string // message of the Ready condition when it is not true
 	Kubelet string // v1.36.1
+	OS      string // as its kubelet reports it, "Talos (v1.13.9)"
 	// NotReadySince is when its Ready condition became another than true; zero while it
 	// is, or that is not known.
 	NotReadySince time.Time

@@ -60,7 +60,7 @@ func (r nodeReader) trimNode(obj any) any {
 			metav1.SetMetaDataAnnotation(&small.ObjectMeta, key, v)
 		}
 	}
-	small.Status.NodeInfo.KubeletVersion, small.Status.NodeInfo.BootID, small.Status.NodeInfo.SystemUUID = n.Status.NodeInfo.KubeletVersion, n.Status.NodeInfo.BootID, n.Status.NodeInfo.SystemUUID
+	small.Status.NodeInfo = corev1.NodeSystemInfo{KubeletVersion: n.Status.NodeInfo.KubeletVersion, BootID: n.Status.NodeInfo.BootID, SystemUUID: n.Status.NodeInfo.SystemUUID, OSImage: n.Status.NodeInfo.OSImage}
 	if v, ok := n.Labels[labelControlPlane]; ok {
 		metav1.SetMetaDataLabel(&small.ObjectMeta, labelControlPlane, v)
 	}
@@ -95,7 +95,7 @@ func (r nodeReader) nodeOf(obj any) (cluster.KubeNode, error) {
 		return cluster.KubeNode{}, fmt.Errorf("%T is no node", obj)
 	}
 	owned := r.ownedOf(o)
-	n := cluster.KubeNode{Name: o.Name, Kubelet: o.Status.NodeInfo.KubeletVersion, Why: "its kubelet has not reported yet",
+	n := cluster.KubeNode{Name: o.Name, Kubelet: o.Status.NodeInfo.KubeletVersion, OS: o.Status.NodeInfo.OSImage, Why: "its kubelet has not reported yet",
 		Cordoned: o.Spec.Unschedulable, BootID: o.Status.NodeInfo.BootID, UUID: strings.ToLower(o.Status.NodeInfo.SystemUUID), Address: addressOf(o),
 		Turn: kubeapi.Sanitize(o.Annotations[cluster.AnnotationTurn]), Drained: kubeapi.Sanitize(o.Annotations[cluster.AnnotationDrained]),
 		Adopted: isAdopted(o), Meta: r.metaOf(o, owned), Owned: owned, Created: o.CreationTimestamp.Time}

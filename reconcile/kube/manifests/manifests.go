@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -67,8 +66,8 @@ func (k *Keeper) Forget(string) {
 	k.asked = time.Time{}
 }
 
-// Observe fills in o.Manifests, from o.Nodes: they are looked at only while all nodes are Ready, and again when one has
-// booted, or got another kubelet. That nodes are on their way leaves it unknown without a reason.
+// Observe fills in o.Manifests, from o.Nodes: they are looked at only while all nodes are Ready and run the same, and again when
+// all run something else. That nodes are on their way leaves it unknown without a reason.
 func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
 	nodes, ready := describeNodes(d, o.Nodes.Value)
 	if !o.Nodes.Known || !ready || o.Facts.Destroying() {
@@ -94,17 +93,20 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	k.asked, k.nodes, k.seen = asked, nodes, o.Manifests
 }
 
-// describeNodes is what changes with the manifests of a node, and whether all nodes of the inventory are Ready.
+// describeNodes is what changes with the manifests that nodes render, and whether all nodes of the inventory are Ready and
+// have that in common. One that is locked stays behind.
 func describeNodes(d cluster.Desired, nodes map[string]cluster.KubeNode) (all string, ready bool) {
-	var b strings.Builder
 	for _, n := range d.Spec.Nodes {
 		kn := nodes[n.Name]
-		if !kn.Ready {
+		has := kn.OS + ", kubelet " + kn.Kubelet
+		switch {
+		case !kn.Ready, all != "" && has != all && !n.Locked:
 			return "", false
+		case !n.Locked:
+			all = has
 		}
-		fmt.Fprintf(&b, "%s=%s %s;", n.Name, kn.BootID, kn.Kubelet)
 	}
-	return b.String(), true
+	return all, true
 }
 
 // look compares now.
