@@ -1,6 +1,11 @@
 package cluster
 
-import "testing"
+import (
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+)
 
 // TestTokens: which tokens a node has had a machine for, and the last one.
 func TestTokens(t *testing.T) {
@@ -86,5 +91,57 @@ func TestUpgradeOrder(t *testing.T) {
 	}
 	if !f.UpgradeOrder("s").IsZero() || !(UpgradeOrder{By: "ann"}).IsZero() {
 		t.Error("an order for another revision")
+	}
+}
+
+// TestFollows: an installation is asked for once more where nobody saw how the one before ended, of the same image at the same
+// revision and in another boot.
+func TestFollows(t *testing.T) {
+	was := Install{Image: "i", Boot: "a", Revision: "r"}
+	next := Install{Image: "i", Boot: "b", Revision: "r"}
+	if !was.Unseen() || !next.Follows(was) {
+		t.Error("it does not follow one whose end is not known")
+	}
+	for name, c := range map[string]struct {
+		edit func(was, next *Install)
+		seen bool
+	}{
+		"done":             {func(was, _ *Install) { was.Done = true }, true},
+		"failed":           {func(was, _ *Install) { was.Failed = "exit code 1" }, true},
+		"another image":    {func(_, next *Install) { next.Image = "j" }, false},
+		"another revision": {func(_, next *Install) { next.Revision = "s" }, false},
+		"the same boot":    {func(_, next *Install) { next.Boot = "a" }, false},
+	} {
+		a, b := was, next
+		c.edit(&a, &b)
+		if b.Follows(a) || a.Unseen() == c.seen {
+			t.Errorf("%s: follows %v, unseen %v", name, b.Follows(a), a.Unseen())
+		}
+	}
+}
+
+// TestManifestsInWords: what would change of each object is named, and never a value that is left out.
+func TestManifestsInWords(t *testing.T) {
+	at := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	m := Manifests{Since: at, Changes: []ObjectChange{
+		{Object: "DaemonSet kube-system/a", Fields: []FieldDifference{{Field: "image", Has: "a:v1", Wants: "a:v2"}, {Field: "labels.b"}}},
+		{Object: "ConfigMap kube-system/b"},
+		{Object: "Secret kube-system/c", Fields: []FieldDifference{{Field: "data.token"}}},
+	}}
+	var words []string
+	for _, c := range m.Changes {
+		words = append(words, c.String())
+	}
+	if got, want := strings.Join(words, "; "), "DaemonSet kube-system/a: image a:v1 -> a:v2 (and 1 more); ConfigMap kube-system/b (new); Secret kube-system/c: data.token"; got != want {
+		t.Errorf("%s", got)
+	}
+	want := []FieldDifference{
+		{Field: "DaemonSet kube-system/a image", Has: "a:v1", Wants: "a:v2", Since: at},
+		{Field: "DaemonSet kube-system/a labels.b", Has: "another value", Wants: "what is rendered", Since: at},
+		{Field: "ConfigMap kube-system/b the object", Has: "nothing", Wants: "what is rendered", Since: at},
+		{Field: "Secret kube-system/c data.token", Has: "another value", Wants: "what is rendered", Since: at},
+	}
+	if got := m.Differences(); !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
 	}
 }

@@ -1,0 +1,53 @@
+package upgrade
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestGates: gates are looked at while the cluster is to be upgraded and no node is out of service that others wait for,
+// and hold only where it is known that all do.
+func TestGates(t *testing.T) {
+	gates := []cluster.Gate{{Name: "a", Condition: "objects.all(o,\n  o.status.ok)"}, {Name: "b", Condition: strings.Repeat("true && ", 100) + "true"}}
+	hops := []cluster.Hop{{Kind: cluster.HopTalos, From: "v1.13.9", To: "v1.14.1"}}
+	holds, closed := cluster.Saw(true), cluster.Saw(false)
+	for name, c := range map[string]struct {
+		hops  []cluster.Hop
+		gates []cluster.Gate
+		turn  string
+		order cluster.UpgradeOrder
+		seen  map[string]cluster.Seen[bool]
+		asks  bool
+		shut  string
+		why   string
+	}{
+		"no gate":                         {hops: hops},
+		"no upgrade":                      {gates: gates, shut: "a", why: "not looked at yet"},
+		"not looked at":                   {hops: hops, gates: gates, asks: true, shut: "a", why: "not looked at yet"},
+		"all hold":                        {hops: hops, gates: gates, seen: map[string]cluster.Seen[bool]{"a": holds, "b": holds}, asks: true},
+		"one does not":                    {hops: hops, gates: gates, seen: map[string]cluster.Seen[bool]{"a": closed, "b": holds}, asks: true, shut: "a", why: "does not hold: objects.all(o, o.status.ok)"},
+		"the other is long":               {hops: hops, gates: gates, seen: map[string]cluster.Seen[bool]{"a": holds, "b": closed}, asks: true, shut: "b", why: "&&…"},
+		"one is not known":                {hops: hops, gates: gates, seen: map[string]cluster.Seen[bool]{"a": cluster.Unseen[bool]("no such key: ok"), "b": holds}, asks: true, shut: "a", why: "not known whether it holds: no such key: ok"},
+		"a node is out of service":        {hops: hops, gates: gates, turn: "t", shut: "a", why: "not looked at yet"},
+		"and no other waits for that":     {hops: hops, gates: gates, turn: "t", order: cluster.UpgradeOrder{Despite: []string{"wk-1"}}, asks: true, shut: "a", why: "not looked at yet"},
+		"where another is not waited for": {hops: hops, gates: gates, turn: "t", order: cluster.UpgradeOrder{Despite: []string{"wk-2"}}, shut: "a", why: "not looked at yet"},
+	} {
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Revision: "r", Spec: cluster.Spec{Gates: c.gates, Nodes: []cluster.Node{{Name: "wk-1"}}}}, Way: cluster.Way{Hops: c.hops}}
+		o := cluster.Observed{Gates: c.seen, Nodes: cluster.Saw(map[string]cluster.KubeNode{"wk-1": {Turn: c.turn}})}
+		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendUpgrade, Revision: "r", Order: c.order})
+		if got := AsksGates(d, o); got != c.asks {
+			t.Errorf("%s: asks %v", name, got)
+		}
+		if shut, why := FindClosedGate(d, o); shut != c.shut || !strings.Contains(why, c.why) || len(why) > 300 {
+			t.Errorf("%s: %q, %q", name, shut, why)
+		}
+		if o.Gates = OpenGates(d); len(o.Gates) != len(c.gates) {
+			t.Errorf("%s: %d gates are open", name, len(o.Gates))
+		}
+		if shut, _ := FindClosedGate(d, o); shut != "" {
+			t.Errorf("%s: %s is not open", name, shut)
+		}
+	}
+}
