@@ -190,9 +190,10 @@ func (l *life) setHeal() {
 }
 
 // setEnvironment changes what takes a reboot. A mistake is not pushed beside it: what takes a
-// reboot cannot be on trial, and a node that does not come up with it is not rebooted again.
+// reboot cannot be on trial, and a node that does not come up with it is not rebooted again. Nor with two control
+// planes: an etcd of two can spare none, so that it waits for a third one.
 func (l *life) setEnvironment() {
-	if l.wishes.firewall != blockIngress && l.wishes.kubelet != kubeletNowhere {
+	if l.size.ControlPlanes != 2 && l.wishes.firewall != blockIngress && l.wishes.kubelet != kubeletNowhere {
 		l.wishes.env++
 		l.permitAll(true, true)
 	}
