@@ -34,6 +34,9 @@ const (
 	goodFor = 24 * time.Hour
 	// againFor is the same where there is something to be done, or nothing could be compared.
 	againFor = 30 * time.Second
+	// missedFor is for how long it is no news that nothing could be compared: an agent that starts
+	// has no connection yet.
+	missedFor = 2 * time.Minute
 )
 
 // Config is how Kubernetes is reached, and where the manifests come from.
@@ -54,6 +57,7 @@ type Keeper struct {
 	asked time.Time
 	nodes string // what the nodes ran then
 	seen  cluster.Seen[cluster.Manifests]
+	since time.Time // of the first comparison in a row that failed; zero: the last one did not
 }
 
 // New makes a Keeper. It makes no request before Observe.
@@ -83,6 +87,10 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	}
 	asked := time.Now()
 	o.Manifests = k.look(ctx, d)
+	since := k.countFailures(asked, o.Manifests.Known)
+	if !o.Manifests.Known && asked.Sub(since) < missedFor {
+		o.Manifests = cluster.Seen[cluster.Manifests]{}
+	}
 	if m := &o.Manifests.Value; len(m.Changes) > 0 {
 		if m.Since = last.Value.Since; m.Since.IsZero() || len(last.Value.Changes) == 0 {
 			m.Since = asked
@@ -91,6 +99,19 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked, k.nodes, k.seen = asked, nodes, o.Manifests
+}
+
+// countFailures notes how a comparison ended, and returns since when all have failed.
+func (k *Keeper) countFailures(asked time.Time, known bool) time.Time {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case known:
+		k.since = time.Time{}
+	case k.since.IsZero():
+		k.since = asked
+	}
+	return k.since
 }
 
 // describeNodes is what changes with the manifests that nodes render, and whether all nodes of the inventory are Ready and

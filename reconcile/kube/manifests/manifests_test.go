@@ -188,10 +188,14 @@ func TestSyncKept(t *testing.T) {
 	})
 }
 
-// TestUnseen: what is not answered is unknown, with the reason, and what is not looked at has none.
+// TestUnseen: what is not answered for a while is unknown, with the reason, and what is not looked at has none.
 func TestUnseen(t *testing.T) {
 	bubble(t, func(b *bench) {
 		b.rendered = cluster.Unseen[cluster.Secret]("cp-1 and cp-2 do not render the same")
+		if seen := b.look(); seen.Known || seen.Why != "" {
+			b.Errorf("at first it is no news: %+v", seen)
+		}
+		time.Sleep(missedFor)
 		if seen := b.look(); seen.Known || seen.Why != "cp-1 and cp-2 do not render the same" {
 			b.Errorf("the control planes differ: %+v", seen)
 		}
