@@ -145,3 +145,23 @@ func TestManifestsInWords(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// TestNoOrder: an order lets something be done, and counts for its own revision alone.
+func TestNoOrder(t *testing.T) {
+	for _, o := range []UpgradeOrder{{Now: true}, {Despite: []string{"wk-1"}}} {
+		if o.IsZero() {
+			t.Errorf("%+v lets nothing be done", o)
+		}
+		var f Facts
+		if !f.UpgradeOrder("").IsZero() {
+			t.Error("there is an order that nobody gave")
+		}
+		f.Intend(Intent{Kind: IntendUpgrade, Revision: "r", Order: o})
+		if f.UpgradeOrder("r").IsZero() || !f.UpgradeOrder("s").IsZero() {
+			t.Errorf("%+v of r counts for r: %v, and for s: %v", o, !f.UpgradeOrder("r").IsZero(), !f.UpgradeOrder("s").IsZero())
+		}
+	}
+	if !(UpgradeOrder{By: "ann"}).IsZero() {
+		t.Error("who has ordered nothing has")
+	}
+}
