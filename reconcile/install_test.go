@@ -68,7 +68,7 @@ func TestInstallIsNoted(t *testing.T) {
 	}
 }
 
-// TestInstallIsRepeatedOnce: what is asked for in another boot, since nobody saw how it ended before, is noted as
+// TestInstallIsRepeatedOnce: what is asked for in another boot, since it is not known how it ended before, is noted as
 // that. Where it is not begun what was noted before holds, and may be asked for again.
 func TestInstallIsRepeatedOnce(t *testing.T) {
 	const image = "factory.talos.dev/nocloud-installer/376567988ad3:v1.14.1"

@@ -81,7 +81,7 @@ func TestInstallError(t *testing.T) {
 func TestUpgradeOrder(t *testing.T) {
 	var f Facts
 	if !f.UpgradeOrder("r").IsZero() {
-		t.Error("an order of nobody")
+		t.Error("an empty order")
 	}
 	for _, o := range []UpgradeOrder{{Despite: []string{"wk-2"}, By: "ann"}, {Now: true, By: "bob"}, {Despite: []string{"wk-1", "wk-2"}, By: "ann"}} {
 		f.Intend(Intent{Kind: IntendUpgrade, Revision: "r", Order: f.UpgradeOrder("r").And(o)})
@@ -94,7 +94,7 @@ func TestUpgradeOrder(t *testing.T) {
 	}
 }
 
-// TestFollows: an installation is asked for once more where nobody saw how the one before ended, of the same image at the same
+// TestFollows: an installation is asked for once more where it is not known how the one before ended, of the same image at the same
 // revision and in another boot.
 func TestFollows(t *testing.T) {
 	was := Install{Image: "i", Boot: "a", Revision: "r"}
@@ -154,7 +154,7 @@ func TestNoOrder(t *testing.T) {
 		}
 		var f Facts
 		if !f.UpgradeOrder("").IsZero() {
-			t.Error("there is an order that nobody gave")
+			t.Error("there is an order that was not given")
 		}
 		f.Intend(Intent{Kind: IntendUpgrade, Revision: "r", Order: o})
 		if f.UpgradeOrder("r").IsZero() || !f.UpgradeOrder("s").IsZero() {

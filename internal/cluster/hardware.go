@@ -1,6 +1,9 @@
 package cluster
 
-import "cmp"
+import (
+	"cmp"
+	"time"
+)
 
 // Hardware is a VM's configuration in the terms of the inventory, so that what
 // is wanted and what is there can be compared field by field, whatever order
@@ -115,4 +118,56 @@ func (n Node) Growth(has Hardware) []Growth {
 		}
 	}
 	return out
+}
+
+// Host is one Proxmox VE machine.
+type Host struct {
+	Name     string
+	Known    bool // a complete answer was read in this pass
+	Why      string
+	PVE      string     // version of Proxmox VE, "9.2.11"
+	Quorate  Seen[bool] // false: /etc/pve is read-only and every write fails
+	Storages Seen[map[string]Storage]
+	Images   Seen[map[string]int64] // import images on the image datastore: name -> bytes
+	Tasks    Seen[[]Task]           // running now
+	// MemoryBytes and Cores are what the machine has.
+	MemoryBytes int64
+	Cores       int
+	// Guests are the VMs and containers on it that the agent's token may see, those of
+	// the cluster included.
+	Guests []Guest
+}
+
+// Guest is a VM or container on a host, whoever made it.
+type Guest struct {
+	VMID        int
+	MemoryBytes int64 // that it is configured with
+	Running     bool
+	Agent       bool // it has the agent's tag
+}
+
+// Storage is one Proxmox VE storage as a host sees it.
+type Storage struct {
+	Active  bool
+	Shared  bool
+	Content []string // images, import, iso, ...
+	// TotalBytes and FreeBytes are its size and what is free; 0, 0: not known.
+	TotalBytes, FreeBytes int64
+	// Thin means that a disk takes what was written to it, not its size.
+	Thin bool
+	// Volumes are the sizes of the disks on it, by VMID, that the agent's token may see.
+	// They are looked at only where a VM has to be made, or a disk has to grow.
+	Volumes Seen[map[int]int64]
+}
+
+// Task is one running Proxmox VE task.
+type Task struct {
+	UPID    string
+	Type    string // qmcreate, imgcopy, ...
+	VMID    int    // 0: none
+	Started time.Time
+	User    string
+	Ours    bool // started by the agent's own token
+	// Log is the end of its log, of one of ours that takes long.
+	Log []string
 }

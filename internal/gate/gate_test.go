@@ -46,7 +46,7 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
-// TestCheck: what is wrong with a condition is told when it is read, in one line.
+// TestCheck: what is wrong with a condition is reported when it is read, in one line.
 func TestCheck(t *testing.T) {
 	for condition, want := range map[string]string{
 		`objcts.all(o, true)`:      "line 1, column 1: undeclared reference to 'objcts'",
@@ -87,7 +87,7 @@ func TestBounds(t *testing.T) {
 	if _, err := Evaluate(t.Context(), long, Input{Now: now}); err == nil || !strings.Contains(err.Error(), "cost limit exceeded") {
 		t.Errorf("it ended with %v", err)
 	}
-	gaveUp := errors.New("nobody waits")
+	gaveUp := errors.New("given up")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(gaveUp)
 	if _, err := Evaluate(ctx, long, Input{Now: now}); !errors.Is(err, gaveUp) {

@@ -33,14 +33,11 @@ func isReverted(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift)
 	if ran.Versions.Talos != dr.Want && ran.Previous.Talos != dr.Want {
 		return false
 	}
-	if slices.ContainsFunc(d.Spec.Nodes, func(other cluster.Node) bool {
-		have := o.Machines[other.Name].Talos
-		ahead, ok := 0, have != dr.Have && have != dr.Want // most have one of both
-		if ok {
-			ahead, ok = ladder.MinorsApart(dr.Want, have)
-		}
-		return ok && ahead > 1
-	}) {
+	cannotFollow := func(other cluster.Node) bool {
+		minors, ok := ladder.MinorsApart(dr.Want, o.Machines[other.Name].Talos)
+		return ok && minors > 1
+	}
+	if slices.ContainsFunc(d.Spec.Nodes, cannotFollow) {
 		return false
 	}
 	behind := slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {

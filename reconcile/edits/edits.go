@@ -227,18 +227,12 @@ func isComposite(v any) bool {
 // isEmpty reports whether a value is what the API makes of one that is not set.
 func isEmpty(v any) bool {
 	switch v := v.(type) {
-	case nil:
-		return true
-	case map[string]any:
-		return len(v) == 0
-	case []any:
-		return len(v) == 0
 	case string:
 		return v == ""
 	case bool:
 		return !v
 	}
-	return formatScalar(v) == "0"
+	return isVoid(v) || formatScalar(v) == "0"
 }
 
 // formatScalar writes numbers the same way, whatever read them.

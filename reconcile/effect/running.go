@@ -25,7 +25,9 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 		asked := d.Repository()
 		var images []string
 		for _, hop := range asked.Hops {
-			images = append(images, asked.Spec.InstallerOf(asked.Schematic, hop.To))
+			if hop.Kind == cluster.HopTalos {
+				images = append(images, asked.Spec.InstallerOf(asked.Schematic, hop.To))
+			}
 		}
 		Of(d, o, action.CheckInstallers{Cluster: r.Subject, Images: images})
 	case cluster.DownloadImage:

@@ -14,7 +14,7 @@ import (
 const installerCall = "* /v2/{installer}/{schematic}/manifests/{reference}"
 
 // TestCheckInstaller: an installer that the factory builds is there, one that it refuses is missing with its words, and what
-// it cannot be asked for is told apart from both.
+// it cannot be asked for is neither.
 func TestCheckInstaller(t *testing.T) {
 	answers := func(code int, times int) world.Fault {
 		return world.Fault{System: "factory", Op: installerCall, Kind: world.Answer, Status: code, Text: "no", Times: times}

@@ -30,21 +30,18 @@ func (k *Cluster) CheckGates(ctx context.Context, d cluster.Desired, o cluster.O
 	gates := d.Repository().Spec.Gates
 	out := make(map[string]cluster.Seen[bool], len(gates))
 	ctx, leave, err := k.enter(ctx)
-	if err == nil {
-		defer leave()
-	}
-	c := &changer{k: k, access: d.Access.Kube}
-	status := statusOf(d, o)
-	for _, g := range gates {
-		holds := false
-		if err == nil {
-			holds, err = c.checkGate(ctx, g, gate.Input{Status: status, Now: time.Now()})
+	if err != nil {
+		for _, g := range gates {
+			out[g.Name] = cluster.Unseen[bool](err.Error())
 		}
+		return out
+	}
+	defer leave()
+	c, status := &changer{k: k, access: d.Access.Kube}, statusOf(d, o)
+	for _, g := range gates {
+		holds, err := c.checkGate(ctx, g, gate.Input{Status: status, Now: time.Now()})
 		if out[g.Name] = cluster.Saw(holds); err != nil {
 			out[g.Name] = cluster.Unseen[bool](kubeapi.Reason(err))
-		}
-		if ctx.Err() == nil {
-			err = nil // another gate may be about something that can be read
 		}
 	}
 	return out
@@ -125,20 +122,34 @@ func findResource(ctx context.Context, set kubernetes.Interface, s cluster.Objec
 	return base + s.APIVersion + "/" + known.APIResources[i].Name, nil
 }
 
-// statusOf is what a condition may ask of the cluster besides its objects.
+// statusOf is what a condition may ask of the cluster besides its objects. What is not known is not there: a condition
+// that asks for it is not known, either.
 func statusOf(d cluster.Desired, o cluster.Observed) map[string]any {
-	nodes, addons := map[string]any{}, map[string]any{}
-	for _, n := range d.Spec.Nodes {
-		kn, mach := o.Nodes.Value[n.Name], o.Machines[n.Name]
-		nodes[n.Name] = map[string]any{"role": string(n.Role), "ready": o.Nodes.Known && kn.Ready, "cordoned": kn.Cordoned, "talos": mach.Talos, "kubernetes": kn.Kubelet}
+	status := map[string]any{}
+	if o.Nodes.Known {
+		nodes := map[string]any{}
+		for _, n := range d.Spec.Nodes {
+			kn := o.Nodes.Value[n.Name]
+			node := map[string]any{"role": string(n.Role), "ready": kn.Ready, "cordoned": kn.Cordoned}
+			for key, version := range map[string]string{"talos": o.Machines[n.Name].Talos, "kubernetes": kn.Kubelet} {
+				if version != "" {
+					node[key] = version
+				}
+			}
+			nodes[n.Name] = node
+		}
+		status["nodes"] = nodes
 	}
-	for _, a := range d.Spec.Addons {
-		rel := o.Releases.Value[a.Name]
-		addons[a.Name] = map[string]any{"status": rel.Status, "ready": o.Releases.Known && rel.Ready}
+	if o.Releases.Known {
+		addons := map[string]any{}
+		for _, a := range d.Spec.Addons {
+			rel := o.Releases.Value[a.Name]
+			addons[a.Name] = map[string]any{"status": rel.Status, "ready": rel.Ready}
+		}
+		status["addons"] = addons
 	}
-	members := int64(0)
 	if o.Members.Known {
-		members = int64(len(o.Members.Value))
+		status["etcd"] = map[string]any{"members": int64(len(o.Members.Value))}
 	}
-	return map[string]any{"nodes": nodes, "addons": addons, "etcd": map[string]any{"members": members}}
+	return status
 }

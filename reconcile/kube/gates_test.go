@@ -11,7 +11,7 @@ import (
 )
 
 // TestCheckGates: a condition is about the objects that it selects and about what the agent knows; what cannot be
-// read is unknown, and says why.
+// read is unknown, with the reason.
 func TestCheckGates(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
 		b.addDeployment("aweb", 2, nil)
@@ -39,18 +39,23 @@ func TestCheckGates(t *testing.T) {
 			{config("none", ""), `objects.size() == 0`, true, ""},
 			{cluster.ObjectSelector{APIVersion: "v1", Kind: "Node"}, `objects.all(o, o.status.conditions.exists(c, c.type == "Ready" && c.status == "True"))`, true, ""},
 			{cluster.ObjectSelector{}, `status.nodes["wk-1"].ready && !status.nodes["wk-1"].cordoned && status.nodes["cp-1"].role == "controlplane"`, true, ""},
-			{cluster.ObjectSelector{}, `objects.size() == 0 && status.etcd.members == 0`, true, ""},
+			{cluster.ObjectSelector{}, `objects.size() == 0 && status.etcd.members == 1`, true, ""},
+			{cluster.ObjectSelector{}, `status.addons.all(name, status.addons[name].ready)`, false, "no such key: addons"},
+			{cluster.ObjectSelector{}, `status.nodes["wk-1"].talos != "v1.13.9"`, false, "no such key: talos"},
 			{config("one", ""), `objects[0].data.phase == "done"`, false, "no such key: phase"},
 			{cluster.ObjectSelector{APIVersion: "apps/v1", Kind: "Volume"}, `true`, false, "the cluster has no Volume in apps/v1"},
 			{cluster.ObjectSelector{APIVersion: "longhorn.io/v1beta2", Kind: "Volume"}, `true`, false, "which objects longhorn.io/v1beta2 has"},
 		} {
-			d, o := b.desired, cluster.Observed{}
+			d, o := b.desired, cluster.Observed{Members: cluster.Saw([]cluster.Member{{ID: 1}})}
 			b.cluster.Observe(b.Context(), d, &o)
 			d.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}, {Name: "wk-1", Role: cluster.Worker}}
 			d.Spec.Gates = []cluster.Gate{{Name: "volumes", Condition: c.condition, Objects: c.objects}, {Name: "always", Condition: "true"}}
 			got := b.cluster.CheckGates(b.Context(), d, o)
 			if seen := got["volumes"]; seen.Value != c.holds || seen.Known != (c.why == "") || !strings.Contains(seen.Why, c.why) {
 				t.Errorf("%s of %+v: %+v", c.condition, c.objects, seen)
+			}
+			if seen := b.cluster.CheckGates(b.Context(), d, cluster.Observed{})["volumes"]; strings.Contains(c.condition, "status.nodes") && seen.Known {
+				t.Errorf("%s is known where no node is: %+v", c.condition, seen)
 			}
 			if seen := got["always"]; len(got) != 2 || !seen.Known || !seen.Value {
 				t.Errorf("after %s of %+v another one is %+v", c.condition, c.objects, seen)

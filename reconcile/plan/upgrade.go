@@ -78,7 +78,7 @@ func (m *planner) lacksInstaller(n cluster.Node) bool {
 	return upgrades && !begun && !n.Locked && upgrade.FailedInstall(m.d, m.o, n) == "" && m.o.Machines[n.Name].Installer != m.installer()
 }
 
-// isRepeated reports whether what a node was taken down for shows nothing of its upgrade: nobody saw how
+// isRepeated reports whether what a node was taken down for shows nothing of its upgrade: it is not known how
 // its installer ended, so that it is run once more, or it was in this boot.
 func (m *planner) isRepeated(n cluster.Node, drifts []drift.Drift) bool {
 	_, upgrades := m.upgradeIn(n, drifts)
@@ -250,7 +250,8 @@ func (m *planner) awaitVersions(n cluster.Node, dr drift.Drift) bool {
 func (m *planner) holdByGate(n cluster.Node, drifts []cluster.FieldDifference) bool {
 	name, why := upgrade.FindClosedGate(m.d, m.o)
 	if name != "" {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForGate, About: name, Message: fmt.Sprintf("waits to be upgraded until the gate %s holds: %s", name, why), Drift: drifts})
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForGate, About: name, Message: fmt.Sprintf("waits to be upgraded until the gate %s holds: %s", name, why),
+			Hint: "see what its condition is about, or push another one in `gates`; versions that are set back pass it", Drift: drifts})
 	}
 	return name != ""
 }
@@ -325,7 +326,7 @@ func (m *planner) planManifests() {
 		return
 	}
 	if reason == cluster.ManifestsUnknown {
-		m.wait(cluster.Wait{Subject: name, Reason: reason, Message: why, Within: apiWithin})
+		m.wait(cluster.Wait{Subject: name, Reason: reason, Message: why, Within: apiWithin, Hint: "its control planes have to answer, and to render the same: one that runs another version or was edited by hand is shown by `talos-agent status " + name + "`"})
 		return
 	}
 	a := action.SyncManifests{Cluster: name, Manifests: m.o.Manifests.Value}

@@ -43,6 +43,9 @@ func TestWarnings(t *testing.T) {
 			vm(w, func(vm *cluster.VM) { vm.Host = "pve2" })
 			host(w, "pve1", func(h *cluster.Host) { h.Known = false })
 		}, []string{"vm 521 is on pve2, and the inventory has pve1 -> write `node: pve2` for wk-1 in nodes.yaml;"}},
+		{"what Talos deployed is kept by somebody", func(w *world) {
+			w.o.Manifests = cluster.Saw(cluster.Manifests{Left: []string{"Deployment kube-system/coredns: Helm has it, in release dns"}})
+		}, []string{"what Talos has deployed is not as it renders it now, and is left: Deployment kube-system/coredns: Helm has it, in release dns -> to give an object back to Talos"}},
 		{"another's, on another host", func(w *world) { vm(w, func(vm *cluster.VM) { vm.Host, vm.Owner = "pve2", cluster.Foreign }) }, nil},
 		{"not seen", func(w *world) {
 			vm(w, func(vm *cluster.VM) { vm.Host, vm.Presence = "pve2", cluster.PresenceUnknown })

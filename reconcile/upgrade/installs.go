@@ -48,7 +48,7 @@ func IsPending(o cluster.Observed, n cluster.Node) bool {
 	return ok && in.Failed == ""
 }
 
-// MayRepeat reports whether what a node is to have may be installed once more at this revision: nobody saw how
+// MayRepeat reports whether what a node is to have may be installed once more at this revision: it is not known how
 // that ended, so that it may never have begun, and the machine runs what it ran before, in another boot. That is
 // done once.
 func MayRepeat(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {

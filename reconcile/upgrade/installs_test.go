@@ -6,7 +6,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
 
-// TestMayRepeat: what nobody saw the end of may be installed once more, in another boot, and for the same commit.
+// TestMayRepeat: an installation whose end is not known may be made once more, in another boot, and for the same commit.
 func TestMayRepeat(t *testing.T) {
 	n := cluster.Node{Name: "wk-1"}
 	var d cluster.Desired

@@ -7,10 +7,11 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
-// IsUnderWay reports whether a cluster is to get other versions, or is not seen to have those of its inventory.
+// IsUnderWay reports whether a cluster is to get other versions, or is not seen to have those of its inventory, or what Talos deploys
+// once is still to follow them.
 func IsUnderWay(d cluster.Desired, o cluster.Observed) bool {
 	asked := d.Repository()
-	return len(asked.Hops) > 0 || asked.Back != cluster.Back{} || slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
+	return len(asked.Hops) > 0 || asked.Back != cluster.Back{} || len(o.Manifests.Value.Changes) > 0 || slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
 		_, behind := drift.UpgradeOf(d, o, n)
 		return behind
 	})
@@ -21,8 +22,7 @@ func IsUnderWay(d cluster.Desired, o cluster.Observed) bool {
 func IsEnded(d cluster.Desired, o cluster.Observed, ran Ran) bool {
 	have, known := ran.oldest()
 	goal := d.Repository().Goal
-	followed := o.Manifests.Known && len(o.Manifests.Value.Changes) == 0
-	return followed && known && have.Talos == goal.Talos && have.Kubernetes == goal.Kubernetes && !IsUnderWay(d, o) &&
+	return o.Manifests.Known && known && have.Talos == goal.Talos && have.Kubernetes == goal.Kubernetes && !IsUnderWay(d, o) &&
 		!slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
 			mach := o.Machines[n.Name]
 			return mach.Reach != cluster.Configured || mach.Talos == ""

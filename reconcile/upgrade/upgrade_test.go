@@ -232,7 +232,7 @@ func TestIsEnded(t *testing.T) {
 		"it is not known":         {manifests: same, reach: cluster.Configured},
 		"there is no way":         {manifests: same, ran: Ran{"a": old}, reach: cluster.Configured},
 		"kubernetes is not seen":  {manifests: same, ran: Ran{"a": versions("v1.14.1", "")}, reach: cluster.Configured},
-		"manifests are to follow": {manifests: cluster.Saw(cluster.Manifests{Changes: []cluster.ObjectChange{{}}}), ran: Ran{"a": goal}, reach: cluster.Configured},
+		"manifests are to follow": {manifests: cluster.Saw(cluster.Manifests{Changes: []cluster.ObjectChange{{}}}), ran: Ran{"a": goal}, reach: cluster.Configured, underWay: true},
 		"manifests are not seen":  {ran: Ran{"a": goal}, reach: cluster.Configured},
 	} {
 		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Versions: goal, Nodes: []cluster.Node{{Name: "a"}}}}, Way: cluster.Way{Goal: goal, Hops: c.hops}}

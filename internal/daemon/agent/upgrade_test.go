@@ -359,3 +359,38 @@ func TestUpgradeByOrder(t *testing.T) {
 		}
 	})
 }
+
+// TestWindowClosesBetweenNodes: a window that closes while nodes are upgraded holds the next one, and takes none out of service; the
+// rest follows when it opens again.
+func TestWindowClosesBetweenNodes(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 3}
+	inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		closes := time.Now().UTC().Truncate(time.Minute).Add(4 * time.Minute)
+		window := fmt.Sprintf("window: {from: %q, to: %q}", closes.Add(-time.Hour).Format("15:04"), closes.Format("15:04"))
+		push("another talos, in a window", "talos_version: v1.13.8", "talos_version: v1.13.9\n"+window)
+		s.Until(time.Hour, "the window is closed, and nodes wait for it", func(st cluster.Status) bool {
+			waits := func(w cluster.WaitStatus) bool { return w.Reason == cluster.WaitingForWindow }
+			return time.Now().After(closes) && slices.ContainsFunc(st.Waiting, waits) && len(st.Running) == 0 && len(s.cordoned()) == 0
+		})
+		upgraded := func() (n int) {
+			for _, node := range s.Status().Nodes {
+				if node.Talos == "v1.13.9" {
+					n++
+				}
+			}
+			return n
+		}
+		held := upgraded()
+		if held == 0 || held == 4 {
+			s.T.Fatalf("%d of 4 nodes are upgraded when the window closes: it is not in the middle", held)
+		}
+		time.Sleep(2 * time.Hour)
+		if now := upgraded(); now != held || len(s.cordoned()) > 0 {
+			s.T.Errorf("%d nodes were upgraded when the window closed, and %d are now; out of service: %v", held, now, s.cordoned())
+		}
+		s.untilAppliedIn(24*time.Hour, "upgraded in the next window")
+		s.wantTalos("v1.13.9")
+		w.wantDown("dev-cp-1:1 dev-wk-1:1 dev-wk-2:1 dev-wk-3:1")
+	})
+}

@@ -1,0 +1,89 @@
+package budget
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+)
+
+// world is what is seen of the only worker.
+type world struct {
+	o       cluster.Observed
+	phase   cluster.Phase
+	removed bool
+}
+
+func (w *world) see(kn cluster.KubeNode) {
+	w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"wk-1": kn})
+}
+
+func (w *world) run(disrupts bool) {
+	w.o.Running = []cluster.Running{{Node: "wk-1", Disrupts: disrupts}}
+}
+
+func (w *world) watch(node string, at time.Time) {
+	w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendWatch, Node: node, At: at})
+}
+
+// TestOf: a unit is spent by a node that is not Ready, that is under pressure, that somebody cordoned, on which
+// something that disrupts it is under way, or that was changed a moment ago; and by one that is removed from its drain on.
+func TestOf(t *testing.T) {
+	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	node := cluster.Node{Name: "wk-1", Role: cluster.Worker}
+	for name, c := range map[string]struct {
+		edit  func(*world)
+		spent bool
+	}{
+		"it does well":         {func(*world) {}, false},
+		"it is not Ready":      {func(w *world) { w.phase = cluster.PhaseJoining }, true},
+		"under pressure":       {func(w *world) { w.see(cluster.KubeNode{Pressure: "DiskPressure"}) }, true},
+		"cordoned":             {func(w *world) { w.see(cluster.KubeNode{Cordoned: true}) }, true},
+		"it is drained":        {func(w *world) { w.run(true) }, true},
+		"it is looked at":      {func(w *world) { w.run(false) }, false},
+		"changed a moment ago": {func(w *world) { w.watch("wk-1", now.Add(-action.WatchedFor/2)) }, true},
+		"changed long ago":     {func(w *world) { w.watch("wk-1", now.Add(-action.WatchedFor)) }, false},
+		"another was changed":  {func(w *world) { w.watch("wk-2", now) }, false},
+		"it leaves":            {func(w *world) { w.removed = true }, false},
+		"it leaves, drained":   {func(w *world) { w.removed = true; w.see(cluster.KubeNode{Turn: "t"}) }, true},
+		"it leaves, in work":   {func(w *world) { w.removed = true; w.run(true) }, true},
+	} {
+		w := world{o: cluster.Observed{Now: now}, phase: cluster.PhaseReady}
+		c.edit(&w)
+		spec := cluster.Spec{MaxUnavailable: 2, Nodes: []cluster.Node{node}}
+		var removed []cluster.Node
+		if w.removed {
+			spec.Nodes, removed = nil, []cluster.Node{node}
+		}
+		got := Of(spec, map[string]cluster.Phase{"wk-1": w.phase}, w.o, removed)
+		if spent := slices.Contains(got[cluster.Worker].Unavailable, "wk-1"); spent != c.spent || len(got[cluster.ControlPlane].Unavailable) > 0 {
+			t.Errorf("%s: %+v", name, got)
+		}
+		if got[cluster.Worker].Allowed != 2 || got[cluster.ControlPlane].Allowed != 1 {
+			t.Errorf("%s: %+v are allowed", name, got)
+		}
+	}
+	if got := Of(cluster.Spec{}, nil, cluster.Observed{}, nil); got[cluster.Worker].Allowed != 1 {
+		t.Errorf("by default: %+v", got)
+	}
+}
+
+// TestAllows: a node that is unavailable already spends nothing more.
+func TestAllows(t *testing.T) {
+	b := Budget{Allowed: 2}.Spent("a")
+	if !b.Allows("b") || !b.Allows("a") {
+		t.Errorf("%+v does not allow another one", b)
+	}
+	full := b.Spent("b").Spent("a")
+	if full.Allows("c") || !full.Allows("a") || len(full.Unavailable) != 2 {
+		t.Errorf("%+v", full)
+	}
+	if over := full.Spent("c"); over.Allows("a") {
+		t.Errorf("%+v allows one of its own", over)
+	}
+	if len(b.Unavailable) != 1 {
+		t.Errorf("what was spent later is in %+v", b)
+	}
+}
