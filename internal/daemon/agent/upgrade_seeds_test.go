@@ -229,7 +229,7 @@ func (l *upgradeLife) rebootHost() {
 	}
 	time.Sleep(2 * time.Minute)
 	for _, vmid := range ran {
-		_ = l.Lab.PVE.Start(vmid)
+		must(l.Lab.PVE.Start(vmid))
 	}
 	l.touch()
 }
