@@ -33,7 +33,7 @@ TEST      = $(GO) test -p $(PARALLEL) -vet=off -ldflags '-s -w' $(TESTS)
 # The exhaustive tests. With the race detector a part of each is run, so they are
 # run again without; ci_test.go checks that none is missing here. Of what has many
 # crash points this is a part as well; "make faults" runs all of them.
-EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestCrashDuringAResize TestCrashDuringARemoval TestCrashDuringAReplacement TestCrashDuringADeadReplacement TestCrashDuringForget TestCrashDuringARoll TestCrashDuringAHealingTurn TestCrashDuringADrainThatIsHeld TestCrashDuringAnUpgradeOfTalos TestCrashDuringAnUpgradeOfKubernetes TestUpgradeSeeds TestEveryStop TestSeeds TestPrivileges TestInitConverges \
+EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestCrashDuringAResize TestCrashDuringARemoval TestCrashDuringAReplacement TestCrashDuringADeadReplacement TestCrashDuringForget TestCrashDuringARoll TestCrashDuringAHealingTurn TestCrashDuringADrainThatIsHeld TestCrashDuringAnUpgradeOfTalos TestCrashDuringAnUpgradeOfKubernetes TestCrashBeforeManifestsFollow TestUpgradeSeeds TestEveryStop TestSeeds TestPrivileges TestInitConverges \
 	TestInitStopped TestCrashAnywhere TestEveryCallMayFail TestUninstallInterrupted TestQuietPass TestLabelOnOneNode TestKilledAgentRepeatsNothing \
 	$(RACELESS)
 # Of these the race detector gets none: they take minutes with it, and others run the same

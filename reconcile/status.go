@@ -424,6 +424,8 @@ func setCondition(s *cluster.Status, d cluster.Desired, o cluster.Observed, p pl
 		}
 	case late >= 0:
 		overdue("")
+	case !isChanging(o, p) && len(p.Waiting) > 0 && !slices.ContainsFunc(p.Waiting, func(w cluster.Wait) bool { return w.Reason != cluster.ManifestsUnknown }):
+		set(cluster.Unknown, cluster.ManifestsUnknown, p.Waiting[0].Message, "") // as while an agent starts, which has no connection yet
 	case isChanging(o, p) || len(p.Waiting) > 0:
 		set(cluster.Reconciling, cluster.Progressing, describeProgress(s.Nodes, o, p), "")
 	default:

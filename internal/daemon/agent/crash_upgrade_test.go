@@ -88,6 +88,15 @@ func TestCrashDuringAnUpgradeOfKubernetes(t *testing.T) {
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 3}, 41, upgradedWith(versionsPair{"v1.13.9", "v1.35.10", "v1.13.9", "v1.36.1"}))
 }
 
+// TestCrashBeforeManifestsFollow kills the agent when the nodes have another Talos and what Talos deploys once does not
+// yet: the one that comes next has not compared it, and reports no cluster as Ready before it has.
+func TestCrashBeforeManifestsFollow(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	crashWhere(t, size{ControlPlanes: 3, Workers: 3}, func(_ int, p crashPoint) bool {
+		return p.call.System == "kube" && strings.HasPrefix(p.call.Op, "PATCH") && strings.HasSuffix(p.call.Subject, "/coredns")
+	}, upgradedWith(versionsPair{"v1.12.11", "v1.35.3", "v1.13.9", "v1.35.3"}))
+}
+
 // requestsOf are the calls of an upgrade that change something or take long, once for each kind.
 func requestsOf(calls []world.CallRecord) (out []world.Call) {
 	seen := map[world.Call]bool{}

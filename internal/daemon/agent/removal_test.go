@@ -255,12 +255,17 @@ func TestCrashDuringAReplacement(t *testing.T) {
 // crashEverywhere lives through something once, and then once for every instant of it, or
 // one in so many of them, at which the agent is killed.
 func crashEverywhere(t *testing.T, sz size, part int, lived func(*testing.T, size, lab.Config, *crashPoint) ([]crashPoint, int)) {
+	crashWhere(t, sz, func(i int, _ crashPoint) bool { return i%every(part) == 0 }, lived)
+}
+
+// crashWhere does the same for those instants that are picked.
+func crashWhere(t *testing.T, sz size, picked func(int, crashPoint) bool, lived func(*testing.T, size, lab.Config, *crashPoint) ([]crashPoint, int)) {
 	var points []crashPoint
 	synctest.Test(t, func(t *testing.T) { points, _ = lived(t, sz, lab.Config{}, nil) })
 	var tally tally
 	t.Run("all", func(t *testing.T) {
 		for i, p := range points {
-			if i%every(part) == 0 {
+			if picked(i, p) {
 				t.Run(p.String(), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {

@@ -32,10 +32,10 @@ const (
 	// goodFor is how long a comparison is used while no node changes: what Talos renders changes
 	// with its version, which takes a boot, and with the kubelets'. What of its config is rendered changes now and then.
 	goodFor = 24 * time.Hour
-	// againFor is the same where there is something to be done, or nothing could be compared.
+	// againFor is the same where there is something to be done, or nothing could be compared: that is tried at
+	// growing distances at first, since an agent that starts has no connection yet.
 	againFor = 30 * time.Second
-	// missedFor is for how long it is no news that nothing could be compared: an agent that starts
-	// has no connection yet.
+	// missedFor is for how long what was seen last still counts while nothing can be compared.
 	missedFor = 2 * time.Minute
 )
 
@@ -79,17 +79,23 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	}
 	k.mu.Lock()
 	age, last, same := time.Since(k.asked), k.seen, k.nodes == nodes
+	good := againFor
+	switch {
+	case !k.since.IsZero():
+		good = min(againFor, k.asked.Sub(k.since))
+	case last.Known && len(last.Value.Changes) == 0:
+		good = goodFor
+	}
 	k.mu.Unlock()
-	settled := last.Known && len(last.Value.Changes) == 0
-	if same && (age < againFor || settled && age < goodFor) {
+	if same && age < good {
 		o.Manifests = last
 		return
 	}
 	asked := time.Now()
 	o.Manifests = k.look(ctx, d)
 	since := k.countFailures(asked, o.Manifests.Known)
-	if !o.Manifests.Known && asked.Sub(since) < missedFor {
-		o.Manifests = cluster.Seen[cluster.Manifests]{}
+	if !o.Manifests.Known && same && last.Known && asked.Sub(since) < missedFor {
+		o.Manifests = last
 	}
 	if m := &o.Manifests.Value; len(m.Changes) > 0 {
 		if m.Since = last.Value.Since; m.Since.IsZero() || len(last.Value.Changes) == 0 {

@@ -188,16 +188,14 @@ func TestSyncKept(t *testing.T) {
 	})
 }
 
-// TestUnseen: what is not answered for a while is unknown, with the reason, and what is not looked at has none.
+// TestUnseen: what cannot be compared is unknown, with the reason; what was compared before counts a while longer. What is
+// not looked at has no reason.
 func TestUnseen(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.rendered = cluster.Unseen[cluster.Secret]("cp-1 and cp-2 do not render the same")
-		if seen := b.look(); seen.Known || seen.Why != "" {
-			b.Errorf("at first it is no news: %+v", seen)
-		}
-		time.Sleep(missedFor)
-		if seen := b.look(); seen.Known || seen.Why != "cp-1 and cp-2 do not render the same" {
-			b.Errorf("the control planes differ: %+v", seen)
+		differ := cluster.Unseen[cluster.Secret]("cp-1 and cp-2 do not render the same")
+		b.rendered = differ
+		if seen := b.look(); seen.Known || seen.Why != differ.Why {
+			b.Errorf("at first: %+v", seen)
 		}
 		b.keeper.Forget("")
 		for _, text := range []string{"", "{}", `[{"kind":"Pod"}]`} {
@@ -207,11 +205,30 @@ func TestUnseen(t *testing.T) {
 			}
 			b.keeper.Forget("")
 		}
+		b.render("v1.13.9", "v1.36.1")
+		b.expect("they render the same")
+		b.rendered = differ
+		b.keeper.Forget("")
+		b.expect("for a while they do not")
+		time.Sleep(missedFor)
+		if seen := b.look(); seen.Known || seen.Why != differ.Why {
+			b.Errorf("they still do not: %+v", seen)
+		}
+		b.render("v1.13.9", "v1.36.1")
+		b.expect("they do again")
+		b.keeper.Forget("")
+		b.rendered = differ
+		b.expect("for a while they do not, again")
+		time.Sleep(againFor)
+		b.render("v1.13.9", "v1.37.0")
+		b.keeper.asked = time.Now().Add(-againFor)
+		b.expect("what could not be compared is asked for soon", proxyChange)
 		o := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{"cp-1": {}})}
 		b.keeper.Observe(b.Context(), b.desired, &o)
 		if o.Manifests.Known || o.Manifests.Why != "" {
 			b.Errorf("a node is not Ready: %+v", o.Manifests)
 		}
+		b.keeper.Forget("")
 		b.rendered = cluster.Saw(cluster.SecretString(`[{"apiVersion":"example.org/v1","kind":"Thing","metadata":{"name":"a"}},{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b"},"data":{"c":"d"}}]`))
 		b.expect("a kind that is not served", "ConfigMap default/b (new)", "Thing a: its kind is not served")
 	})
