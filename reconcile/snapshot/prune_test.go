@@ -103,6 +103,27 @@ func TestPruneVerifies(t *testing.T) {
 	}
 }
 
+// TestPruneLeavesWhatIsKnownDamaged: what a process has found to be damaged is left to people, also
+// where nobody would miss it.
+func TestPruneLeavesWhatIsKnownDamaged(t *testing.T) {
+	dir, key, b := newMemory(), newKey(t), sent(t, 5)
+	files := fill(t, newStore(dir, key), b, 0, 1)
+	dir.files[files[1]].data[len(dir.files[files[1]].data)-1] ^= 1
+	s := newStore(dir, key)
+	all, err := s.List(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e, err := s.Verify(t.Context(), all[0]); err != nil || e.State != retention.Damaged {
+		t.Fatalf("%+v, %v", e, err)
+	}
+	fill(t, s, b, 2) // of the same quarter of a day
+	got, err := s.Prune(t.Context(), "dev")
+	if err != nil || !slices.Equal(removed(got), files[:1]) || got[1].State != retention.Damaged || got[1].Problem == "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 // TestPruneReadsWhatStays: to its end are read those that the rules keep, and neither
 // those that are removed nor those that are left to people; and what a process has
 // verified does not stay so when its header no longer is one.

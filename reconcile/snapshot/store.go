@@ -35,15 +35,15 @@ const defaultMost = 16 << 30
 // Store is the snapshots in a directory, of any clusters. Its methods may be called at the
 // same time; those that change something exclude each other, also among processes.
 type Store struct {
-	c        Config
-	mu       sync.Mutex
-	verified map[string]bool // files that this process has read to their end: they are never written again
+	c     Config
+	mu    sync.Mutex
+	known map[string]Entry // what reading files to their end has shown, verified or damaged: they are never written again
 }
 
 // New makes a store.
 func New(c Config) *Store {
 	c.Most = cmp.Or(c.Most, defaultMost)
-	return &Store{c: c, verified: map[string]bool{}}
+	return &Store{c: c, known: map[string]Entry{}}
 }
 
 // Entry is a snapshot in the store.
@@ -107,12 +107,25 @@ func (s *Store) Verify(ctx context.Context, e Entry) (Entry, error) {
 		return e, stopped
 	}
 	e = e.judged(err)
+	s.remember(e)
+	return e, nil
+}
+
+// remember keeps what reading a file has shown.
+func (s *Store) remember(e Entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.verified[e.File] = e.State == retention.Verified; !s.verified[e.File] {
-		delete(s.verified, e.File)
+	if s.known[e.File] = e; e.State == retention.Unverified {
+		delete(s.known, e.File)
 	}
-	return e, nil
+}
+
+// recall returns that; false: it was not read to its end.
+func (s *Store) recall(file string) (Entry, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	e, read := s.known[file]
+	return e, read
 }
 
 // read opens the file of an entry to look at it.
@@ -209,8 +222,8 @@ func (s *Store) Prune(ctx context.Context, cluster string) (_ []Kept, err error)
 	all = slices.DeleteFunc(all, func(e Entry) bool { return e.Cluster != cluster })
 	tried := map[string]bool{}
 	for i := range all {
-		if s.wasVerified(all[i].File) && all[i].State == retention.Unverified {
-			all[i].State, tried[all[i].File] = retention.Verified, true
+		if read, known := s.recall(all[i].File); known && all[i].State == retention.Unverified {
+			all[i].State, all[i].Problem = read.State, read.Problem
 		}
 	}
 	for {
@@ -228,12 +241,6 @@ func (s *Store) Prune(ctx context.Context, cluster string) (_ []Kept, err error)
 		}
 		all[slices.IndexFunc(all, func(old Entry) bool { return old.File == e.File })] = e
 	}
-}
-
-func (s *Store) wasVerified(file string) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.verified[file]
 }
 
 // removeAll removes what may be removed, the oldest first.

@@ -102,11 +102,7 @@ func (s *Store) write(ctx context.Context, from Source, stream io.Reader) (Entry
 	if err := s.c.Directory.Sync(); err != nil {
 		return Entry{}, err
 	}
-	if e.State == retention.Verified {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.verified[e.File] = true
-	}
+	s.remember(e)
 	return e, nil
 }
 
