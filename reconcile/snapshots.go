@@ -23,7 +23,7 @@ func statusOfSnapshots(name string, o cluster.Observed) *cluster.SnapshotStatus 
 	if !seen.Enabled {
 		return nil
 	}
-	s := &cluster.SnapshotStatus{Verified: seen.Verified.Value, Newest: seen.Newest, Due: seen.Due, Kept: seen.Kept, Bytes: seen.Bytes, Requested: seen.Requested, Error: text.OneLine(seen.Verified.Why)}
+	s := &cluster.SnapshotStatus{Verified: seen.Verified.Value, Newest: seen.Newest, Due: seen.Due, Kept: seen.Kept, Damaged: seen.Damaged, Bytes: seen.Bytes, Requested: seen.Requested, Error: text.OneLine(seen.Verified.Why)}
 	for _, b := range o.Backoffs {
 		if b.Kind == cluster.TakeSnapshot && b.Subject == name {
 			s.Error = text.OneLine(b.Error)

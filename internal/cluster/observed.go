@@ -104,7 +104,8 @@ type Observed struct {
 type EtcdSnapshots struct {
 	Enabled bool // the host takes them
 	// Verified is when the newest one was taken that this process has read to its end, the
-	// zero time when there is none. It is unknown while where they are kept cannot be read.
+	// zero time when there is none. It is unknown while where they are kept cannot be read, and
+	// without a reason while the newest are read, which a process does when it starts.
 	Verified Seen[time.Time]
 	// Newest is when the newest one was taken that is not known to be damaged, whether it was read
 	// or not; the zero time when there is none.
@@ -113,6 +114,7 @@ type EtcdSnapshots struct {
 	// Requested: somebody has asked for one since the last of those was taken.
 	Requested bool
 	Kept      int   // how many there are
+	Damaged   int   // of these, as far as is known
 	Bytes     int64 // of the newest one
 }
 

@@ -67,7 +67,7 @@ var clusterReasons = []ReasonInfo{
 	{EtcdUnreachable, Everyone, "The cluster has an etcd, and none of its members answers.", "See what the control planes do: `talos-agent status`."},
 	{EtcdLost, Everyone, "The cluster had an etcd, and no control plane has its data any more.", "Restore a snapshot, or destroy the cluster."},
 	{WaitingForSnapshot, Everyone, "A control plane that works is removed when there is a verified snapshot of etcd that is younger than an hour.", "Nothing; see why none can be taken when it takes long: `talos-agent status`."},
-	{SnapshotsUnknown, Everyone, "The snapshots of etcd that this host keeps cannot be read.", "See `snapshots` in config.yaml, and whether its directory can be read."},
+	{SnapshotsUnknown, Everyone, "The snapshots of etcd that this host keeps cannot be read; or the newest are read to their end, which the agent does after each start.", "See `snapshots` in config.yaml, and whether its directory can be read."},
 	{ManifestsUnknown, Everyone, "Whether what Talos deploys once, kube-proxy and the cluster's DNS for example, is as its control planes render it now is not known; until it is, no hop of an upgrade begins.", "The message names what cannot be read; where control planes render it differently, see the patches of their machine configs."},
 	{ManifestsOutdated, Everyone, "What Talos deploys once is not as its control planes render it now, and is changed before the next hop of an upgrade begins.", "Nothing; the message names the objects."},
 	{BootstrapUncertain, Everyone, "Whether etcd was founded is not known: the node that was asked to is deleted, or another one may have.", "The hint shows what is safe."},

@@ -69,12 +69,14 @@ type UpgradeStatus struct {
 // SnapshotStatus is what a status has of snapshots of etcd.
 type SnapshotStatus struct {
 	// Verified is when the newest one was taken that this process has read to its end, Newest
-	// when the newest one was that is not known to be damaged. Without one they are not there.
+	// when the newest one was that is not known to be damaged. Without one they are not there;
+	// Verified neither while the newest are read, after a start.
 	Verified time.Time `json:"verified,omitzero"`
 	Newest   time.Time `json:"newest,omitzero"`
 	Due      time.Time `json:"due,omitzero"` // when the next scheduled one is
 	Kept     int       `json:"kept"`
-	Bytes    int64     `json:"bytes"` // of the newest one
+	Damaged  int       `json:"damaged,omitempty"` // of these, as far as is known
+	Bytes    int64     `json:"bytes"`             // of the newest one
 	// Requested: somebody has asked for one, and it is not taken yet.
 	Requested bool `json:"requested,omitempty"`
 	// Error is why the last attempt to take one has failed, or why they cannot be seen.

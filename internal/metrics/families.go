@@ -39,9 +39,10 @@ var (
 	problems       = newGauge("cluster_inventory_problems", "How many problems the newest inventory has, by severity; a VM on another host than it says is a warning.", "cluster", "severity")
 
 	snapshotNewest   = newGauge("cluster_etcd_snapshot_newest_timestamp_seconds", "When the newest snapshot of etcd was taken that is not known to be damaged; missing: there is none, or it cannot be seen.", "cluster")
-	snapshotVerified = newGauge("cluster_etcd_snapshot_verified_timestamp_seconds", "When the newest snapshot of etcd was taken that this process has read to its end; missing: none since it started.", "cluster")
+	snapshotVerified = newGauge("cluster_etcd_snapshot_verified_timestamp_seconds", "When the newest snapshot of etcd was taken that this process has read to its end; missing: there is none, or it is not read yet since the agent started.", "cluster")
 	snapshotDue      = newGauge("cluster_etcd_snapshot_due_timestamp_seconds", "When the next snapshot of etcd is due.", "cluster")
 	snapshotsKept    = newGauge("cluster_etcd_snapshots", "How many snapshots of etcd are kept; missing where none are taken, as all about them.", "cluster")
+	snapshotsDamaged = newGauge("cluster_etcd_snapshots_damaged", "How many snapshots of etcd are known to be damaged, of those that are kept.", "cluster")
 	snapshotBytes    = newGauge("cluster_etcd_snapshot_size_bytes", "The size of the newest snapshot of etcd.", "cluster")
 	snapshotFails    = newGauge("cluster_etcd_snapshot_failed", "1 while the last attempt to take a snapshot of etcd has failed, or they cannot be seen.", "cluster")
 
@@ -66,7 +67,7 @@ var (
 func Families() []Family {
 	return []Family{
 		condition, reason, conditionSince, lastReady, lastPass, nextPass, drift, waits, blocks, oldestWait, overdue, inForce, suspended, nodes, addons, problems,
-		snapshotNewest, snapshotVerified, snapshotDue, snapshotsKept, snapshotBytes, snapshotFails,
+		snapshotNewest, snapshotVerified, snapshotDue, snapshotsKept, snapshotsDamaged, snapshotBytes, snapshotFails,
 		upgradeHops, upgradeStuck,
 		passDuration, actions, calls, notBefore, notAfter,
 		reloaded, reloadedAt, notifications, webhooks, buildInfo,

@@ -37,7 +37,7 @@ var busy = cluster.Status{
 	Nodes:     []cluster.NodeStatus{{Name: "cp-1", Phase: cluster.PhaseReady}, {Name: "wk-1", Phase: cluster.PhaseReady}, {Name: "wk-2", Phase: cluster.PhaseBooting}},
 	Addons:    []cluster.AddonStatus{{Name: "cilium", State: "ready"}, {Name: "x", State: "pending-install"}, {Name: "y", State: "pending-rollback"}},
 	Running:   []cluster.RunningStatus{{Action: "create vm", Subject: "wk-2"}, {Action: cluster.TakeSnapshot, Subject: "dev"}},
-	Snapshots: &cluster.SnapshotStatus{Newest: noon.Add(-time.Hour), Verified: noon.Add(-2 * time.Hour), Due: noon.Add(5 * time.Hour), Kept: 3, Bytes: 5 << 20, Error: "no space left"},
+	Snapshots: &cluster.SnapshotStatus{Newest: noon.Add(-time.Hour), Verified: noon.Add(-2 * time.Hour), Due: noon.Add(5 * time.Hour), Kept: 3, Damaged: 1, Bytes: 5 << 20, Error: "no space left"},
 	Upgrade:   &cluster.UpgradeStatus{Hops: []string{"Talos v1.13.9", "Talos v1.14.1"}, Upgraded: 1, Nodes: 3, StuckSince: noon.Add(-time.Hour)},
 	Waiting: []cluster.WaitStatus{
 		{Wait: cluster.Wait{Subject: "wk-2", Reason: cluster.WaitingForBoot, Message: "boots"}, Since: noon.Add(-10 * time.Minute)},

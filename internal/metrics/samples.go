@@ -43,7 +43,7 @@ func listSamples(w seen) []prometheus.Metric {
 		out = append(out, condition.sample(boolNumber(c == s.Condition), name, string(c)))
 	}
 	if s.Snapshots != nil {
-		out = append(out, snapshotsKept.sample(float64(s.Snapshots.Kept), name), snapshotBytes.sample(float64(s.Snapshots.Bytes), name), snapshotFails.sample(boolNumber(s.Snapshots.Error != ""), name))
+		out = append(out, snapshotsKept.sample(float64(s.Snapshots.Kept), name), snapshotsDamaged.sample(float64(s.Snapshots.Damaged), name), snapshotBytes.sample(float64(s.Snapshots.Bytes), name), snapshotFails.sample(boolNumber(s.Snapshots.Error != ""), name))
 		for f, at := range map[*Family]time.Time{&snapshotNewest: s.Snapshots.Newest, &snapshotVerified: s.Snapshots.Verified, &snapshotDue: s.Snapshots.Due} {
 			if !at.IsZero() {
 				out = append(out, f.sample(unixSeconds(at), name))

@@ -141,9 +141,11 @@ func TestSnapshotsAreShown(t *testing.T) {
 	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 	for want, s := range map[string]*cluster.SnapshotStatus{
 		"": nil,
-		"\netcd snapshots: none yet; the next is due at 2026-11-27 12:00 UTC\n":                                  {Due: now},
-		"\netcd snapshots: the newest is 2h00m old (3.0 MiB), 4 kept; the next is due at 2026-11-27 16:00 UTC\n": {Newest: now.Add(-2 * time.Hour), Bytes: 3 << 20, Kept: 4, Due: now.Add(4 * time.Hour)},
-		"\netcd snapshots: the newest is 7h00m old (0.1 MiB), 1 kept\n  failed no space left\n":                  {Newest: now.Add(-7 * time.Hour), Bytes: 9, Kept: 1, Due: now.Add(-time.Hour), Error: "no space left"},
+		"\netcd snapshots: none yet; the next is due at 2026-11-27 12:00 UTC\n":                                             {Due: now},
+		"\netcd snapshots: the newest is 2h00m old (3.0 MiB), 4 kept; the next is due at 2026-11-27 16:00 UTC\n":            {Newest: now.Add(-2 * time.Hour), Bytes: 3 << 20, Kept: 4, Due: now.Add(4 * time.Hour)},
+		"\netcd snapshots: the newest is 2h00m old (3.0 MiB), 4 kept, 1 damaged; the next is due at 2026-11-27 16:00 UTC\n": {Newest: now.Add(-2 * time.Hour), Bytes: 3 << 20, Kept: 4, Damaged: 1, Due: now.Add(4 * time.Hour)},
+		"\netcd snapshots: none yet, 2 damaged; the next is due at 2026-11-27 12:00 UTC\n":                                  {Kept: 2, Damaged: 2, Due: now},
+		"\netcd snapshots: the newest is 7h00m old (0.1 MiB), 1 kept\n  failed no space left\n":                             {Newest: now.Add(-7 * time.Hour), Bytes: 9, Kept: 1, Due: now.Add(-time.Hour), Error: "no space left"},
 	} {
 		var out bytes.Buffer
 		Printer{w: &out, now: now}.printSnapshots(s)

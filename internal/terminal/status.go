@@ -152,6 +152,9 @@ func (p Printer) printSnapshots(s *cluster.SnapshotStatus) {
 	if !s.Newest.IsZero() {
 		newest = fmt.Sprintf("the newest is %s old (%.1f MiB), %d kept", p.formatAge(s.Newest), max(0.1, float64(s.Bytes)/(1<<20)), s.Kept)
 	}
+	if s.Damaged > 0 {
+		newest += ", " + p.Paint(fmt.Sprintf("%d damaged", s.Damaged), Red)
+	}
 	if s.Error == "" && !s.Due.IsZero() {
 		newest += "; the next is due at " + text.Moment(s.Due)
 	}

@@ -18,16 +18,17 @@ import (
 // freshFor is how old a verified snapshot may be that something stands on that cannot be undone.
 const freshFor = time.Hour
 
+// readWithin is how long those may be read that were there when the agent started. It gives up after ten minutes.
+const readWithin = 15 * time.Minute
+
 // planSnapshot takes a snapshot of etcd when somebody has asked for it, or when a scheduled one is
 // due, of a cluster that was Ready once. While no etcd runs there is nothing to take, which others report.
 func (m *planner) planSnapshot() {
 	s := m.o.Snapshots
 	switch {
 	case !s.Enabled || !s.Requested && !m.o.Facts.WasReady():
-	case !s.Verified.Known:
-		if s.Verified.Why != "" {
-			m.wait(m.waitForStore())
-		}
+	case s.Verified.Why != "":
+		m.wait(m.waitForStore())
 	case s.Requested && m.runsEtcd():
 		m.do(action.TakeSnapshot{Cluster: m.d.Spec.Name, For: retention.Manual})
 	case m.o.Facts.WasReady() && !s.Due.After(m.o.Now) && m.runsEtcd():
@@ -43,8 +44,13 @@ func (m *planner) runsEtcd() bool {
 	})
 }
 
-// waitForStore waits until it can be seen which snapshots there are.
+// waitForStore waits until it can be seen which snapshots there are, and is known whether the newest
+// is whole.
 func (m *planner) waitForStore() cluster.Wait {
+	if m.o.Snapshots.Verified.Why == "" {
+		return cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.SnapshotsUnknown, Within: readWithin,
+			Message: "waits until the newest snapshots of etcd are read to their end, which the agent does after each start"}
+	}
 	return cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.SnapshotsUnknown, Within: seeWithin,
 		Message: "cannot see the snapshots of etcd" + text.Colon(m.o.Snapshots.Verified.Why), Hint: "see `snapshots` in config.yaml, and whether its directory can be read"}
 }

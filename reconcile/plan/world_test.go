@@ -368,12 +368,14 @@ func (w *world) run(t testing.TB, line string) string {
 		h := w.o.Hosts["pve1"]
 		h.MemoryBytes = int64(w.number(t, arg(1))) << 30
 		w.o.Hosts["pve1"] = h
-	case "snapshots": // of etcd: the age of the newest, or none or unknown; and due, requested
+	case "snapshots": // of etcd: the age of the newest, or none, unknown or reading; and due, requested
 		w.o.Snapshots = cluster.EtcdSnapshots{Enabled: true, Verified: cluster.Saw(time.Time{}), Due: w.o.Now.Add(time.Hour)}
 		switch arg(1) {
 		case "none":
 		case "unknown":
 			w.o.Snapshots.Verified = cluster.Unseen[time.Time]("no such folder")
+		case "reading":
+			w.o.Snapshots.Verified = cluster.Seen[time.Time]{}
 		default:
 			age, err := time.ParseDuration(arg(1))
 			if err != nil {

@@ -183,8 +183,9 @@ func (i *images) Upload(ctx context.Context, host, datastore string, img cluster
 // keeper gives the snapshots of a cluster the shape the executor wants.
 type keeper struct{ *snapshots.Keeper }
 
-// newKeeper returns the snapshots of a cluster, which its machines send.
-func newKeeper(archive *snapshots.Archive, name string, fleet *talos.Fleet) keeper {
+// newKeeper returns the snapshots of a cluster, which its machines send. onRead is called when more is
+// known of those that were there.
+func newKeeper(archive *snapshots.Archive, name string, fleet *talos.Fleet, onRead func()) keeper {
 	return keeper{archive.Keep(name, snapshots.Source{
 		Stream: func(ctx context.Context, d cluster.Desired, take func(context.Context, snapshots.Sender, io.Reader) error) error {
 			return fleet.StreamSnapshot(ctx, d, func(ctx context.Context, from talos.Sender, stream io.Reader) error {
@@ -198,7 +199,7 @@ func newKeeper(archive *snapshots.Archive, name string, fleet *talos.Fleet) keep
 			}
 			return snapshots.Identity{ClusterID: b.ClusterID(), EncryptionKeys: b.EncryptionKeys()}, nil
 		},
-	})}
+	}, onRead)}
 }
 
 // Take implements reconcile.Snapshots.

@@ -86,7 +86,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		OnCommand:   func(what string) { a.c.Runs.AddCommand(name, what) },
 	}
 	if a.c.Snapshots != nil {
-		c.Snapshots = newKeeper(a.c.Snapshots, name, m.fleet)
+		c.Snapshots = newKeeper(a.c.Snapshots, name, m.fleet, look)
 	}
 	if m.Reconciler, err = reconcile.New(c); err != nil {
 		return nil, err

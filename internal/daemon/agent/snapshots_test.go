@@ -186,8 +186,8 @@ func TestSnapshotsOnSchedule(t *testing.T) {
 		if done, failed := v.taken(); done != n || failed != 0 {
 			t.Errorf("%d taken, %d failed before the next was due", done, failed)
 		}
-		if st := s.Status().Snapshots; st == nil || !st.Verified.IsZero() || st.Newest.IsZero() {
-			t.Errorf("after a restart, before any was read: %+v", st)
+		if st := s.Status().Snapshots; st == nil || !st.Verified.Equal(st.Newest) || st.Newest.IsZero() {
+			t.Errorf("after a restart: %+v", st)
 		}
 		v.untilTaken(s, n+1, 3*time.Minute)
 		v.untilTaken(s, n+2, 6*time.Hour+2*time.Minute)
@@ -274,6 +274,69 @@ func TestSnapshotBeforeARemoval(t *testing.T) {
 		v.check(t)
 		s.CheckRules(size{ControlPlanes: 1, Workers: 1})
 	})
+}
+
+// flipNewest changes a bit of the newest snapshot, as a bad disk does.
+func (v *vault) flipNewest() {
+	files, err := filepath.Glob(filepath.Join(v.dir, "*.etcd"))
+	must(err)
+	newest := slices.Max(files)
+	b, err := os.ReadFile(newest)
+	must(err)
+	b[len(b)/2] ^= 4
+	must(os.WriteFile(newest, b, 0o600))
+}
+
+// TestUpgradeAfterARestart: an upgrade stands on a snapshot that is minutes old also when the agent was restarted
+// since, once it was read again. One of which a bit is another since then is found, and another is taken before
+// anything is installed.
+func TestUpgradeAfterARestart(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for _, flipped := range []bool{false, true} {
+		t.Run(fmt.Sprintf("flipped %v", flipped), func(t *testing.T) {
+			sz := size{ControlPlanes: 1, Workers: 1}
+			inSnapshots(t, sz, func(t *testing.T, s *sim, v *vault) {
+				v.untilTaken(s, 1, 3*time.Minute)
+				s.Until(time.Minute, "shown", func(st cluster.Status) bool { return !st.Snapshots.Verified.IsZero() })
+				if due := time.Until(s.Status().Snapshots.Due); due < time.Hour { // it follows from the id of the cluster
+					v.untilTaken(s, 2, due+3*time.Minute)
+				}
+				before := s.Status().Snapshots
+				n, _ := v.taken()
+				s.Halt()
+				time.Sleep(5 * time.Minute)
+				if flipped {
+					v.flipNewest()
+				}
+				calls := len(s.Lab.World.Calls())
+				files := sz.Files()
+				changed(t, files, "inventory/dev/cluster.yaml", "talos_version: v1.13.9", "talos_version: v1.14.1")
+				s.Push(files, "another talos")
+				s.Lab.World.OnCall(func(c world.CallRecord) {
+					s.Witness(c)
+					if done, _ := v.taken(); flipped && strings.HasSuffix(c.Op, "/Upgrade") && done == n {
+						s.Lab.World.Violate("snapshot", "%s is upgraded, and the snapshots are %+v", c.Subject, s.Status().Snapshots)
+					}
+				})
+				s.Boot(v.wire)
+				s.untilAppliedIn(2*time.Hour, "upgraded")
+				s.wantTalos("v1.14.1")
+				if got := s.timesInstalled(calls); len(got) != 2 {
+					t.Errorf("got another Talos: %v", got)
+				}
+				done, failed := v.taken()
+				switch st := s.Status().Snapshots; {
+				case !flipped && (done != n || !st.Verified.Equal(before.Verified) || st.Damaged != 0):
+					t.Errorf("%d taken: %+v, and before %+v", done, st, before)
+				case flipped && (done <= n || !st.Verified.After(before.Verified) || st.Damaged != 1):
+					t.Errorf("%d taken: %+v, and before %+v", done, st, before)
+				case failed != 0:
+					t.Errorf("%d failed", failed)
+				}
+				s.CheckRules(sz)
+			})
+		})
+	}
 }
 
 // TestSnapshotThatSomebodyAsksFor: it is taken at once, also after attempts that failed, is manual, and the

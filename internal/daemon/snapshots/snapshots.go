@@ -37,8 +37,12 @@ type Folder interface {
 
 // Archive is the snapshots of all clusters of this host.
 type Archive struct {
-	c    Config
-	turn chan struct{} // one is written at a time
+	c     Config
+	turn  chan struct{} // one is written at a time
+	reads chan struct{} // and those of one cluster are read back
+	ctx   context.Context
+	stop  context.CancelFunc
+	wg    sync.WaitGroup // of what reads
 
 	mu     sync.Mutex
 	folder Folder
@@ -46,10 +50,15 @@ type Archive struct {
 }
 
 // New makes an Archive. Close it.
-func New(c Config) *Archive { return &Archive{c: c, turn: make(chan struct{}, 1)} }
+func New(c Config) *Archive {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Archive{c: c, turn: make(chan struct{}, 1), reads: make(chan struct{}, 1), ctx: ctx, stop: stop}
+}
 
 // Close ends it. No Keeper of it may be used any longer.
 func (a *Archive) Close() error {
+	a.stop()
+	a.wg.Wait()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.folder == nil {
@@ -95,28 +104,32 @@ type Keeper struct {
 	*Archive
 	cluster string
 	source  Source
+	onRead  func()
 
-	looking   sync.Mutex
-	requested time.Time // when somebody has asked for one that is not taken yet
-	seen      cluster.EtcdSnapshots
-	at        time.Time       // when that was seen; zero: never, or it has changed
-	verified  map[string]bool // files that this process has read to their end
+	looking     sync.Mutex
+	requested   time.Time // when somebody has asked for one that is not taken yet
+	seen        cluster.EtcdSnapshots
+	at          time.Time                  // when that was seen; zero: never, or it has changed
+	states      map[string]retention.State // what this process knows of files of this cluster that it has read to their end, or tried to
+	readUntil   time.Time                  // when those are given up that are read now; zero: none are
+	stopReading context.CancelFunc         // nil: none were read
 }
 
-// Keep returns the snapshots of a cluster.
-func (a *Archive) Keep(name string, from Source) *Keeper {
-	return &Keeper{Archive: a, cluster: name, source: from, verified: map[string]bool{}}
+// Keep returns the snapshots of a cluster. onRead is called, by a goroutine of the Archive, when more
+// is known of those that were there before; what Observe sees has changed then.
+func (a *Archive) Keep(name string, from Source, onRead func()) *Keeper {
+	return &Keeper{Archive: a, cluster: name, source: from, onRead: onRead, states: map[string]retention.State{}}
 }
 
 // seenFor is how long a look at the folder is good: somebody may add or remove files.
 const seenFor = time.Minute
 
 // Observe implements reconcile.Observer.
-func (k *Keeper) Observe(ctx context.Context, _ cluster.Desired, o *cluster.Observed) {
+func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
 	k.looking.Lock()
 	defer k.looking.Unlock()
 	if now := time.Now(); k.at.IsZero() || now.Sub(k.at) >= seenFor || now.Before(k.at) {
-		k.seen, k.at = k.look(ctx, now), now
+		k.seen, k.at = k.look(ctx, lineageOf(d, o.Facts), now), now
 	}
 	o.Snapshots = k.seen
 	o.Snapshots.Requested = !k.requested.IsZero()
@@ -137,8 +150,8 @@ func (k *Keeper) Requested() bool {
 }
 
 // look lists the snapshots of the cluster. A file counts as verified when this process has read it
-// to its end.
-func (k *Keeper) look(ctx context.Context, now time.Time) cluster.EtcdSnapshots {
+// to its end, and is read for that when it is not known yet whether any is.
+func (k *Keeper) look(ctx context.Context, of lineage, now time.Time) cluster.EtcdSnapshots {
 	out := cluster.EtcdSnapshots{Enabled: true}
 	s, err := k.open()
 	var all []snapshot.Entry
@@ -151,18 +164,28 @@ func (k *Keeper) look(ctx context.Context, now time.Time) cluster.EtcdSnapshots 
 	}
 	all = slices.DeleteFunc(all, func(e snapshot.Entry) bool { return e.Cluster != k.cluster })
 	var verified time.Time
-	for _, e := range all { // the newest first
+	for i := range all { // the newest first
+		e := &all[i]
+		if read, known := k.states[e.File]; known && e.State == retention.Unverified {
+			e.State = read
+		}
 		if e.State == retention.Damaged {
+			out.Damaged++
 			continue
 		}
 		if out.Newest.IsZero() {
 			out.Newest, out.Bytes = e.At, e.Size
 		}
-		if verified.IsZero() && k.verified[e.File] {
+		// One from before the clock was set back is older than it seems.
+		if verified.IsZero() && e.State == retention.Verified && !e.At.After(now) {
 			verified = e.At
 		}
 	}
 	out.Kept, out.Verified, out.Due = len(all), cluster.Saw(verified), snapshot.NextDue(all, now, k.c.Every)
+	k.readBack(s, all, of, now)
+	if verified.IsZero() && now.Before(k.readUntil) {
+		out.Verified = cluster.Seen[time.Time]{}
+	}
 	return out
 }
 
@@ -203,6 +226,7 @@ func (k *Keeper) Take(ctx context.Context, d cluster.Desired, kind retention.Kin
 		k.note(nil, nil)
 		return err
 	}
+	k.stopReadingBack() // this one is newer, and what is read now may be removed
 	kept, unpruned := s.Prune(ctx, k.cluster)
 	k.note(&e, kept)
 	if unpruned != nil {
@@ -210,27 +234,30 @@ func (k *Keeper) Take(ctx context.Context, d cluster.Desired, kind retention.Kin
 	}
 	for _, old := range kept {
 		if old.Problem != "" {
-			k.c.Log.Warn("a snapshot of etcd cannot be used", logging.Cluster, k.cluster, logging.Detail, old.File, logging.Err, old.Problem)
+			k.warn(old.Entry)
 		}
 	}
 	return nil
 }
 
-// note has the folder looked at again, and takes in which files are verified: one that was
-// stored, and what is known of all since.
+// note has the folder looked at again, and takes in what is known of files: of one that was
+// stored, and of all since.
 func (k *Keeper) note(stored *snapshot.Entry, kept []snapshot.Kept) {
 	k.looking.Lock()
 	defer k.looking.Unlock()
 	k.at = time.Time{}
 	if stored != nil {
-		k.verified[stored.File] = true
+		k.states[stored.File] = retention.Verified
 		if stored.Kind == retention.Manual && !k.requested.Truncate(time.Second).After(stored.At) { // what was asked for since is another
 			k.requested = time.Time{}
 		}
 	}
 	for _, old := range kept {
-		if delete(k.verified, old.File); old.State == retention.Verified && !old.Prune {
-			k.verified[old.File] = true
+		switch {
+		case old.Prune:
+			delete(k.states, old.File)
+		case old.State == retention.Damaged:
+			k.states[old.File] = retention.Damaged
 		}
 	}
 }
