@@ -70,6 +70,14 @@ func folderNames(cmd *cobra.Command, args []string, _ string) ([]cobra.Completio
 	return names, cobra.ShellCompDirectiveNoFileComp
 }
 
+// completeOneFile has the shell complete one argument as a file.
+func completeOneFile(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	return nil, cobra.ShellCompDirectiveDefault
+}
+
 // completeFlavours completes the version of Proxmox VE that the lab plays.
 func completeFlavours(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	return []cobra.Completion{"9.2", "8.4"}, cobra.ShellCompDirectiveNoFileComp

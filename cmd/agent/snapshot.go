@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -63,22 +64,6 @@ func errNoFolder(cmd *cobra.Command) error {
 	return &fault.Usage{Err: fmt.Errorf("%swhich folder? use --dir DIR", nameInError(cmd))}
 }
 
-// firstOf is the argument that may be left out.
-func firstOf(args []string) string {
-	if len(args) == 0 {
-		return ""
-	}
-	return args[0]
-}
-
-// completeOneFile has the shell complete one argument as a file.
-func completeOneFile(_ *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	return nil, cobra.ShellCompDirectiveDefault
-}
-
 func newSnapshotNow(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "now [CLUSTER]",
@@ -131,27 +116,50 @@ var errNotTaken = errors.New("no snapshot was taken")
 
 func newSnapshotVerify(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "verify FILE",
-		Short: "Read an etcd snapshot to its end, and print what is in it",
-		Long: `Read an etcd snapshot to its end: one of a folder of snapshots, with an age key
-that opens it, or one that talosctl etcd snapshot has written, without a key.
+		Use:   "verify CLUSTER|FILE",
+		Short: "Read etcd snapshots to their end: all of a cluster, or a file",
+		Long: `Read the etcd snapshots of a cluster to their end that this host's agent keeps,
+or that lie in another folder, and list them as snapshot list does. It ends with
+1 unless each of them was verified, and when there is none.
+
+Or read one file to its end, and print what is in it: one of a folder of
+snapshots, with an age key that opens it, or one that talosctl etcd snapshot has
+written, without a key. It is a file where there is one of that name; with --dir
+or --config it is a cluster.
 
 It is verified that its SHA-256 is the one that etcd has put at its end, and that
 its database is one of etcd without a contradiction; of an encrypted one also
-that nothing of it was changed. A node that recovers from a truncated snapshot
-does not start any more.`,
-		Example: `  talos-agent snapshot verify db.snapshot
+that nothing of it was changed, and that its header is right. A node that
+recovers from a truncated snapshot does not start any more.`,
+		Example: `  sudo talos-agent snapshot verify dev
+  talos-agent snapshot verify dev --dir /mnt/backup --age-key age.key
+  talos-agent snapshot verify db.snapshot
   talos-agent snapshot verify dev-20261127T074500Z-scheduled.etcd --age-key age.key`,
-		Args:              cobra.ExactArgs(1),
-		ValidArgsFunction: completeOneFile,
+		Args: cobra.ExactArgs(1),
+		ValidArgsFunction: func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			names, _ := clusterNames(cmd, args, typed)
+			_, files := completeOneFile(cmd, args, typed)
+			return names, files
+		},
 	}
-	output, keys := outputFlag(cmd), ageKeysFlag(cmd)
+	output, findPlace := outputFlag(cmd), placeFlags(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
 			return err
 		}
-		r, err := archive.Verify(cmd.Context(), args[0], *keys)
+		if flags := cmd.Flags(); flags.Changed("dir") || flags.Changed("config") || archive.NamesCluster(args[0]) {
+			in, err := findPlace()
+			if err != nil {
+				return err
+			}
+			return verifyCluster(cmd.Context(), p, in, args[0])
+		}
+		keys, err := cmd.Flags().GetStringArray("age-key")
+		if err != nil {
+			return err
+		}
+		r, err := archive.Verify(cmd.Context(), args[0], keys)
 		if err != nil {
 			return err
 		}
@@ -162,6 +170,19 @@ does not start any more.`,
 		return nil
 	}
 	return cmd
+}
+
+// verifyCluster verifies all snapshots of a cluster and prints what each is.
+func verifyCluster(ctx context.Context, p terminal.Printer, in archive.Place, name string) error {
+	now := time.Now()
+	l, err := archive.VerifyAll(ctx, in, name, now)
+	if err == nil {
+		err = printListing(p, l, now)
+	}
+	if err == nil && !l.AllVerified() {
+		return errSilent(exitFailed)
+	}
+	return err
 }
 
 // printSnapshot prints what is in a snapshot that was verified.
@@ -242,13 +263,8 @@ It ends with 1 when one is damaged.`,
 		}
 		now := time.Now()
 		l, err := archive.List(cmd.Context(), in, firstOf(args), now)
-		switch {
-		case err != nil:
-			return err
-		case p.IsJSON():
-			err = p.PrintJSON("SnapshotList", l)
-		default:
-			printSnapshots(p, l, now)
+		if err == nil {
+			err = printListing(p, l, now)
 		}
 		if err == nil && slices.ContainsFunc(l.Clusters, func(c archive.Cluster) bool { return c.Damaged > 0 }) {
 			return errSilent(exitFailed)
@@ -260,6 +276,15 @@ It ends with 1 when one is damaged.`,
 
 // contentColours are how the state of a snapshot is painted.
 var contentColours = map[string]terminal.Colour{"verified": terminal.Green, "unverified": terminal.Yellow, "damaged": terminal.Red}
+
+// printListing prints what is in a folder.
+func printListing(p terminal.Printer, l archive.Listing, now time.Time) error {
+	if p.IsJSON() {
+		return p.PrintJSON("SnapshotList", l)
+	}
+	printSnapshots(p, l, now)
+	return nil
+}
 
 // printSnapshots prints the snapshots of each cluster, then what is wrong with them.
 func printSnapshots(p terminal.Printer, l archive.Listing, now time.Time) {

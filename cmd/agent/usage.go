@@ -45,6 +45,14 @@ func missingCommand(cmd *cobra.Command, _ []string) error {
 	return &fault.Usage{Err: fmt.Errorf("%sa command is missing: %s; see `%s --help`", nameInError(cmd), strings.Join(names, ", "), cmd.CommandPath())}
 }
 
+// firstOf is the argument that may be left out.
+func firstOf(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
 // nameInError is how an error begins that a command has with how it was called;
 // the name of the program stands before every error.
 func nameInError(cmd *cobra.Command) string {

@@ -127,6 +127,11 @@ type Listing struct {
 	Snapshots []snapshot.Kept `json:"snapshots"` // by cluster, the newest first
 }
 
+// AllVerified reports whether each of them was read to its end, and is whole.
+func (l Listing) AllVerified() bool {
+	return !slices.ContainsFunc(l.Snapshots, func(k snapshot.Kept) bool { return k.State != retention.Verified })
+}
+
 // Cluster sums up the snapshots of a cluster.
 type Cluster struct {
 	Cluster   string     `json:"cluster"`
@@ -138,7 +143,7 @@ type Cluster struct {
 
 // List lists the snapshots of one cluster in a place, or of all with "", and what becomes
 // of them. With an age key each is read to its end; without one none is known to be whole,
-// and what may be removed is not known.
+// and what may be removed is not known. One that the daemon removes meanwhile is left out.
 func List(ctx context.Context, in Place, cluster string, now time.Time) (Listing, error) {
 	return withStore(in, func(s *snapshot.Store) (Listing, error) {
 		all, err := s.List(ctx)
@@ -154,7 +159,11 @@ func List(ctx context.Context, in Place, cluster string, now time.Time) (Listing
 				return Listing{}, err
 			}
 		}
-		return sumUp(all, now), nil
+		there, err := s.List(ctx)
+		all = slices.DeleteFunc(all, func(e snapshot.Entry) bool {
+			return e.State != retention.Verified && !slices.ContainsFunc(there, func(t snapshot.Entry) bool { return t.File == e.File })
+		})
+		return sumUp(all, now), err
 	})
 }
 

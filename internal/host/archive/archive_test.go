@@ -217,6 +217,67 @@ func TestGet(t *testing.T) {
 	}
 }
 
+// flip changes a bit of a file.
+func flip(t *testing.T, file string, at int) {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[(len(b)+at)%len(b)] ^= 1
+	if err := os.WriteFile(file, b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestVerifyAll: each snapshot of a cluster has a row, whatever it is, and others none; all are whole only when
+// each is. What is not verified for want of a key, or because there is none, is an error.
+func TestVerifyAll(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "snapshots")
+	key, public := newKey(t, t.TempDir())
+	other, unknown := newKey(t, t.TempDir())
+	store(t, dir, "dev", public, 1, 2, 30)
+	store(t, dir, "prod", public, 4)
+	store(t, dir, "mixed", public, 3)
+	store(t, dir, "mixed", unknown, 5)
+	in := placeOf(t, dir, key)
+	l, err := VerifyAll(t.Context(), in, "dev", now)
+	if err != nil || !l.AllVerified() || len(l.Snapshots) != 3 || len(l.Clusters) != 1 {
+		t.Fatalf("%+v, %v", l, err)
+	}
+	flip(t, filepath.Join(dir, l.Snapshots[1].File), -10) // of the content
+	flip(t, filepath.Join(dir, l.Snapshots[2].File), 60)  // of the header
+	l, err = VerifyAll(t.Context(), in, "dev", now)
+	if err != nil || l.AllVerified() || len(l.Snapshots) != 3 || l.Snapshots[0].State != retention.Verified || l.Snapshots[1].State != retention.Damaged || l.Snapshots[2].State != retention.Damaged || l.Clusters[0].Damaged != 2 {
+		t.Errorf("damaged: %+v, %v", l, err)
+	}
+	l, err = VerifyAll(t.Context(), in, "mixed", now)
+	if err != nil || l.AllVerified() || l.Snapshots[1].State != retention.Unverified || !strings.Contains(l.Snapshots[1].Problem, "no key that was given opens it") {
+		t.Errorf("of another key: %+v, %v", l, err)
+	}
+	for want, in := range map[string]Place{"there is no key that opens the snapshots in": placeOf(t, dir), "there is no snapshot of test in ": placeOf(t, dir, other)} {
+		if _, err := VerifyAll(t.Context(), in, "test", now); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, and %q is wanted", err, want)
+		}
+	}
+	if _, err := VerifyAll(t.Context(), in, "", now); err == nil {
+		t.Error("of no cluster")
+	}
+}
+
+// TestNamesCluster: a word is a file where there is one, or where no cluster is called so.
+func TestNamesCluster(t *testing.T) {
+	t.Chdir(t.TempDir())
+	if err := errors.Join(os.Mkdir("inventory", 0o700), os.WriteFile("snapshot", nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for word, want := range map[string]bool{"dev": true, "inventory": true, "snapshot": false, "./dev": false, "db.snapshot": false, "a/b": false, `a\b`: false, "./inventory": false} {
+		if NamesCluster(word) != want {
+			t.Errorf("%q: %v", word, !want)
+		}
+	}
+}
+
 // TestPlaceOfAgent: where no folder is named it is the one of the agent's config, and the agent's key opens what is there.
 func TestPlaceOfAgent(t *testing.T) {
 	config := `repository: {url: "ssh://git@example.org/infra.git", ssh_key_file: deploy.key, known_hosts_file: known_hosts}

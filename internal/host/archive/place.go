@@ -3,7 +3,9 @@ package archive
 import (
 	"context"
 	"fmt"
+	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -38,13 +40,33 @@ func FindPlaceOfAgent(configPath string, ageKeys []string) (Place, error) {
 	return in, err
 }
 
+// NamesCluster reports whether a word of a command line that may name a file or a cluster is the name of a cluster: of a word without
+// a dot and a slash there is no file, or a directory is called so.
+func NamesCluster(word string) bool {
+	if strings.ContainsAny(word, `./\`) {
+		return false
+	}
+	info, err := os.Stat(word)
+	return err != nil || info.IsDir()
+}
+
+// VerifyAll reads all snapshots of a cluster to their end, and returns them as List does. Without a key, or without any snapshot, it
+// is an error: nothing is verified then.
+func VerifyAll(ctx context.Context, in Place, cluster string, now time.Time) (Listing, error) {
+	if in.Keys == nil {
+		return Listing{}, fault.WithHint(fmt.Errorf("there is no key that opens the snapshots in %s", in.Dir), "name a file with one: --age-key FILE")
+	}
+	l, err := List(ctx, in, cluster, now)
+	if err == nil && (cluster == "" || len(l.Snapshots) == 0) {
+		err = fmt.Errorf("there is no snapshot of %s in %s", cluster, in.Dir)
+	}
+	return l, err
+}
+
 // Get verifies the newest snapshot of a cluster that can be verified, and writes it to a new file as Open does. Damaged ones that
 // are newer are passed over: skipped is how many.
 func Get(ctx context.Context, in Place, cluster, out string, now time.Time) (r Report, skipped int, err error) {
-	if in.Keys == nil {
-		return r, 0, fault.WithHint(fmt.Errorf("there is no key that opens the snapshots in %s", in.Dir), "name a file with one: --age-key FILE")
-	}
-	l, err := List(ctx, in, cluster, now)
+	l, err := VerifyAll(ctx, in, cluster, now)
 	if err != nil {
 		return r, 0, err
 	}
@@ -55,8 +77,5 @@ func Get(ctx context.Context, in Place, cluster, out string, now time.Time) (r R
 		}
 		skipped++
 	}
-	if skipped > 0 {
-		return r, skipped, fault.WithHint(fmt.Errorf("no snapshot of %s in %s can be verified", cluster, in.Dir), "`talos-agent snapshot list` shows what is wrong with each")
-	}
-	return r, 0, fmt.Errorf("there is no snapshot of %s in %s", cluster, in.Dir)
+	return r, skipped, fault.WithHint(fmt.Errorf("no snapshot of %s in %s can be verified", cluster, in.Dir), "`talos-agent snapshot list` shows what is wrong with each")
 }
