@@ -17,7 +17,7 @@ import (
 // snapshot of 8 GiB takes about a minute on a disk that nobody else reads.
 const readWithin = 10 * time.Minute
 
-// lineage tells the snapshots of a cluster from those of one that had its name before. The zero
+// lineage distinguishes the snapshots of a cluster from those of one that had its name before. The zero
 // value has none.
 type lineage struct {
 	bundle  string    // the fingerprint of its secrets
