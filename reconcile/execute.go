@@ -360,6 +360,8 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		return r.installTalos(ctx, d, a, p)
 	case action.UpgradeTalos:
 		return r.upgradeTalos(ctx, d, a, p)
+	case action.RollBackTalos:
+		return r.rollBackTalos(ctx, d, a, p)
 	case action.UncordonNode:
 		return r.c.Nodes.Uncordon(ctx, d, a.Node)
 	case action.RemoveMember:

@@ -467,6 +467,13 @@ func (f *fake) Reboot(ctx context.Context, _ cluster.Desired, n cluster.Node, _ 
 	return nil
 }
 
+func (f *fake) RollBackTalos(ctx context.Context, _ cluster.Desired, n cluster.Node, _ string, _ Progress) error {
+	if f.installs != nil {
+		return f.installs
+	}
+	return f.act(ctx, "roll back", n.Name)
+}
+
 func (f *fake) Forfeit(context.Context, cluster.Desired, cluster.Node) error { return nil }
 
 func (f *fake) RemoveMember(context.Context, cluster.Desired, cluster.Node, cluster.Member) error {

@@ -21,7 +21,7 @@ func (r *Reconciler) installTalos(ctx context.Context, d cluster.Desired, a acti
 			return err
 		}
 	}
-	in := cluster.Install{Image: a.Image, Boot: a.Boot, Revision: d.Repository().Revision, At: time.Now().UTC()}
+	in := cluster.Install{Image: a.Image, Boot: a.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), From: a.From}
 	was, err := r.intendInstall(a.Node, &in)
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func (r *Reconciler) upgradeTalos(ctx context.Context, d cluster.Desired, a acti
 	if err := r.beginRestart(ctx, d, action.RebootNode{Node: a.Node, Restart: a.Restart, Fields: a.Fields}, p); err != nil {
 		return err
 	}
-	in := cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC()}
+	in := cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), From: a.From}
 	was, err := r.intendInstall(a.Node, &in)
 	if err != nil {
 		return err

@@ -63,7 +63,7 @@ type Journal struct {
 // journalVersion is the version of the file that is written. Older ones are read,
 // too; a newer one is refused. It grows with every new field, because an older agent
 // would take what it does not know for damage.
-const journalVersion = 11
+const journalVersion = 12
 
 // record is the journal's file.
 type record struct {
@@ -186,7 +186,7 @@ func (j *Journal) Facts() cluster.Facts {
 func cloneFacts(f cluster.Facts) cluster.Facts {
 	f.Images = maps.Clone(f.Images)
 	f.Charts = maps.Clone(f.Charts)
-	f.Restarts, f.Installs = maps.Clone(f.Restarts), maps.Clone(f.Installs)
+	f.Restarts, f.Installs, f.Earlier = maps.Clone(f.Restarts), maps.Clone(f.Installs), maps.Clone(f.Earlier)
 	f.Settled = maps.Clone(f.Settled)
 	f.Replaced, f.Cards = maps.Clone(f.Replaced), maps.Clone(f.Cards)
 	f.Guarded, f.Installed = slices.Clone(f.Guarded), slices.Clone(f.Installed)

@@ -57,7 +57,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if in, ok := after.Intent(cluster.IntendApproved); ok {
 		after.Intend(stillApproved(in, d, *o))
 	}
-	r.dropOrder(&after, d, *o)
+	r.dropOrders(&after, d, *o)
 	after.Forgotten = lost.StillForgotten(before.Forgotten, d, *o)
 	after.Guarded = guardedNodes(before.Guarded, d, *o)
 	if r.memo.refused == nil {
@@ -101,6 +101,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		delete(after.Restarts, node)
 	}
 	installed := upgrade.EndedInstalls(d, *o)
+	upgrade.NoteEarlier(&after, d, *o, installed)
 	for _, node := range installed {
 		delete(after.Installs, node)
 	}
@@ -127,7 +128,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		if in, ok := f.Intent(cluster.IntendApproved); ok { // another may have come since
 			f.Intend(stillApproved(in, d, *o))
 		}
-		r.dropOrder(f, d, *o)
+		r.dropOrders(f, d, *o)
 		for _, was := range before.Forgotten { // another may have come since
 			f.DropForgotten(was.Node)
 		}
@@ -139,6 +140,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 				delete(f.Restarts, node)
 			}
 		}
+		upgrade.NoteEarlier(f, d, *o, installed)
 		for _, node := range installed {
 			if f.Installs[node] == before.Installs[node] {
 				delete(f.Installs, node)
@@ -329,7 +331,7 @@ func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
 	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Installs, b.Installs) && maps.Equal(a.Settled, b.Settled) && maps.EqualFunc(a.Replaced, b.Replaced, slices.Equal) && maps.Equal(a.Cards, b.Cards) &&
 		slices.Equal(a.Guarded, b.Guarded) && slices.EqualFunc(a.Drifts, b.Drifts, cluster.DriftRecord.Equal) && a.Looked.Equal(b.Looked) && slices.Equal(a.Installed, b.Installed) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig)) &&
-		intent(a, cluster.IntendUpgrade).Equal(intent(b, cluster.IntendUpgrade))
+		intent(a, cluster.IntendUpgrade).Equal(intent(b, cluster.IntendUpgrade)) && intent(a, cluster.IntendRollback).Equal(intent(b, cluster.IntendRollback)) && maps.Equal(a.Earlier, b.Earlier)
 }
 
 func nothingOfOurs(o cluster.Observed) bool {

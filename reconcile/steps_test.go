@@ -113,6 +113,9 @@ func (s *steps) InstallTalos(context.Context, cluster.Desired, cluster.Node, str
 func (s *steps) UpgradeTalos(context.Context, cluster.Desired, cluster.Node, string, string, Progress) error {
 	return s.take("upgrade talos")
 }
+func (s *steps) RollBackTalos(context.Context, cluster.Desired, cluster.Node, string, Progress) error {
+	return s.take("roll back talos")
+}
 
 func (s *steps) Forfeit(context.Context, cluster.Desired, cluster.Node) error {
 	return s.take("forfeit")
@@ -231,6 +234,10 @@ func TestStepsOfActions(t *testing.T) {
 	chart := cluster.Addon{Name: "a", Chart: cluster.Chart{Repository: "https://charts.example.org", Name: "a", Version: "1"}}
 	pinned, own := chart, chart
 	pinned.Chart.Digest, own.Chart.Path = "pinned", "charts/a"
+	rollBack := action.RollBackTalos{Node: cp, Image: "i", Restart: cluster.Restart{Boot: "b"}}
+	ordered := func(f *cluster.Facts) {
+		f.Intend(cluster.Intent{Kind: cluster.IntendRollback, Node: cp.Name, Target: "b"})
+	}
 	asksEtcd, asksAll := []string{"forfeit", "forget", "look"}, []string{"forfeit", "see it drained", "forget", "look"}
 	for name, c := range map[string]struct {
 		do    action.Action
@@ -314,6 +321,10 @@ func TestStepsOfActions(t *testing.T) {
 		"upgrade talos without etcd":       {do: action.UpgradeTalos{Node: cp}, few: true, want: asksAll},
 		"upgrade talos in service":         {do: action.UpgradeTalos{Node: wk}, fails: "see it drained", want: []string{"see it drained"}},
 		"upgrade talos, unwritten":         {do: action.UpgradeTalos{Node: wk}, fails: "journal", want: []string{"see it drained"}},
+		"roll back talos":                  {do: rollBack, given: ordered, want: append(slices.Clone(asksAll), "roll back talos"), ok: true},
+		"roll back talos without etcd":     {do: rollBack, given: ordered, few: true, want: asksAll},
+		"roll back talos, unwritten":       {do: rollBack, given: ordered, fails: "journal", want: asksAll},
+		"roll back talos, withdrawn":       {do: rollBack},
 		"delete what is drained":           {do: action.DeleteVM{VM: cluster.VM{Node: "wk-9"}, Drained: true}, want: []string{"see it drained", "delete"}, ok: true},
 		"delete what is in service":        {do: action.DeleteVM{VM: cluster.VM{Node: "wk-9"}, Drained: true}, fails: "see it drained", want: []string{"see it drained"}},
 		"remove a member":                  {do: action.RemoveMember{Node: cp, Answers: true}, want: append(slices.Clone(asksEtcd), "remove member"), ok: true},

@@ -138,6 +138,10 @@ type Machines interface {
 	// Reboot has a machine boot again that runs since a boot, and returns when it runs
 	// since another one.
 	Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, boot string, p Progress) error
+	// RollBackTalos has a machine boot the Talos that it ran before, and returns when it runs since another boot. It fails with
+	// cluster.ErrNotBegun where Talos refuses, and else it may have been asked, which must not be repeated: a second
+	// request may lead to what it runs now.
+	RollBackTalos(ctx context.Context, d cluster.Desired, n cluster.Node, boot string, p Progress) error
 	// Forfeit has the etcd of a node give up leadership, if it has it.
 	Forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) error
 	// RemoveMember removes the member of a node from etcd, by asking another control

@@ -41,10 +41,13 @@ func (r *Reconciler) Upgrade(order cluster.UpgradeOrder) error {
 	})
 }
 
-// dropOrder takes an order out of f that is for another revision, or whose upgrade has ended.
-func (r *Reconciler) dropOrder(f *cluster.Facts, d cluster.Desired, o cluster.Observed) {
+// dropOrders takes the orders out of f that are for another revision, or whose upgrade or rollback has ended.
+func (r *Reconciler) dropOrders(f *cluster.Facts, d cluster.Desired, o cluster.Observed) {
 	in, ok := f.Intent(cluster.IntendUpgrade)
 	if ok && (in.Revision != d.Repository().Revision || upgrade.IsEnded(d, o, r.memo.seenRunning.Ran)) {
 		f.Drop(cluster.IntendUpgrade)
+	}
+	if in, ok := f.Intent(cluster.IntendRollback); ok && upgrade.RollbackEnded(d, o, in) {
+		f.Drop(cluster.IntendRollback)
 	}
 }

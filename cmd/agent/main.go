@@ -88,7 +88,7 @@ destructive ones.`,
 	}
 	add("daemon", newInit(env), newRun(env), newVersion(env))
 	add("look", newStatus(env), newPlan(env), newRender(env), newDiff(env), newDoctor(env), newEvents(env), newHistory(env))
-	add("direct", newReconcile(env), newSuspend(env), newResume(env), newAccept(env), newApprove(env), newUpgrade(env), newForget(env), newDestroy(env), newConsole(env), newSupportBundle(env), newSnapshot(env), newKubeconfig(env), newTalosconfig(env))
+	add("direct", newReconcile(env), newSuspend(env), newResume(env), newAccept(env), newApprove(env), newUpgrade(env), newRollback(env), newForget(env), newDestroy(env), newConsole(env), newSupportBundle(env), newSnapshot(env), newKubeconfig(env), newTalosconfig(env))
 	add("repo", newValidate(env), newSchema(env), newSecrets(env), newRehearse(env), newLab(env), newDemo(env))
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()

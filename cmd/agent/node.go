@@ -144,11 +144,47 @@ more nodes than may be unavailable, or a control plane that etcd needs.`,
 			return nil
 		}
 		slices.Sort(order.Despite)
-		order.By = cmp.Or(os.Getenv("SUDO_USER"), os.Getenv("USER"), "root")
+		order.By = nameUser()
 		if err := c.Upgrade(cmd.Context(), name, order); err != nil {
 			return err
 		}
 		_, _ = fmt.Fprintf(env.stdout, "%s: the upgrade goes on %s\n", name, order)
+		return nil
+	}
+	return cmd
+}
+
+// nameUser is who has typed a command, as far as that is known.
+func nameUser() string { return cmp.Or(os.Getenv("SUDO_USER"), os.Getenv("USER"), "root") }
+
+func newRollback(env *environment) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rollback [CLUSTER] NODE",
+		Short: "Have a node boot the Talos that it ran before its upgrade",
+		Long: `Have a node boot the Talos that it ran before the last upgrade, which its disk still
+has: where the new one runs, and something does not work with it.
+
+The node is drained, rebooted, and put back into service. It is not upgraded again,
+and neither is any other node, until another commit comes: one that sets
+talos_version back has the others follow it, and any other upgrades the node again.
+No window, approval or switch holds that up. Only a control plane that etcd needs is
+not taken down, and with a Ready node no more than may be unavailable.
+
+Refused are a machine that does not answer, and a control plane whose older etcd
+could not read what the newer one has written.`,
+		Example: `  sudo talos-agent rollback wk-2`,
+		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: clusterOrNodeNames,
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		ctx, c, node := cmd.Context(), newClient(cmd), args[len(args)-1]
+		name, err := chooseCluster(ctx, c, args[:len(args)-1])
+		if err != nil {
+			return err
+		}
+		if err := c.RollBack(ctx, name, node, api.RollbackRequest{By: nameUser()}); err != nil {
+			return err
+		}
+		_, _ = fmt.Fprintf(env.stdout, "%s goes back to the Talos that it ran before; `talos-agent status %s` shows how far it is\n", node, name)
 		return nil
 	}
 	return cmd

@@ -169,6 +169,10 @@ func (c stubCluster) RequestSnapshot() error { return c.note("snapshot", c.name)
 func (c stubCluster) ForecastForget(node string) (cluster.Forecast, error) {
 	return cluster.Forecast{Cluster: c.name, Notes: []string{node}}, nil
 }
+func (c stubCluster) RollBack(node, by string) error {
+	return c.note(fmt.Sprintf("roll back %s by %s", node, by), c.name)
+}
+
 func (c stubCluster) Forget(node string, unfenced bool) error {
 	return c.note(fmt.Sprint("forget ", node, " ", unfenced), c.name)
 }
@@ -260,11 +264,12 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 		"upgrade true [wk-1] by ann": func() error {
 			return c.Upgrade(ctx, "dev", cluster.UpgradeOrder{Now: true, Despite: []string{"wk-1"}, By: "ann"})
 		},
-		"snapshot":         func() error { return c.RequestSnapshot(ctx, "dev") },
-		"resume":           func() error { return c.Resume(ctx, "dev") },
-		"accept main":      func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
-		"forget wk-1 true": func() error { return c.Forget(ctx, "dev", "wk-1", true) },
-		"approve 3fa9":     func() error { return c.Approve(ctx, "dev", "3fa9") },
+		"roll back wk-1 by ann": func() error { return c.RollBack(ctx, "dev", "wk-1", RollbackRequest{By: "ann"}) },
+		"snapshot":              func() error { return c.RequestSnapshot(ctx, "dev") },
+		"resume":                func() error { return c.Resume(ctx, "dev") },
+		"accept main":           func() error { return c.Accept(ctx, "dev", AcceptRequest{Revision: "main"}) },
+		"forget wk-1 true":      func() error { return c.Forget(ctx, "dev", "wk-1", true) },
+		"approve 3fa9":          func() error { return c.Approve(ctx, "dev", "3fa9") },
 		"accept bootstrap": func() error {
 			return c.Accept(ctx, "dev", AcceptRequest{Bootstrap: true})
 		},

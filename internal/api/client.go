@@ -129,7 +129,9 @@ func clusterPath(name, what string) string {
 	return "/v1/clusters/" + url.PathEscape(name) + "/" + what
 }
 
-func forgetNode(node string) string { return "nodes/" + url.PathEscape(node) + "/forget" }
+func forgetNode(node string) string { return nodePath(node, "forget") }
+
+func nodePath(node, what string) string { return "nodes/" + url.PathEscape(node) + "/" + what }
 
 func requestJSON[T any](ctx context.Context, c *Client, method, path string, body io.Reader) (T, error) {
 	var v T
@@ -244,6 +246,11 @@ func (c *Client) Upgrade(ctx context.Context, name string, order cluster.Upgrade
 // RequestSnapshot has a snapshot of etcd taken now; Status shows when it is there.
 func (c *Client) RequestSnapshot(ctx context.Context, name string) error {
 	return c.call(ctx, "POST", clusterPath(name, "snapshot"), nil, nil)
+}
+
+// RollBack has the machine of a node boot the Talos that it ran before.
+func (c *Client) RollBack(ctx context.Context, name, node string, req RollbackRequest) error {
+	return c.call(ctx, "POST", clusterPath(name, nodePath(node, "rollback")), jsonBody(req), nil)
 }
 
 // ForecastForget asks what it means to take the machine of a node for lost.

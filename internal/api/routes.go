@@ -82,6 +82,8 @@ type Cluster interface {
 	Approve(digest string) error
 	// Upgrade lets the upgrade of the revision in force do what is ordered.
 	Upgrade(order cluster.UpgradeOrder) error
+	// RollBack has the machine of a node boot the Talos that it ran before, by the command of a user.
+	RollBack(node, by string) error
 	// RequestSnapshot has a snapshot of etcd taken now; the status shows when it is there.
 	RequestSnapshot() error
 	// ForecastForget returns what it means to take the machine of a node for lost.
@@ -159,6 +161,11 @@ type AcceptRequest struct {
 type ApproveRequest struct {
 	// Digest is that of the Forecast that was shown, or its first 12 characters at least.
 	Digest string `json:"digest"`
+}
+
+// RollbackRequest is the body of a rollback.
+type RollbackRequest struct {
+	By string `json:"by,omitempty"` // the user who has asked for it, as the command names that
 }
 
 // ForgetRequest is the body of a forget.
@@ -330,6 +337,17 @@ var routes = []route{
 	{pattern: "GET /v1/clusters/{name}/nodes/{node}/forget", access: forRoot, kind: "Forecast", does: "what would happen if the machine of a node were taken for lost, and what that means", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
 		return c.ForecastForget(r.PathValue("node"))
 	})},
+	{pattern: "POST /v1/clusters/{name}/nodes/{node}/rollback", access: forRoot, kind: "Done", does: "have the machine of a node boot the Talos that it ran before, and stay there until another commit comes", serve: func(r *http.Request, d Daemon) (any, error) {
+		var req RollbackRequest
+		if err := decodeBody(r, &req); err != nil {
+			return nil, err
+		}
+		c, err := findCluster(r, d)
+		if err != nil {
+			return nil, err
+		}
+		return returnEmpty(c.RollBack(r.PathValue("node"), req.By))
+	}},
 	{pattern: "POST /v1/clusters/{name}/nodes/{node}/forget", access: forRoot, kind: "Done", does: "take the machine of a node for lost: it does not come back; the body names the node once more", serve: func(r *http.Request, d Daemon) (any, error) {
 		var req ForgetRequest
 		if err := decodeBody(r, &req); err != nil {

@@ -36,6 +36,7 @@ const (
 	PullInstaller     ActionKind = "pull installer"
 	InstallTalos      ActionKind = "install talos"
 	UpgradeTalos      ActionKind = "upgrade talos"
+	RollBackTalos     ActionKind = "roll back talos"
 	UncordonNode      ActionKind = "uncordon node"
 	RemoveMember      ActionKind = "remove etcd member"
 	DeleteNode        ActionKind = "delete node"

@@ -54,6 +54,9 @@ type Facts struct {
 	Restarts map[string]Restart `json:"restarts,omitempty"`
 	// Installs are, by node, the last Talos that was installed on its machine and is not seen to run.
 	Installs map[string]Install `json:"installs,omitempty"`
+	// Earlier are, by node, the version of Talos that its machine ran before the one that was installed last, and
+	// which the other slot of its disk has: no API of Talos shows that.
+	Earlier map[string]string `json:"earlier,omitempty"`
 	// Forgotten are the nodes whose machines do not come back, by an administrator's
 	// command, until their VMs are deleted; at most one for each node.
 	Forgotten []Forgotten `json:"forgotten,omitempty"`
@@ -121,6 +124,8 @@ const (
 	IntendApproved IntentKind = "Approved"
 	// IntendUpgrade is an administrator's command about the upgrade of one revision.
 	IntendUpgrade IntentKind = "Upgrade"
+	// IntendRollback is an administrator's command that the machine of a node boots the Talos that it ran before.
+	IntendRollback IntentKind = "Rollback"
 	// IntendWatch is which control plane was given a machine config while it ran, or another
 	// network, last. It is written before that, and counts for a minute.
 	IntendWatch IntentKind = "Watch"
@@ -149,14 +154,15 @@ type Intent struct {
 	// Done: what was intended was seen to have happened; etcd was seen running.
 	Done bool `json:"done,omitempty"`
 	// Versions and Revision are, of IntendConfig, what the configs are for and the
-	// revision they are of. Revision is, of IntendApproved, whose changes are approved: what was
-	// shown, or one that came since and asks for the same. Of IntendUpgrade, the one that was in force.
+	// revision they are of. Versions is, of IntendRollback, what the machine goes back to. Revision is, of IntendApproved, whose changes are approved: what was
+	// shown, or one that came since and asks for the same. Of IntendUpgrade and IntendRollback, the one that was in force.
 	Versions Versions `json:"versions,omitzero"`
 	// Previous are, of IntendConfig, the Versions before: an upgrade leads back to them.
 	Previous Versions `json:"previous,omitzero"`
 	Revision Revision `json:"revision,omitempty"`
 	// Target is, of IntendCanary, the digest of all configs that the inventory had; Node
-	// is who was first. Of IntendApproved it is the digest of the forecast that was shown.
+	// is who was first. Of IntendApproved it is the digest of the forecast that was shown. Of IntendRollback
+	// it is the id of the boot that ends with it, and Done is that the machine was asked.
 	Target string `json:"target,omitempty"`
 	// Despite are, of IntendDestroy, the VMs that are deleted although they are
 	// protected in Proxmox VE.
@@ -173,6 +179,8 @@ type Intent struct {
 	Left []Block `json:"left,omitempty"`
 	// Order is what was commanded, of IntendUpgrade.
 	Order UpgradeOrder `json:"order,omitzero"`
+	// By is the user who has commanded it, of IntendRollback, as the command names that.
+	By string `json:"by,omitempty"`
 }
 
 // UpgradeOrder is what an administrator lets an upgrade do, until it has ended or another commit comes.

@@ -76,6 +76,10 @@ type Install struct {
 	Boot     string    `json:"boot"`     // id of the boot during which it was asked for
 	Revision Revision  `json:"revision"` // that was in force
 	At       time.Time `json:"at"`
+	// From is the version that the machine ran when it was asked for; "" : it is not known.
+	From string `json:"from,omitempty"`
+	// Back: the machine ran it, and went back to what it ran before by the command that Failed names.
+	Back bool `json:"back,omitempty"`
 	// Done: the installer is seen to have ended well, and the next boot runs it.
 	Done bool `json:"done,omitempty"`
 	// Failed is why it is not installed; "" : it is, or that is not known.

@@ -132,6 +132,7 @@ const (
 	ChangeNotTaken       Reason = "ChangeNotTaken"
 	UpgradeFailed        Reason = "UpgradeFailed"
 	UpgradeFellBack      Reason = "UpgradeFellBack"
+	RolledBack           Reason = "RolledBack"
 	WaitingForInstaller  Reason = "WaitingForInstaller"
 	InstallerMissing     Reason = "InstallerMissing"
 	WaitingForHop        Reason = "WaitingForHop"

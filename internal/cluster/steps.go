@@ -147,7 +147,7 @@ func (s Step) Approvable() string {
 		s.Change, _, _ = strings.Cut(s.Change, " from=")
 	case LabelNode, LabelNamespace: // what differs of it may have become less
 		s.Change = ""
-	case ChangeVM, ChangeConfig, DrainNode, ShutDownVM, RebootNode, InstallTalos, UpgradeTalos, UninstallAddon, RemoveMember, DeleteVM, SyncManifests:
+	case ChangeVM, ChangeConfig, DrainNode, ShutDownVM, RebootNode, InstallTalos, UpgradeTalos, RollBackTalos, UninstallAddon, RemoveMember, DeleteVM, SyncManifests:
 	default:
 		return ""
 	}

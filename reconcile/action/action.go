@@ -285,6 +285,7 @@ type (
 		Boot    string // id of the boot that the machine runs since
 		For     string // what changes, for people
 		Fields  []string
+		From    string // version that it runs
 		Version string
 	}
 
@@ -295,7 +296,19 @@ type (
 		Image   string // its installer
 		Restart cluster.Restart
 		Fields  []string
+		From    string // version that it runs
 		Version string
+	}
+
+	// RollBackTalos has the machine of a drained node boot the Talos that it ran before, by an administrator's command.
+	RollBackTalos struct {
+		Node          cluster.Node
+		Image         string // installer of what it runs
+		Restart       cluster.Restart
+		Fields        []string
+		From, Version string // that it runs, and that it ran before
+		// Undrained: it does not work, and cannot be drained, or has nothing to drain.
+		Undrained bool
 	}
 
 	// UncordonNode puts a node back into service. Adopted: it stays cordoned, as somebody

@@ -54,6 +54,9 @@ func (a RebootNode) Info() Info {
 	if slices.Contains(a.Fields, drift.FieldEtcd) {
 		why = ", which starts its etcd again"
 	}
+	if slices.Contains(a.Fields, drift.FieldRollback) {
+		why = " into the Talos that it was asked to go back to"
+	}
 	i := infoOfNode(cluster.RebootNode, a.Node, "reboot "+a.Node.Name+why+describeUndrained(a.Undrained))
 	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target, a.Fields
 	return i
@@ -83,6 +86,13 @@ func (a InstallTalos) Info() Info {
 func (a UpgradeTalos) Info() Info {
 	i := infoOfNode(cluster.UpgradeTalos, a.Node, fmt.Sprintf("upgrade %s to Talos %s, and reboot it", a.Node.Name, a.Version))
 	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target+" image="+a.Image, a.Fields
+	return i
+}
+
+// Info implements Action.
+func (a RollBackTalos) Info() Info {
+	i := infoOfNode(cluster.RollBackTalos, a.Node, fmt.Sprintf("roll %s back from Talos %s to %s, and reboot it", a.Node.Name, a.From, a.Version)+describeUndrained(a.Undrained))
+	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target, a.Fields
 	return i
 }
 

@@ -32,6 +32,7 @@ const (
 	FieldPower      = "power"
 	FieldReplace    = "replace"
 	FieldSystemDisk = "system disk"
+	FieldRollback   = "booted Talos"
 	FieldEtcd       = "etcd"
 )
 

@@ -1,6 +1,7 @@
 package drift
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -58,6 +59,12 @@ func UpgradeOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (Drift, bo
 		return Drift{}, false
 	}
 	return drifts[i], true
+}
+
+// InstallerRun is the image that installs what a machine runs. One that reports no extensions has those of the inventory.
+func InstallerRun(d cluster.Desired, mach cluster.Machine) string {
+	asked := d.Repository()
+	return asked.Spec.InstallerOf(cmp.Or(mach.Schematic, asked.Schematic), mach.Talos)
 }
 
 // OfWay is what the versions of a cluster differ in from those that its inventory asks for.

@@ -54,6 +54,16 @@ func bootAgain(o *cluster.Observed, name string, config cluster.Config, reach cl
 	o.Machines[name] = m.WithoutStaged()
 }
 
+// noteInstall notes what was installed last on a machine.
+func noteInstall(o *cluster.Observed, name string, in cluster.Install) {
+	all := maps.Clone(o.Facts.Installs)
+	if all == nil {
+		all = map[string]cluster.Install{}
+	}
+	all[name] = in
+	o.Facts.Installs = all
+}
+
 // bootInstalled has a machine run the Talos that was installed on it; "" : none was.
 func bootInstalled(d cluster.Desired, o *cluster.Observed, name, version string) {
 	if version == "" {

@@ -89,6 +89,10 @@ func endOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind,
 		Of(d, o, action.InstallTalos{Node: n, Image: d.Repository().Spec.Installer(d.Repository().Schematic), Boot: o.Machines[n.Name].BootID})
 	case cluster.UpgradeTalos:
 		Of(d, o, action.UpgradeTalos{Node: n, Version: d.Repository().Spec.Versions.Talos})
+	case cluster.RollBackTalos:
+		in, _ := o.Facts.Intent(cluster.IntendRollback)
+		was := o.Machines[n.Name]
+		Of(d, o, action.RollBackTalos{Node: n, Image: drift.InstallerRun(*d, was), Restart: cluster.Restart{Boot: was.BootID}, Version: in.Versions.Talos})
 	case cluster.ChangeVM:
 		Of(d, o, action.ChangeVM{Node: n, Drifts: slices.DeleteFunc(drift.OfNodeVM(*d, *o, n, o.VMs[n.Name]), func(dr drift.Drift) bool { return dr.How != drift.InPlace && dr.How != drift.NextStart })})
 	case cluster.PullImages:

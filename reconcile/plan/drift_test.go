@@ -17,7 +17,7 @@ import (
 // cluster is destroyed, nothing of it should be as the inventory has it; and a node that is
 // locked before it is Ready may have all that it should.
 var differs = []cluster.Reason{
-	cluster.NodeLocked, cluster.HardwareDrift, cluster.TalosVersionDrift, cluster.UpgradeFailed, cluster.UpgradeFellBack, cluster.KubernetesDrift, cluster.PoolDrift,
+	cluster.NodeLocked, cluster.HardwareDrift, cluster.TalosVersionDrift, cluster.UpgradeFailed, cluster.UpgradeFellBack, cluster.RolledBack, cluster.KubernetesDrift, cluster.PoolDrift,
 	cluster.ConfigRefused, cluster.FixedConfigChanged, cluster.ChangeNotTaken, cluster.SystemDiskMissing, cluster.ForeignVM, cluster.VMPaused,
 	cluster.HealingOff, cluster.ApplyingOff, cluster.ChangeUnapproved, cluster.OrphanEtcdMember, cluster.OrphanNodeObject, cluster.DuplicateVM,
 	cluster.NodeIdentityChanged, cluster.ReleaseForeign, cluster.ConfigDrift,

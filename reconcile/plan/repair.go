@@ -8,6 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // What keeps a cluster or a node from working may be the config that it runs, and then the
@@ -81,7 +82,7 @@ func (m *planner) isBroken(n cluster.Node) bool {
 // isRepairable reports whether a node that has not been Ready for long may have its turn all the
 // same, for another config, for the Talos from before, or because nothing else starts its etcd.
 func (m *planner) isRepairable(n cluster.Node, drifts []drift.Drift) bool {
-	return m.isBroken(n) && slices.ContainsFunc(drifts, func(dr drift.Drift) bool {
+	return m.plan.Phases[n.Name] != cluster.PhaseReady && upgrade.IsRollback(drifts) || m.isBroken(n) && slices.ContainsFunc(drifts, func(dr drift.Drift) bool {
 		return dr.Reason == cluster.ConfigDrift || dr.Field == drift.FieldEtcd || m.isBack(dr)
 	})
 }

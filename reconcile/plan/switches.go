@@ -201,7 +201,7 @@ func (m *planner) isTakenDown(n cluster.Node) bool {
 func (m *planner) holdByWindow(i action.Info) bool {
 	n, stays := m.d.Spec.Node(i.Node)
 	begun := m.o.Nodes.Value[i.Node].Turn != "" && (!stays || m.isUnfinished(n))
-	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || begun || m.o.Facts.Destroying() || m.goesBack(n, i.Fields) {
+	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || begun || m.o.Facts.Destroying() || m.goesBack(n, i.Fields) || slices.Contains(i.Fields, drift.FieldRollback) {
 		return false
 	}
 	if _, alone := m.upgrades(n, i.Fields); alone && m.order().Now {

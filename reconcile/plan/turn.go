@@ -35,6 +35,9 @@ func (m *planner) downDrifts(n cluster.Node) []drift.Drift {
 	if vm.Owner != cluster.Ours || mach.Reach != cluster.Configured {
 		return nil
 	}
+	if back := upgrade.OfRollback(m.d, m.o, n); back != nil {
+		return back
+	}
 	var out []drift.Drift
 	for _, dr := range m.fitDrifts(n, drift.OfNodeVM(m.d, m.o, n, vm)) {
 		if dr.How == drift.Reboot {
@@ -209,7 +212,9 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
 		m.drainTo(drain(drifts))
 	case upgrades && !upgrade.IsInstalled(m.o, n):
-		m.do(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, Fields: drift.Fields(drifts), Version: into})
+		m.do(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, Fields: drift.Fields(drifts), From: mach.Talos, Version: into})
+	case upgrade.AsksRollback(m.o, drifts):
+		m.do(action.RollBackTalos{Node: n, Image: drift.InstallerRun(m.d, mach), Restart: restart, Fields: drift.Fields(drifts), From: mach.Talos, Version: drifts[0].Want, Undrained: !drainable})
 	case hardware:
 		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts), Into: into})
 	default:
@@ -225,7 +230,7 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 	switch failed := m.failedTurn(); {
 	case !ready && !m.isRepairable(n, drifts):
 		w.Reason, w.Message = cluster.WaitingForReady, fmt.Sprintf("waits until it is Ready to change %s", change)
-	case failed != "":
+	case failed != "" && !upgrade.IsRollback(drifts):
 		w.About, w.Message = failed, fmt.Sprintf("waits to change %s, because %s was taken down and did not take its change", change, failed)
 	case kn.Cordoned && kn.Turn == "":
 		w.Reason, w.Message = cluster.NodeCordoned, fmt.Sprintf("somebody cordoned it; it waits to change %s", change)
@@ -243,7 +248,7 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 			return true
 		}
 		before := m.turnBefore(n)
-		if before == "" || !ready { // it may be what a drain of theirs waits for
+		if before == "" || !ready || upgrade.IsRollback(drifts) { // it may be what a drain of theirs waits for
 			return false
 		}
 		w.About, w.Message = before, fmt.Sprintf("waits to change %s until %s has had its turn", change, before)

@@ -101,15 +101,14 @@ func (m *planner) isPending(n cluster.Node) bool {
 	return upgrades
 }
 
-// blockFailedInstall reports a node on whose machine the installer has failed, and whether it is one.
+// blockFailedInstall reports a node on whose machine the installer has failed, or that was rolled back, and whether it is one.
 func (m *planner) blockFailedInstall(n cluster.Node, drifts []drift.Drift) bool {
 	up, ok := m.upgradeIn(n, drifts)
-	failed := upgrade.FailedInstall(m.d, m.o, n)
-	if !ok || failed == "" {
+	reason, message, hint := upgrade.DescribeFailed(m.d, m.o, n)
+	if !ok || reason == "" {
 		return false
 	}
-	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.UpgradeFailed, About: up.Want, Message: fmt.Sprintf("the installer of Talos %s failed, and it runs on as it was: %s", m.d.Repository().Spec.Versions.Talos, failed),
-		Hint: "see what the installer has printed; a push has it tried again, and talos_version or talos.schematic set back ends it"}, m.describe(n, up))
+	m.blockDrift(cluster.Block{Subject: n.Name, Reason: reason, About: up.Want, Message: message, Hint: hint}, m.describe(n, up))
 	return true
 }
 
@@ -163,7 +162,7 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 	case !ladder.UsesLifecycle(mach.Talos): // it installs on its way down
 		return false
 	}
-	m.do(action.InstallTalos{Node: n, Image: m.installer(), Boot: mach.BootID, For: drift.DescribeChange([]drift.Drift{up}), Fields: drift.Fields([]drift.Drift{up}), Version: m.d.Repository().Spec.Versions.Talos})
+	m.do(action.InstallTalos{Node: n, Image: m.installer(), Boot: mach.BootID, For: drift.DescribeChange([]drift.Drift{up}), Fields: drift.Fields([]drift.Drift{up}), From: mach.Talos, Version: m.d.Repository().Spec.Versions.Talos})
 	return true
 }
 
@@ -178,7 +177,7 @@ func (m *planner) nodesBefore() []cluster.Wait {
 		var w cluster.Wait
 		switch {
 		case upgrade.FailedInstall(m.d, m.o, n) != "":
-			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded, because the installation on %s failed", n.Name)}
+			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded, because %s", upgrade.DescribeStop(m.o, n))}
 		case m.isPassed(n.Name):
 			continue
 		case m.plan.Phases[n.Name] != cluster.PhaseReady:

@@ -218,6 +218,9 @@ func (w *world) run(t testing.TB, line string) string {
 			mach.Talos = arg(1)
 			w.o.Machines[name] = mach
 		}
+	case "rollback": // of a node, to a version; it was asked
+		in := cluster.Intent{Kind: cluster.IntendRollback, Node: arg(1), Target: w.o.Machines[arg(1)].BootID, Versions: cluster.Versions{Talos: arg(2)}, Revision: w.d.Revision, By: "ann", Done: slices.Contains(f, "asked")}
+		w.o.Facts.Intend(in)
 	case "order": // now, or despite these nodes
 		order := w.o.Facts.UpgradeOrder(w.d.Revision).And(cluster.UpgradeOrder{Now: arg(1) == "now", Despite: f[2:]})
 		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendUpgrade, Revision: w.d.Revision, Order: order})

@@ -8,6 +8,8 @@ import (
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
@@ -44,11 +46,19 @@ func (f *Fleet) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, b
 		progress = func(cluster.Progress) {}
 	}
 	return f.act(ctx, "reboot", n, func(ctx context.Context) error {
-		if err := f.reboot(ctx, d, n, bootID, progress); err != nil {
-			return err
-		}
-		f.seenBooted(ctx, n, bootID)
-		return nil
+		return f.reboot(ctx, d, n, bootID, askReboot, progress)
+	})
+}
+
+// RollBackTalos has a node's machine boot the other slot of its disk, if it still is in the boot with this id, and returns when it
+// runs in another boot, whatever version that is. Talos answers when the slot is chosen, and then reboots as for
+// Reboot, whose errors these are. Where it answers with an error nothing has changed, and that is cluster.ErrNotBegun.
+func (f *Fleet) RollBackTalos(ctx context.Context, d cluster.Desired, n cluster.Node, bootID string, progress func(cluster.Progress)) error {
+	if progress == nil {
+		progress = func(cluster.Progress) {}
+	}
+	return f.act(ctx, "roll back", n, func(ctx context.Context) error {
+		return f.reboot(ctx, d, n, bootID, askRollback, progress)
 	})
 }
 
@@ -59,7 +69,8 @@ func (f *Fleet) seenBooted(ctx context.Context, n cluster.Node, bootID string) {
 	})
 }
 
-func (f *Fleet) reboot(ctx context.Context, d cluster.Desired, n cluster.Node, bootID string, progress func(cluster.Progress)) error {
+// reboot asks a machine, in one way or another, to boot again, if it still is in the boot with this id, and waits for that.
+func (f *Fleet) reboot(ctx context.Context, d cluster.Desired, n cluster.Node, bootID string, ask askFunc, progress func(cluster.Progress)) error {
 	k, err := askingKeys(d)
 	switch {
 	case err != nil:
@@ -71,7 +82,7 @@ func (f *Fleet) reboot(ctx context.Context, d cluster.Desired, n cluster.Node, b
 	var lost error
 	err = f.lookOwn(ctx, n, k, func(l *link) (err error) {
 		events = f.openEventLog(ctx, n, k, rebootSequence)
-		lost, err = l.askReboot(ctx, bootID, events)
+		lost, err = l.askIn(ctx, bootID, events, ask)
 		return err
 	})
 	if events != nil {
@@ -80,7 +91,11 @@ func (f *Fleet) reboot(ctx context.Context, d cluster.Desired, n cluster.Node, b
 	if err != nil {
 		return err
 	}
-	return f.awaitBoot(ctx, n, k, bootID, lost, events, progress)
+	if err := f.awaitBoot(ctx, n, k, bootID, lost, events, progress); err != nil {
+		return err
+	}
+	f.seenBooted(ctx, n, bootID)
+	return nil
 }
 
 // InstallTalos has a node's machine run an installer that it has pulled, for its next boot, if it still is in the
@@ -154,9 +169,13 @@ func (f *Fleet) UpgradeTalos(ctx context.Context, d cluster.Desired, n cluster.N
 	})
 }
 
-// askReboot asks the machine to reboot, if it is still in this boot. lost is why there
+// askFunc asks a machine to boot again. It returns the actors that its events name; lost is why there was no clear answer,
+// and err that the machine has refused.
+type askFunc func(ctx context.Context, l *link) (actors []string, lost, err error)
+
+// askIn asks the machine to boot again, if it is still in this boot. lost is why there
 // was no clear answer: a machine that goes down closes its connections (recorded).
-func (l *link) askReboot(ctx context.Context, bootID string, events *eventLog) (lost, err error) {
+func (l *link) askIn(ctx context.Context, bootID string, events *eventLog, ask askFunc) (lost, err error) {
 	now, err := l.bootID(ctx)
 	switch {
 	case err != nil:
@@ -168,17 +187,38 @@ func (l *link) askReboot(ctx context.Context, bootID string, events *eventLog) (
 	}
 	ctx, cancel := context.WithTimeout(ctx, callWithin)
 	defer cancel()
+	actors, lost, err := ask(ctx, l)
+	for _, actor := range actors {
+		events.setActor(actor)
+	}
+	return lost, err
+}
+
+// askReboot has it boot what it runs.
+func askReboot(ctx context.Context, l *link) (actors []string, lost, err error) {
 	reply, err := l.machine.Reboot(ctx, &machineapi.RebootRequest{Mode: machineapi.RebootRequest_DEFAULT})
 	switch {
 	case err == nil:
 		for _, m := range reply.GetMessages() {
-			events.setActor(m.GetActorId())
+			actors = append(actors, m.GetActorId())
 		}
-		return nil, nil
+		return actors, nil, nil
 	case findReading("Reboot", err).meaning == never:
-		return nil, fmt.Errorf("the machine refuses: %w", worded{err})
+		return nil, nil, fmt.Errorf("the machine refuses: %w", worded{err})
 	}
-	return worded{err}, nil
+	return nil, worded{err}, nil
+}
+
+// askRollback has it boot the other slot. Talos names no actor, and its own errors come before it has changed anything
+// (Talos v1.13.9: MachineService.Rollback): they have no code, or one by which it never does that.
+func askRollback(ctx context.Context, l *link) (actors []string, lost, err error) {
+	switch _, err = l.machine.Rollback(ctx, &machineapi.RollbackRequest{}); {
+	case err == nil:
+		return nil, nil, nil
+	case status.Code(err) == codes.Unknown, findReading("Reboot", err).meaning == never:
+		return nil, nil, fmt.Errorf("%w: the machine refuses: %w", cluster.ErrNotBegun, worded{err})
+	}
+	return nil, worded{err}, nil
 }
 
 // awaitBoot looks until the machine runs in another boot than this one.

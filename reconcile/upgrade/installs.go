@@ -65,7 +65,11 @@ func EndedInstalls(d cluster.Desired, o cluster.Observed) []string {
 		n, stays := d.Spec.Node(name)
 		mach := o.Machines[name]
 		_, behind := drift.UpgradeOf(d, o, n)
-		if booted := mach.BootID != "" && mach.BootID != in.Boot; !stays || mach.Reach == cluster.Configured && mach.Talos != "" && booted && !behind {
+		booted := mach.Reach == cluster.Configured && mach.Talos != "" && mach.BootID != "" && mach.BootID != in.Boot
+		if in.Back { // it is behind, whatever the way of the others is
+			behind = in.Image != drift.InstallerRun(d, mach) && in.Revision == d.Repository().Revision
+		}
+		if !stays || booted && !behind {
 			out = append(out, name)
 		}
 	}

@@ -112,6 +112,10 @@ func (m machines) UpgradeTalos(ctx context.Context, d cluster.Desired, n cluster
 	return m.Fleet.UpgradeTalos(ctx, d, n, image, boot, p)
 }
 
+func (m machines) RollBackTalos(ctx context.Context, d cluster.Desired, n cluster.Node, boot string, p reconcile.Progress) error {
+	return m.Fleet.RollBackTalos(ctx, d, n, boot, p)
+}
+
 func (m machines) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, boot string, p reconcile.Progress) error {
 	return m.Fleet.Reboot(ctx, d, n, boot, p)
 }

@@ -51,7 +51,7 @@ func (s *sim) watchTurns(sz size) *turns {
 		switch {
 		case c.System == "pve" && strings.HasSuffix(c.Op, "/status/shutdown"):
 			w.judge(c.Subject)
-		case c.System == "talos" && (strings.HasSuffix(c.Op, "/Reboot") || strings.HasSuffix(c.Op, "MachineService/Upgrade")):
+		case c.System == "talos" && (strings.HasSuffix(c.Op, "/Reboot") || strings.HasSuffix(c.Op, "/Rollback") || strings.HasSuffix(c.Op, "MachineService/Upgrade")):
 			w.judge(c.Subject)
 		}
 	})

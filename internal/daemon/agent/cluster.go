@@ -120,6 +120,11 @@ func (m *managedCluster) Forget(node string, unfenced bool) error {
 	return m.explainNode(m.Reconciler.Forget(node, unfenced), node)
 }
 
+// RollBack implements api.Cluster.
+func (m *managedCluster) RollBack(node, by string) error {
+	return m.explainNode(m.Reconciler.RollBack(node, by), node)
+}
+
 // Upgrade implements api.Cluster.
 func (m *managedCluster) Upgrade(order cluster.UpgradeOrder) error {
 	err := m.Reconciler.Upgrade(order)

@@ -1,0 +1,70 @@
+package reconcile
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
+)
+
+// RollBack has the machine of a node boot the Talos that it ran before, by the command of a user, until another commit
+// comes. It is refused where that is not known, or the machine could not run it, for a node that the inventory
+// does not have (ErrUnknownNode), and while another node is rolled back.
+func (r *Reconciler) RollBack(node, by string) error {
+	v := r.view.Load()
+	if v == nil {
+		return fmt.Errorf("roll back %s: %w", text.OneLine(node), ErrNoInventory)
+	}
+	n, ok := v.desired.Spec.Node(node)
+	if !ok {
+		return fmt.Errorf("roll back %s: %w", text.OneLine(node), ErrUnknownNode)
+	}
+	o := v.observed
+	o.Facts = r.c.Journal.Facts()
+	in, refused := upgrade.JudgeRollback(v.desired, o, n)
+	if refused.Reason != "" {
+		return cluster.WithReason(refused.Reason, fault.Errorf(refused.Hint, "roll back %s: %s", node, refused.Message))
+	}
+	in.At, in.By = time.Now().UTC(), cmp.Or(text.OneLine(by), "root")
+	return r.command(fmt.Sprintf("ordered that %s goes back to Talos %s, by order of %s", node, in.Versions.Talos, in.By), func(f *cluster.Facts) { f.Intend(in) })
+}
+
+// rollBackTalos has the machine of a drained node boot the Talos that it ran before. That it went back is made durable before
+// it is asked, and so is that it was asked: it is asked once. Where it refuses, nothing of that holds.
+func (r *Reconciler) rollBackTalos(ctx context.Context, d cluster.Desired, a action.RollBackTalos, p Progress) error {
+	before, name := r.c.Journal.Facts(), a.Node.Name
+	in, _ := before.Intent(cluster.IntendRollback)
+	if in.Node != name || in.Target != a.Restart.Boot || in.Done {
+		return fmt.Errorf("no command has %s go back in this boot any longer", name)
+	}
+	if err := r.beginRestart(ctx, d, action.RebootNode{Node: a.Node, Restart: a.Restart, Fields: a.Fields, Undrained: a.Undrained}, p); err != nil {
+		return err
+	}
+	was, noted := before.Installs[name]
+	err := r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Installs[name] = cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), Back: true, Failed: "by order of " + in.By}
+		in.Done = true
+		f.Intend(in)
+	})
+	if err != nil {
+		return err
+	}
+	err = r.c.Machines.RollBackTalos(ctx, d, a.Node, a.Restart.Boot, p)
+	if !errors.Is(err, cluster.ErrNotBegun) {
+		return err // what it runs is seen when it has booted
+	}
+	failed := r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Drop(cluster.IntendRollback)
+		if delete(f.Installs, name); noted {
+			f.Installs[name] = was
+		}
+	})
+	return errors.Join(r.restoreRestart(a.Node, before, err), failed)
+}
