@@ -66,7 +66,7 @@ func (m *planner) judgeGrowth(ledger *capacity.Ledger, n cluster.Node) {
 		fields[g.Datastore] = append(fields[g.Datastore], string(g.Field))
 	}
 	for _, store := range slices.Sorted(maps.Keys(more)) {
-		if !m.storesUsable(n, host, h, []need{{store, "images", "datastore of a disk"}}, more) {
+		if !m.storesUsable(n, host, h, []capacity.Need{{Name: store, Content: "images", Field: "datastore of a disk"}}, more) {
 			m.short[n.Name] = append(m.short[n.Name], fields[store]...)
 			continue
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
+	"github.com/talos-agent/talos-agent/reconcile/capacity"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
@@ -264,7 +265,7 @@ func (m *planner) holdSuccessor(n cluster.Node, vm cluster.VM, verb string) bool
 	next := m.d.Spec.Nodes[i]
 	host := m.placeNode(next)
 	h := m.o.Hosts[host]
-	if m.holdNode(next) || !m.hostUsable(n.Name, h, host, m.removalDrift(n, vm)...) || !m.storageUsable(next, host, h) {
+	if m.holdNode(next) || !m.hostUsable(n.Name, h, host, m.removalDrift(n, vm)...) || !m.storesUsable(next, host, h, capacity.NeedsOf(next), next.DiskUse()) {
 		return true
 	}
 	lacks := m.ledger.LackSuccessor(next, host, vm)

@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/capacity"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
@@ -120,7 +121,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 		}
 		return
 	}
-	if !m.storageUsable(n, host, h) || m.holdCapacity(n) {
+	if !m.storesUsable(n, host, h, capacity.NeedsOf(n), n.DiskUse()) || m.holdCapacity(n) {
 		return
 	}
 	if m.d.Schematic == "" {
