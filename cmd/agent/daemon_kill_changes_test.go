@@ -25,6 +25,13 @@ var killSeeds = flag.Int("kill-seeds", 2, "in how many lives of a cluster the da
 type killer struct {
 	r   *rig
 	rnd *rand.Rand
+	// most is how often the daemon is killed in one change at most, so that it comes to its end.
+	most int
+	// calls and changes are how many calls of every kind, and of those that change something, a
+	// daemon lives at most.
+	calls, changes int
+	// spares reports whether the daemon lives one call more; nil: it never does.
+	spares func() bool
 
 	mu       sync.Mutex
 	left     int  // how many calls, until it is killed; 0: it is not
@@ -43,6 +50,10 @@ func (k *killer) watch(c world.CallRecord) {
 	if k.left--; k.left > 0 {
 		return
 	}
+	if k.spares != nil && k.spares() {
+		k.left = 1
+		return
+	}
 	_ = k.r.proc.cmd.Process.Kill() // which may have ended by itself: bury looks
 	k.at = append(k.at, strings.TrimSpace(c.System+" "+c.Op+" "+c.Subject))
 	k.struck <- struct{}{}
@@ -53,9 +64,9 @@ func (k *killer) draw() {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.mutating = k.rnd.IntN(2) == 0; k.mutating {
-		k.left = 1 + k.rnd.IntN(4)
+		k.left = 1 + k.rnd.IntN(k.changes)
 	} else {
-		k.left = 1 + k.rnd.IntN(80)
+		k.left = 1 + k.rnd.IntN(k.calls)
 	}
 }
 
@@ -81,19 +92,16 @@ func (k *killer) bury() {
 	k.r.launch()
 }
 
-// mostKills is how often the daemon is killed in one change at most, so that it comes to its end.
-const mostKills = 6
-
 // change pushes files, kills the daemon on the way to Ready, and returns how often.
 func (k *killer) change(files map[string][]byte) int {
 	r := k.r
 	r.t.Helper()
 	commit := r.change(files)
 	k.draw()
-	for kills, end := 1, time.After(2*daemonPatience); ; {
+	for kills, end := 1, time.After(5*daemonPatience); ; {
 		select {
 		case <-k.struck:
-			if k.bury(); kills < mostKills {
+			if k.bury(); kills < k.most {
 				kills++
 				k.draw()
 			}
@@ -142,7 +150,7 @@ func TestKillMinusNineInChanges(t *testing.T) {
 			r.start()
 			r.untilReady("")
 			machines := r.machines()
-			k := &killer{r: r, rnd: rand.New(rand.NewPCG(uint64(seed), 9)), struck: make(chan struct{}, 1)}
+			k := &killer{r: r, rnd: rand.New(rand.NewPCG(uint64(seed), 9)), most: 6, calls: 80, changes: 4, struck: make(chan struct{}, 1)}
 			r.lab.World.OnCall(k.watch)
 			kills := 0
 			down := func(change string, files map[string][]byte, want map[string]int) {
