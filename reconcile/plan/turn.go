@@ -257,16 +257,18 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 	return true
 }
 
-// turnBefore is a control plane that has its turn before a worker; "" when there is none.
+// turnBefore is a control plane that has its turn before a worker; "" when there is none. A node with another Talos
+// installed waits for none that has not begun: that one waits for this.
 func (m *planner) turnBefore(n cluster.Node) string {
-	if canary, before := m.canaryBefore(n); before {
+	awaited := func(name string) bool { return m.o.Nodes.Value[name].Turn == "" && m.isPending(n) }
+	if canary, before := m.canaryBefore(n); before && (canary == "" || !awaited(canary)) {
 		return canary
 	}
 	if n.Role == cluster.ControlPlane {
 		return ""
 	}
 	for _, cp := range m.d.Spec.ControlPlanes() {
-		if m.isPassed(cp.Name) || m.plan.Phases[cp.Name] != cluster.PhaseReady && m.goesBack(n, drift.Fields(m.turnOf(n))) {
+		if m.isPassed(cp.Name) || awaited(cp.Name) || m.plan.Phases[cp.Name] != cluster.PhaseReady && m.goesBack(n, drift.Fields(m.turnOf(n))) {
 			continue // who knows when
 		}
 		if !cp.Locked && (len(m.turnOf(cp)) > 0 && m.o.Machines[cp.Name].Stage != "booting" || m.o.Nodes.Value[cp.Name].Turn != "" || m.isRunning(cluster.PullImages, cp.Name) || m.isPlanned(cluster.PullImages, cp.Name)) {
