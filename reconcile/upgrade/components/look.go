@@ -172,14 +172,15 @@ func Stay(s cluster.Spec, o cluster.Observed) map[string]cluster.Components {
 	return collect(nodes)
 }
 
-// HasNewer reports whether a component of a node of the cluster is newer than a version.
+// HasNewer reports whether a component of a node of the cluster is newer than a version, by its config or by what
+// Kubernetes shows of its static pods now: a kubelet takes those of a config that goes back a while after it has the
+// config. A Kubernetes that does not answer shows none, and holds up nothing.
 func HasNewer(than string, s cluster.Spec, o cluster.Observed) bool {
-	for _, n := range s.Nodes {
-		if hasNewer(lookAtVersions(n, o), than) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.Nodes, func(n cluster.Node) bool {
+		seen := lookAtVersions(n, o)
+		runs := func(p part) bool { return p.name != kubelet.name && isOlder(than, *p.of(&seen.runs)) }
+		return hasNewer(seen, than) || o.SystemPods.Known && slices.ContainsFunc(partsOf(n), runs)
+	})
 }
 
 // fillUnseen gives nodes that are not seen, such as those that are to be made, the oldest that others have,

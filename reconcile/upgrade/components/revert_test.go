@@ -146,3 +146,22 @@ func TestRevert(t *testing.T) {
 		}
 	}
 }
+
+// TestHasNewer: a static pod that still runs what its config had before counts, unless Kubernetes does not answer.
+func TestHasNewer(t *testing.T) {
+	for name, c := range map[string]struct {
+		has, runs, podsWhy string
+		want               bool
+	}{
+		"taken back":             {has: "v1.35.3", runs: "v1.35.3"},
+		"by its config":          {has: "v1.36.1", runs: "v1.35.3", want: true},
+		"it still runs":          {has: "v1.35.3", runs: "v1.36.1", want: true},
+		"nothing is seen to run": {has: "v1.35.3", runs: "v1.36.1", podsWhy: "kubernetes does not answer"},
+	} {
+		w := newModel(1, 1, "v1.35.3")
+		w.has["cp-1"].APIServer, w.runs["cp-1"].APIServer, w.podsWhy = c.has, c.runs, c.podsWhy
+		if got := HasNewer("v1.35.3", w.spec, w.observe()); got != c.want {
+			t.Errorf("%s: %t", name, got)
+		}
+	}
+}
