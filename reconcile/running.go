@@ -102,8 +102,12 @@ func learnConfig(d cluster.Desired, o cluster.Observed, f *cluster.Facts) {
 		in.Versions.Talos, in.Versions.Kubernetes = v.Talos, v.Kubernetes
 		in.Versions.Contract = contractOf(d, in)
 	}
-	if was := before.Versions; was.Talos != "" && (was.Talos != in.Versions.Talos || was.Kubernetes != in.Versions.Kubernetes) {
-		in.Previous = was
+	// Each of them by itself, for one push may lead to others of both, and is taken back as one.
+	if was := before.Versions; was.Talos != in.Versions.Talos && was.Talos != "" {
+		in.Previous.Talos = was.Talos
+	}
+	if was := before.Versions; was.Kubernetes != in.Versions.Kubernetes && was.Kubernetes != "" {
+		in.Previous.Kubernetes = was.Kubernetes
 	}
 	if !in.Equal(before) {
 		in.Kind, in.At = cluster.IntendConfig, o.Now.UTC()

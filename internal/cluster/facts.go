@@ -157,7 +157,8 @@ type Intent struct {
 	// revision they are of. Versions is, of IntendRollback, what the machine goes back to. Revision is, of IntendApproved, whose changes are approved: what was
 	// shown, or one that came since and asks for the same. Of IntendUpgrade and IntendRollback, the one that was in force.
 	Versions Versions `json:"versions,omitzero"`
-	// Previous are, of IntendConfig, the Versions before: an upgrade leads back to them.
+	// Previous are, of IntendConfig, the Versions before, of each kind the last that was another: an upgrade
+	// leads back to them.
 	Previous Versions `json:"previous,omitzero"`
 	Revision Revision `json:"revision,omitempty"`
 	// Target is, of IntendCanary, the digest of all configs that the inventory had; Node

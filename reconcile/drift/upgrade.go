@@ -31,7 +31,7 @@ func IsUpgrade(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) 
 // come with the same; and none does while another one cannot follow, which would be two minor versions ahead.
 func isReverted(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) bool {
 	ran, _ := o.Facts.Intent(cluster.IntendConfig)
-	if ran.Versions.Talos != dr.Want && ran.Previous.Talos != dr.Want {
+	if ran.Versions.Talos != dr.Want && ran.Previous.Talos != dr.Want || !ladder.Runs(dr.Want, ran.Versions.Kubernetes) {
 		return false
 	}
 	cannotFollow := func(other cluster.Node) bool {

@@ -98,6 +98,13 @@ func UsesLifecycle(talos string) bool {
 // Talos 1.8.4 to 1.14.1, constants.DefaultEtcdVersion.
 var etcdMinors = map[int]int{8: 5, 9: 5, 10: 5, 11: 6, 12: 6, 13: 6, 14: 7}
 
+// Runs reports whether a version of Kubernetes is known to run on one of Talos.
+func Runs(talos, kubernetes string) bool {
+	v, err := parseVersion(talos)
+	w, err2 := parseVersion(kubernetes)
+	return err == nil && err2 == nil && windows[v.minor].has(w)
+}
+
 // CanRevert reports whether a machine may go back from a version of Talos to the one before: by one
 // minor version at most, which Talos takes. etcd: it has a member of etcd, and all others
 // run the newer etcd already, whose data the older one does not read.

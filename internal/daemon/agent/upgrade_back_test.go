@@ -1,0 +1,83 @@
+package agent_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
+)
+
+// TestBothTakenBack: a revert of a push of both leads back, Kubernetes first and over no other etcd, in the middle of the
+// hop of Kubernetes and after all of it, also where Talos installs on its way down.
+func TestBothTakenBack(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for name, in := range map[string]bool{"in the middle": true, "after it": false} {
+		t.Run(name, func(t *testing.T) {
+			inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.12.11", "v1.34.3", func(s *sim, push func(what, from, to string), w *turns) {
+				const old, other = "talos_version: v1.12.11\nkubernetes_version: v1.34.3", "talos_version: v1.13.9\nkubernetes_version: v1.35.3"
+				push("both", old, other)
+				if in {
+					s.Until(4*time.Hour, "one worker has the other kubernetes", func(cluster.Status) bool {
+						return s.node("dev-wk-1").Kubernetes == "v1.35.3" && s.node("dev-wk-2").Kubernetes == "v1.34.3"
+					})
+				} else {
+					s.untilAppliedIn(4*time.Hour, "upgraded")
+				}
+				s.wantTalosOf("v1.13.9")
+				s.goesBack()
+				push("and back", other, old)
+				s.untilAppliedIn(12*time.Hour, "back")
+				s.wantTalos("v1.12.11")
+				s.wantKubernetes("v1.34.3")
+				w.wantDown("dev-cp-1:2 dev-wk-1:2 dev-wk-2:2")
+				s.CheckRules(size{ControlPlanes: 1, Workers: 2})
+			})
+		})
+	}
+}
+
+// goesBack notes that what is pushed next are the versions of before.
+func (s *sim) goesBack() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.back = true
+}
+
+// wantTalosOf checks that every machine runs a version, in service or not.
+func (s *sim) wantTalosOf(version string) {
+	s.T.Helper()
+	for _, n := range s.Status().Nodes {
+		if n.Talos != version {
+			s.T.Errorf("%s runs %s, and %s is wanted", n.Name, n.Talos, version)
+		}
+	}
+}
+
+// TestTakenBackBeforeItsBoot: what was installed on a node that is held in its drain is not booted when it is taken back; a boot that
+// somebody makes all the same is of the newer version, and is taken back as well.
+func TestTakenBackBeforeItsBoot(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		node := s.holdPod()
+		before := len(s.Lab.World.Calls())
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9\ncanary: "+node)
+		s.Until(time.Hour, "held in its drain", func(st cluster.Status) bool { return isDrained(st, node) })
+		s.goesBack()
+		push("and back", "talos_version: v1.13.9\ncanary: "+node, "talos_version: v1.13.8")
+		s.untilAppliedIn(time.Hour, "as before")
+		s.wantTalos("v1.13.8")
+		w.wantDown("")
+		must(s.Lab.Talos.Reboot(s.vmidOf(node)))
+		s.Until(time.Hour, "it runs what was installed", func(cluster.Status) bool { return s.node(node).Talos == "v1.13.9" })
+		s.kubectl(stuckAPI, "DELETE", stuckBudget+"/stuck", "")
+		s.untilAppliedIn(time.Hour, "back")
+		s.wantTalos("v1.13.8")
+		w.wantDown(node + ":1")
+		if got := fmt.Sprint(s.timesInstalled(before)); got != "map["+node+":2]" {
+			s.T.Errorf("asked for another Talos: %s", got)
+		}
+		s.CheckRules(size{ControlPlanes: 1, Workers: 2})
+	})
+}
