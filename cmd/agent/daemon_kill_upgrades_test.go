@@ -18,7 +18,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
-	"github.com/talos-agent/talos-agent/reconcile"
 )
 
 // withPlanes gives the files of a cluster of one control plane more of them.
@@ -62,7 +61,7 @@ func (r *rig) isStill() bool {
 
 // installs are what the journal has of installations of Talos, by node.
 func (r *rig) installs() map[string]cluster.Install {
-	b, err := os.ReadFile(filepath.Join(r.dir, "state", reconcile.JournalName("dev")))
+	b, err := os.ReadFile(filepath.Join(r.dir, "state", "dev.json"))
 	if os.IsNotExist(err) {
 		return nil
 	}

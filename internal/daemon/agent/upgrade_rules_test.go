@@ -42,7 +42,7 @@ func (s *sim) judgeUpgrade(c world.CallRecord) {
 	m := machines[i]
 	now := askedInstall{m.Node, m.Talos, m.BootID, s.Head(), c.At}
 	s.mu.Lock()
-	before, recently := slices.Clone(s.asked), time.Since(s.touched) < justTouched
+	before, recently, back := slices.Clone(s.asked), time.Since(s.touched) < justTouched, s.back
 	s.asked = append(s.asked, now)
 	s.mu.Unlock()
 	for _, was := range before {
@@ -56,11 +56,12 @@ func (s *sim) judgeUpgrade(c world.CallRecord) {
 			s.Lab.World.Violate("repeated", "%s runs %s with what was installed for the same commit, and is asked for another Talos again", now.node, now.runs)
 		}
 	}
+	wanted := slices.DeleteFunc(slices.Clone(before), func(a askedInstall) bool { return back && a.commit != now.commit }) // nobody boots the others
 	for _, o := range machines {
 		if apart := installer.MinorOf(o.Talos) - installer.MinorOf(m.Talos); o.Configured && (apart > 1 || apart < -1) {
 			s.Lab.World.Violate("hops", "%s is asked for another Talos and runs %s, and %s runs %s", m.Node, m.Talos, o.Node, o.Talos)
 		}
-		if o.Node != m.Node && s.isPending(o, before) {
+		if o.Node != m.Node && s.isPending(o, wanted) {
 			s.Lab.World.Violate("one at a time", "%s is asked for another Talos, and %s has one that it does not run yet", m.Node, o.Node)
 		}
 	}

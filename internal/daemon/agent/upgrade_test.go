@@ -218,9 +218,11 @@ func TestUpgradeTakenBack(t *testing.T) {
 		s.Until(2*time.Hour, "one is upgraded", func(st cluster.Status) bool {
 			return st.Nodes[0].Talos == "v1.14.1" && st.Nodes[0].Phase == cluster.PhaseReady
 		})
+		s.goesBack()
 		push("and back", "talos_version: v1.14.1", "talos_version: v1.13.9\n"+closedFor(12*time.Hour))
 		s.untilAppliedIn(4*time.Hour, "back")
 		s.wantTalos("v1.13.9")
+		s.CheckRules(sz)
 	})
 }
 
@@ -311,6 +313,7 @@ func TestKubernetesTakenBack(t *testing.T) {
 		s.untilAppliedIn(4*time.Hour, "back")
 		s.wantKubernetes("v1.35.10")
 		w.wantDown("")
+		s.CheckRules(sz)
 	})
 }
 
