@@ -67,6 +67,16 @@ func (r Ran) oldest() (out cluster.Versions, known bool) {
 	return out, out.Talos != "" && out.Kubernetes != ""
 }
 
+// canRun reports whether a version of Kubernetes runs on every Talos that a node is known to run.
+func (r Ran) canRun(kubernetes string) bool {
+	for _, v := range r {
+		if v.Talos != "" && !ladder.Runs(v.Talos, kubernetes) {
+			return false
+		}
+	}
+	return true
+}
+
 // Seen is what is known of what the nodes of a cluster run.
 type Seen struct {
 	Ran      Ran
@@ -99,7 +109,7 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 	if !known {
 		return out
 	}
-	isKept := func(v cluster.Versions) bool { return v.Kubernetes == goal.Kubernetes }
+	isKept := func(v cluster.Versions) bool { return v.Kubernetes == goal.Kubernetes && seen.Ran.canRun(v.Kubernetes) }
 	if components.HasNewer(goal.Kubernetes, s, seen.Observed) && (have.Kubernetes == goal.Kubernetes || slices.ContainsFunc(kept, isKept)) {
 		return back(goal, s, seen, have)
 	}
