@@ -118,7 +118,9 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 	}
 	hops, err := ladder.Find(have, goal)
 	if err != nil {
-		out.Versions, out.NoWay = goal, err.Error()
+		if out.NoWay = err.Error(); out.Back.Talos && goal.Kubernetes != have.Kubernetes { // it comes after that
+			out.Versions.Kubernetes, out.Components = have.Kubernetes, components.Stay(s, seen.Observed)
+		}
 		return out
 	}
 	out.Hops = hops

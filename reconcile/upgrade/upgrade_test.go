@@ -64,7 +64,7 @@ func TestBack(t *testing.T) {
 		"kubernetes, over two hops":           {goal: old, a: versions("v1.13.9", "v1.36.1"), b: between, previous: old, want: between, back: cluster.Back{Kubernetes: true}},
 		"kubernetes, which they did not run":  {goal: old, a: versions("v1.13.9", "v1.36.1"), b: between, previous: between, want: old, noWay: true},
 		"both: kubernetes first":              {goal: versions("v1.13.9", "v1.35.10"), a: now, b: versions("v1.14.1", "v1.35.10"), previous: between, want: versions("v1.14.1", "v1.35.10"), back: cluster.Back{Kubernetes: true}},
-		"talos, for the kubernetes before":    {goal: versions("v1.12.11", "v1.30.14"), a: versions("v1.13.9", "v1.31.14"), b: versions("v1.13.9", "v1.31.14"), previous: versions("v1.12.11", "v1.30.14"), want: versions("v1.12.11", "v1.30.14"), back: cluster.Back{Talos: true}, noWay: true},
+		"talos, for the kubernetes before":    {goal: versions("v1.12.11", "v1.30.14"), a: versions("v1.13.9", "v1.31.14"), b: versions("v1.13.9", "v1.31.14"), previous: versions("v1.12.11", "v1.30.14"), want: versions("v1.12.11", "v1.31.14"), back: cluster.Back{Talos: true}, noWay: true},
 		"kubernetes, and another talos first": {goal: versions("v1.14.1", "v1.35.10"), a: versions("v1.13.9", "v1.36.1"), b: between, previous: between, want: between, back: cluster.Back{Kubernetes: true}},
 		"nothing is set back":                 {goal: now, a: between, b: between, previous: old, want: versions("v1.14.1", "v1.35.10")},
 	} {

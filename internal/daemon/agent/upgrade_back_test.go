@@ -13,14 +13,21 @@ import (
 // hop of Kubernetes and after all of it, also where Talos installs on its way down.
 func TestBothTakenBack(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	for name, in := range map[string]bool{"in the middle": true, "after it": false} {
+	for name, c := range map[string]struct {
+		from, to string // versions of Kubernetes
+		middle   bool
+	}{
+		"in the middle": {from: "v1.34.3", to: "v1.35.3", middle: true},
+		"after it":      {from: "v1.34.3", to: "v1.35.3"},
+		"after it, to what only the older Talos runs": {from: "v1.30.14", to: "v1.31.14"},
+	} {
 		t.Run(name, func(t *testing.T) {
-			inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.12.11", "v1.34.3", func(s *sim, push func(what, from, to string), w *turns) {
-				const old, other = "talos_version: v1.12.11\nkubernetes_version: v1.34.3", "talos_version: v1.13.9\nkubernetes_version: v1.35.3"
+			inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.12.11", c.from, func(s *sim, push func(what, from, to string), w *turns) {
+				old, other := "talos_version: v1.12.11\nkubernetes_version: "+c.from, "talos_version: v1.13.9\nkubernetes_version: "+c.to
 				push("both", old, other)
-				if in {
+				if c.middle {
 					s.Until(4*time.Hour, "one worker has the other kubernetes", func(cluster.Status) bool {
-						return s.node("dev-wk-1").Kubernetes == "v1.35.3" && s.node("dev-wk-2").Kubernetes == "v1.34.3"
+						return s.node("dev-wk-1").Kubernetes == c.to && s.node("dev-wk-2").Kubernetes == c.from
 					})
 				} else {
 					s.untilAppliedIn(4*time.Hour, "upgraded")
@@ -30,7 +37,7 @@ func TestBothTakenBack(t *testing.T) {
 				push("and back", other, old)
 				s.untilAppliedIn(12*time.Hour, "back")
 				s.wantTalos("v1.12.11")
-				s.wantKubernetes("v1.34.3")
+				s.wantKubernetes(c.from)
 				w.wantDown("dev-cp-1:2 dev-wk-1:2 dev-wk-2:2")
 				s.CheckRules(size{ControlPlanes: 1, Workers: 2})
 			})
