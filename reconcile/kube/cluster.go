@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/worker"
 )
 
 // listWithin is how long Observe waits for the first list of nodes.
@@ -37,6 +38,8 @@ type Config struct {
 	// Neighbour is the MAC of the machine that has an address on one of this host's
 	// networks, "" when it is not known; nil: it never is.
 	Neighbour func(netip.Addr) string
+	// Worker evaluates the conditions of gates; nil: worker.Run.
+	Worker worker.Runner
 }
 
 // Cluster sees one Kubernetes cluster. Close it when done.
@@ -46,6 +49,7 @@ type Cluster struct {
 	log       *slog.Logger
 	change    func()
 	neighbour func(netip.Addr) string
+	worker    worker.Runner
 
 	ctx    context.Context // of every watch
 	cancel context.CancelFunc
@@ -79,8 +83,11 @@ func New(c Config) *Cluster {
 	if c.Neighbour == nil {
 		c.Neighbour = func(netip.Addr) string { return "" }
 	}
+	if c.Worker == nil {
+		c.Worker = worker.Run
+	}
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Cluster{dial: c.Dial, wrap: c.Wrap, log: c.Log, change: c.OnChange, neighbour: c.Neighbour, ctx: ctx, cancel: cancel,
+	return &Cluster{dial: c.Dial, wrap: c.Wrap, log: c.Log, change: c.OnChange, neighbour: c.Neighbour, worker: c.Worker, ctx: ctx, cancel: cancel,
 		observing: make(chan struct{}, 1), apis: map[netip.Addr]api{}}
 }
 

@@ -27,6 +27,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
+	"github.com/talos-agent/talos-agent/internal/worker/workertest"
 )
 
 const turn = "reboot"
@@ -65,7 +66,7 @@ func onDrains(t *testing.T, planes int, f func(b *drains)) {
 	bubble(t, planes, func(base *bench) {
 		b := &drains{bench: base, begun: time.Now()}
 		base.cluster.Close()
-		base.cluster = New(Config{Dial: base.link.DialContext, Log: slog.New(slog.NewTextHandler(locked{&b.mu, &b.log}, nil)),
+		base.cluster = New(Config{Worker: workertest.Run, Dial: base.link.DialContext, Log: slog.New(slog.NewTextHandler(locked{&b.mu, &b.log}, nil)),
 			Wrap: func(next http.RoundTripper) http.RoundTripper { return front{b, next} }})
 		for n := range planes {
 			b.serve(n + 1)

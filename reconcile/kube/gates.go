@@ -2,7 +2,10 @@ package kube
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strings"
@@ -10,16 +13,19 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/gate"
+	"github.com/talos-agent/talos-agent/internal/gate/trial"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 )
 
 // mostObjects bounds what a gate of the inventory is about: all of them are held in memory.
 const mostObjects = 5000
+
+// mostObjectBytes bounds them as well: one object has up to 1.5 MB.
+const mostObjectBytes = 16 << 20
 
 // pageOfObjects is how many are asked for at once.
 const pageOfObjects = 500
@@ -37,37 +43,50 @@ func (k *Cluster) CheckGates(ctx context.Context, d cluster.Desired, o cluster.O
 		return out
 	}
 	defer leave()
-	c, status := &changer{k: k, access: d.Access.Kube}, statusOf(d, o)
+	c := &changer{k: k, access: d.Access.Kube}
+	status, err := json.Marshal(statusOf(d, o))
+	if err != nil {
+		status = nil // then what it has is not known
+	}
+	tooMuch := ""
 	for _, g := range gates {
-		holds, err := c.checkGate(ctx, g, gate.Input{Status: status, Now: time.Now()})
+		if tooMuch != "" { // each would take its time of a worker, in every pass
+			out[g.Name] = cluster.Unseen[bool]("it was not looked at, because the gate " + tooMuch + " takes too much")
+			continue
+		}
+		holds, err := c.checkGate(ctx, g, trial.Request{Condition: g.Condition, Status: status, Now: time.Now()})
 		if out[g.Name] = cluster.Saw(holds); err != nil {
 			out[g.Name] = cluster.Unseen[bool](kubeapi.Reason(err))
+		}
+		if trial.TookTooMuch(err) {
+			tooMuch = g.Name
 		}
 	}
 	return out
 }
 
 // checkGate reports whether one gate holds.
-func (c *changer) checkGate(ctx context.Context, g cluster.Gate, in gate.Input) (bool, error) {
+func (c *changer) checkGate(ctx context.Context, g cluster.Gate, r trial.Request) (bool, error) {
 	if g.Objects.Kind != "" {
 		err := c.ask(ctx, func(ctx context.Context, set kubernetes.Interface) (err error) {
-			in.Objects, err = listObjects(ctx, set, g.Objects)
+			r.Objects, err = listObjects(ctx, set, g.Objects)
 			return err
 		})
 		if err != nil {
 			return false, err
 		}
 	}
-	return gate.Evaluate(ctx, g.Condition, in)
+	return trial.Evaluate(ctx, c.k.worker, r)
 }
 
-// listObjects lists the objects that a selector is for.
-func listObjects(ctx context.Context, set kubernetes.Interface, s cluster.ObjectSelector) ([]map[string]any, error) {
+// listObjects lists the objects that a selector is for, each as JSON.
+func listObjects(ctx context.Context, set kubernetes.Interface, s cluster.ObjectSelector) ([][]byte, error) {
 	path, err := findResource(ctx, set, s)
 	if err != nil {
 		return nil, err
 	}
-	var out []map[string]any
+	var out [][]byte
+	left := int64(mostObjectBytes)
 	for more := ""; ; {
 		request := set.CoreV1().RESTClient().Get().AbsPath(path).Param("limit", fmt.Sprint(pageOfObjects))
 		for key, value := range map[string]string{"labelSelector": s.Labels, "continue": more} {
@@ -78,18 +97,24 @@ func listObjects(ctx context.Context, set kubernetes.Interface, s cluster.Object
 		if s.Name != "" {
 			request = request.Param("fieldSelector", fields.OneTermEqualSelector("metadata.name", s.Name).String())
 		}
-		body, err := request.Do(ctx).Raw()
+		body, err := readAnswer(ctx, request, left)
 		if err != nil {
 			return nil, err
 		}
 		var page struct {
-			Metadata metav1.ListMeta  `json:"metadata"`
-			Items    []map[string]any `json:"items"`
+			Metadata metav1.ListMeta   `json:"metadata"`
+			Items    []json.RawMessage `json:"items"`
 		}
-		if err := json.Unmarshal(body, &page); err != nil { // numbers are int64 and float64
+		if left -= int64(len(body)); left < 0 {
+			return nil, fmt.Errorf("those of %s have more than %d MiB: write a namespace, a name or labels", s.Kind, mostObjectBytes>>20)
+		}
+		if err := json.Unmarshal(body, &page); err != nil {
 			return nil, fmt.Errorf("read the list of %s: %w", s.Kind, err)
 		}
-		if out = append(out, page.Items...); len(out) > mostObjects {
+		for _, item := range page.Items {
+			out = append(out, item)
+		}
+		if len(out) > mostObjects {
 			return nil, fmt.Errorf("there are more than %d of %s: write a namespace, a name or labels", mostObjects, s.Kind)
 		}
 		if more = page.Metadata.Continue; more == "" {
@@ -98,13 +123,23 @@ func listObjects(ctx context.Context, set kubernetes.Interface, s cluster.Object
 	}
 }
 
+// readAnswer reads what a request is answered with, of which no more than one byte above most.
+func readAnswer(ctx context.Context, request *rest.Request, most int64) (body []byte, err error) {
+	stream, err := request.Stream(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, stream.Close()) }()
+	return io.ReadAll(io.LimitReader(stream, most+1))
+}
+
 // findResource is the path under which the objects of a selector are listed.
 func findResource(ctx context.Context, set kubernetes.Interface, s cluster.ObjectSelector) (string, error) {
 	base := "/apis/"
 	if !strings.Contains(s.APIVersion, "/") {
 		base = "/api/"
 	}
-	body, err := set.CoreV1().RESTClient().Get().AbsPath(base + s.APIVersion).Do(ctx).Raw()
+	body, err := readAnswer(ctx, set.CoreV1().RESTClient().Get().AbsPath(base+s.APIVersion), mostObjectBytes)
 	if err != nil {
 		return "", fmt.Errorf("which objects %s has: %w", s.APIVersion, kubeError(err))
 	}

@@ -1,6 +1,8 @@
 package kube
 
 import (
+	"context"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -8,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/worker"
 )
 
 // TestCheckGates: a condition is about the objects that it selects and about what the agent knows; what cannot be
@@ -79,6 +82,41 @@ func TestCheckManyObjects(t *testing.T) {
 		d.Spec.Gates = []cluster.Gate{{Name: "all", Condition: "objects.size() == 501", Objects: cluster.ObjectSelector{APIVersion: "v1", Kind: "ConfigMap", Namespace: "default", Labels: "many"}}}
 		if got := b.cluster.CheckGates(b.Context(), d, cluster.Observed{})["all"]; !got.Value {
 			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestGateThatTakesTooMuch: what a gate is about is read within a bound, and the gates behind one whose condition takes too much are not
+// looked at: each would hold up the pass.
+func TestGateThatTakesTooMuch(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		for i := range mostObjectBytes>>20 + 1 {
+			config := &corev1.ConfigMap{Data: map[string]string{"state": strings.Repeat("a", 1<<20)}}
+			config.Name, config.Labels = fmt.Sprint("large-", i), map[string]string{"large": "yes", "number": fmt.Sprint(i)}
+			if _, err := b.set.CoreV1().ConfigMaps("default").Create(b.Context(), config, metav1.CreateOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		d, all := b.desired, cluster.ObjectSelector{APIVersion: "v1", Kind: "ConfigMap", Namespace: "default", Labels: "large"}
+		one := all
+		one.Labels = "number=1"
+		d.Spec.Gates = []cluster.Gate{{Name: "all", Condition: "true", Objects: all}, {Name: "one", Condition: "objects.size() == 1", Objects: one}, {Name: "fast", Condition: "true"}}
+		got := b.cluster.CheckGates(b.Context(), d, cluster.Observed{})
+		if seen := got["all"]; seen.Known || !strings.Contains(seen.Why, "those of ConfigMap have more than 16 MiB") {
+			t.Errorf("%+v", seen)
+		}
+		if !got["one"].Value || !got["fast"].Value {
+			t.Errorf("behind one that is not read they are %+v", got)
+		}
+		b.cluster.worker = func(ctx context.Context, job worker.Job, l worker.Limits, request []byte, answer worker.Answer) ([]byte, error) {
+			return nil, &worker.Exceeded{What: worker.CPU, Limit: l.CPU.String()}
+		}
+		got = b.cluster.CheckGates(b.Context(), d, cluster.Observed{})
+		if seen := got["one"]; seen.Known || seen.Why != "it takes more than 2s of processor time" {
+			t.Errorf("%+v", seen)
+		}
+		if seen := got["fast"]; seen.Known || seen.Why != "it was not looked at, because the gate one takes too much" {
+			t.Errorf("%+v", seen)
 		}
 	})
 }

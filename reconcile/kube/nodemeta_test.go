@@ -23,8 +23,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// worker is wk-1 as an inventory has it.
-func worker(labels, taints map[string]string) cluster.Node {
+// labelled is wk-1 as an inventory has it.
+func labelled(labels, taints map[string]string) cluster.Node {
 	return cluster.Node{Name: "wk-1", Role: cluster.Worker, Labels: labels, Taints: taints}
 }
 
@@ -98,7 +98,7 @@ func TestMetaOfNodes(t *testing.T) {
 func TestLabel(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
 		b.patchNode("wk-1", `{"metadata":{"labels":{"mine":"1","zone":"hand"}},"spec":{"taints":[{"key":"mine","effect":"NoSchedule"},{"key":"dedicated","value":"x","effect":"NoExecute"}]}}`)
-		n := worker(map[string]string{"zone": "a", "empty": ""}, map[string]string{"dedicated": "gpu:NoSchedule", "plain": ":PreferNoSchedule"})
+		n := labelled(map[string]string{"zone": "a", "empty": ""}, map[string]string{"dedicated": "gpu:NoSchedule", "plain": ":PreferNoSchedule"})
 		b.label(n)
 		noted := `{"labels":{"empty":"","zone":"a"},"taints":{"dedicated":"gpu:NoSchedule","plain":":PreferNoSchedule"}}`
 		b.mustHave("labelled", "map[empty: mine:1 zone:a] [mine:NoSchedule dedicated=gpu:NoSchedule plain:PreferNoSchedule] "+noted)
@@ -110,9 +110,9 @@ func TestLabel(t *testing.T) {
 		}
 		// One of ours that somebody has made his own stays when it leaves the inventory.
 		b.patchNode("wk-1", `{"metadata":{"labels":{"zone":"hand"}}}`)
-		b.label(worker(nil, map[string]string{"plain": ":PreferNoSchedule"}))
+		b.label(labelled(nil, map[string]string{"plain": ":PreferNoSchedule"}))
 		b.mustHave("less", `map[mine:1 zone:hand] [mine:NoSchedule plain:PreferNoSchedule] {"taints":{"plain":":PreferNoSchedule"}}`)
-		b.label(worker(nil, nil))
+		b.label(labelled(nil, nil))
 		b.mustHave("nothing", "map[mine:1 zone:hand] [mine:NoSchedule] ")
 		if err := b.cluster.Label(context.Background(), b.desired, cluster.Node{Name: "wk-9", Labels: n.Labels}, nil); err != nil {
 			t.Errorf("a node that is not there: %v", err)
@@ -123,9 +123,9 @@ func TestLabel(t *testing.T) {
 // TestLabelLeaves: what is left of a node is neither set nor taken back, and stays noted as it was.
 func TestLabelLeaves(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
-		b.label(worker(map[string]string{"zone": "a", "rack": "1", "old": "x"}, map[string]string{"dedicated": "gpu:NoSchedule"}))
+		b.label(labelled(map[string]string{"zone": "a", "rack": "1", "old": "x"}, map[string]string{"dedicated": "gpu:NoSchedule"}))
 		b.patchNode("wk-1", `{"metadata":{"labels":{"zone":"hand"}}}`)
-		n := worker(map[string]string{"zone": "b", "rack": "2", "new": "y"}, nil)
+		n := labelled(map[string]string{"zone": "b", "rack": "2", "new": "y"}, nil)
 		if err := b.cluster.Label(context.Background(), b.desired, n, []string{"label zone", "label old", "label new", "taint dedicated"}); err != nil {
 			t.Fatal(err)
 		}
@@ -179,7 +179,7 @@ func TestForgedNote(t *testing.T) {
 				b.Errorf("%s: %v %v", what, n.Labels, n.Spec.Taints)
 			}
 		}
-		n := worker(map[string]string{"zone": "a"}, nil)
+		n := labelled(map[string]string{"zone": "a"}, nil)
 		b.label(n)
 		agents := b.node("wk-1").Annotations[cluster.AnnotationOwned]
 		for what, text := range map[string]string{
@@ -204,7 +204,7 @@ func TestForgedNote(t *testing.T) {
 // it, and of what was removed, it is not. A manager's name is a word, whatever it is.
 func TestWhoSetIt(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
-		n := worker(map[string]string{"zone": "a", "tier": "x"}, map[string]string{"dedicated": "gpu:NoSchedule"})
+		n := labelled(map[string]string{"zone": "a", "tier": "x"}, map[string]string{"dedicated": "gpu:NoSchedule"})
 		n.Annotations = map[string]string{"example.org/rack": "7"}
 		b.desired.Spec.Nodes = append(b.desired.Spec.Nodes, n)
 		b.look()
@@ -299,15 +299,15 @@ func TestLabelAmongOthers(t *testing.T) {
 			return interloper{new(sync.Once), func() { b.patchNode("wk-1", `{"spec":{"taints":[{"key":"mine","effect":"NoSchedule"}]}}`) }, next}
 		}})
 		b.look()
-		n := worker(nil, map[string]string{"dedicated": "gpu:NoSchedule"})
+		n := labelled(nil, map[string]string{"dedicated": "gpu:NoSchedule"})
 		b.label(n)
 		b.mustHave("labelled", `map[] [mine:NoSchedule dedicated=gpu:NoSchedule] {"taints":{"dedicated":"gpu:NoSchedule"}}`)
 		b.world.Inject(world.Fault{Op: "PATCH /api/v1/nodes/{name}", Kind: world.Answer, Status: 422, Text: "not you", Times: 1})
-		if err := b.cluster.Label(context.Background(), b.desired, worker(nil, nil), nil); err == nil || !strings.Contains(err.Error(), "label wk-1: change its Node object: it answers: not you") {
+		if err := b.cluster.Label(context.Background(), b.desired, labelled(nil, nil), nil); err == nil || !strings.Contains(err.Error(), "label wk-1: change its Node object: it answers: not you") {
 			t.Error(err)
 		}
 		b.world.Inject(world.Fault{Op: "PATCH /api/v1/nodes/{name}", Kind: world.LoseReply, Times: 1})
-		b.label(worker(nil, nil))
+		b.label(labelled(nil, nil))
 		b.mustHave("taken back", "map[] [mine:NoSchedule] ")
 	})
 }
@@ -318,7 +318,7 @@ func TestSeesWhatTheInventoryNames(t *testing.T) {
 	onDrains(t, 1, func(b *drains) {
 		b.look()
 		b.patchNode("wk-1", `{"metadata":{"labels":{"zone":"a","rack":"7"}},"spec":{"taints":[{"key":"dedicated","value":"gpu","effect":"NoSchedule"}]}}`)
-		b.desired.Spec.Nodes = append(b.desired.Spec.Nodes, worker(map[string]string{"zone": "b"}, map[string]string{"dedicated": "gpu:NoSchedule"}))
+		b.desired.Spec.Nodes = append(b.desired.Spec.Nodes, labelled(map[string]string{"zone": "b"}, map[string]string{"dedicated": "gpu:NoSchedule"}))
 		b.calls()
 		meta := func() cluster.NodeMeta { return b.look().Nodes.Value["wk-1"].Meta }
 		want := cluster.NodeMeta{Labels: map[string]string{"zone": "a"}, Taints: map[string]string{"dedicated": "gpu:NoSchedule"}}

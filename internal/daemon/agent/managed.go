@@ -52,7 +52,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 			m.Look()
 		}
 	}
-	m.kube = kube.New(kube.Config{Dial: a.c.Dial, Wrap: a.gate.HTTP("kubernetes"), Log: log, OnChange: look, Neighbour: a.c.Neighbour})
+	m.kube = kube.New(kube.Config{Dial: a.c.Dial, Wrap: a.gate.HTTP("kubernetes"), Log: log, OnChange: look, Neighbour: a.c.Neighbour, Worker: a.c.Charts.Worker})
 	m.render = &renderer{factory: a.images.factory, policy: a.c.Policy, builtWith: func(fingerprint string) (string, error) { return a.builtWith(fingerprint, name) }}
 	charts := a.c.Charts
 	charts.CacheDir = filepath.Join(a.c.CacheDir, "charts")
