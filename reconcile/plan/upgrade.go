@@ -143,13 +143,15 @@ func (m *planner) planInstaller(n cluster.Node) {
 // is not done yet.
 func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []drift.Drift) bool {
 	up, ok := m.upgradeIn(n, drifts)
-	if !ok || upgrade.IsInstalled(m.o, n) {
+	if !ok {
 		return false
 	}
 	mach := m.o.Machines[n.Name]
 	in, begun := upgrade.InstallOf(m.o, n)
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForInstaller, Drift: m.describe(n, up)}
 	switch {
+	case upgrade.IsInstalled(m.o, n): // that may have been long ago
+		return kn.Turn == "" && m.holdUpgrade(n, w)
 	case m.isRunning(cluster.InstallTalos, n.Name), m.isRunning(cluster.UpgradeTalos, n.Name):
 		return true
 	case begun && in.Failed == "":
@@ -166,8 +168,7 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 	return true
 }
 
-// nodesBefore are the waits for the first two nodes that all others wait for before they are upgraded, and for those that even
-// a node that goes back waits for. They are looked for once, and not for every node that waits: one of two is another node than that.
+// nodesBefore are the waits for nodes that others wait for before they are upgraded.
 func (m *planner) nodesBefore() []cluster.Wait {
 	if m.befores != nil {
 		return m.befores
@@ -190,20 +191,20 @@ func (m *planner) nodesBefore() []cluster.Wait {
 		default:
 			continue
 		}
-		if len(m.befores) < 2 || w.Reason == cluster.WaitingForTurn {
-			m.befores = append(m.befores, w)
-		}
+		m.befores = upgrade.AddBefore(m.befores, w)
 	}
 	return m.befores
 }
 
 // holdUpgrade waits with the upgrade of a node that is in service, and reports whether it does: until
 // every other node is Ready, and has what the others need to follow. One that goes back waits for none of
-// that, but for another one on which that has failed.
+// that, but for another one on which that has failed. It is asked before the installation and, where that is
+// not the same step, once more before the drain: a window may have closed in between, for a week.
 func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
-	back := m.goesBack(n, drift.Fields(m.turnOf(n)))
+	back, installed := m.goesBack(n, drift.Fields(m.turnOf(n))), upgrade.IsInstalled(m.o, n)
 	for _, other := range m.nodesBefore() {
-		if other.About != n.Name && (!back || other.Reason == cluster.WaitingForTurn) {
+		failed := upgrade.FailedInstall(m.d, m.o, cluster.Node{Name: other.About}) != ""
+		if upgrade.IsBefore(other, n.Name, back, installed, failed, m.o.Nodes.Value[other.About].Turn != "") {
 			other.Subject, other.Drift = n.Name, w.Drift
 			m.wait(other)
 			return true
@@ -224,7 +225,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 		m.wait(w)
 		return true
 	}
-	if m.lacksInstaller(n) {
+	if !installed && m.lacksInstaller(n) {
 		w.Message = "waits to be upgraded until it has the installer"
 		m.wait(w)
 		return true

@@ -282,7 +282,7 @@ func (w *world) run(t testing.TB, line string) string {
 				w.o.Machines[n.Name] = mach
 			}
 		}
-	case "installs": // on a node: done, failed, or not known, so long ago; in the boot before, again
+	case "installs": // on a node: none, done, failed, or not known, so long ago; in the boot before, again
 		w.stage()
 		in := cluster.Install{Image: w.d.Spec.Installer(w.d.Schematic), Boot: w.o.Machines[arg(1)].BootID, Revision: w.d.Revision, At: w.o.Now, Done: arg(2) == "done"}
 		switch arg(2) {
@@ -294,7 +294,12 @@ func (w *world) run(t testing.TB, line string) string {
 		if in.Again = slices.Contains(f, "again"); in.Again || slices.Contains(f, "before") {
 			in.Boot = "before " + in.Boot
 		}
-		w.o.Facts.Installs = map[string]cluster.Install{arg(1): in}
+		if w.o.Facts.Installs = maps.Clone(w.o.Facts.Installs); w.o.Facts.Installs == nil {
+			w.o.Facts.Installs = map[string]cluster.Install{}
+		}
+		if w.o.Facts.Installs[arg(1)] = in; arg(2) == "none" {
+			delete(w.o.Facts.Installs, arg(1))
+		}
 	case "cluster":
 		cps, workers := 1, 0
 		for _, kv := range f[1:] {
