@@ -57,19 +57,23 @@ func MayRepeat(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	return boot != "" && !was.Again && now.Follows(was)
 }
 
-// EndedInstalls lists the nodes whose machines run what was installed on them, and those that the
-// inventory no longer has.
+// EndedInstalls lists the nodes whose machines are seen to run what all are to run now, and those that the
+// inventory no longer has. That no upgrade is seen is not enough: before all nodes have answered there is none,
+// and what was forgotten then would be installed once more.
 func EndedInstalls(d cluster.Desired, o cluster.Observed) []string {
 	var out []string
+	asked := d.Repository()
 	for name, in := range o.Facts.Installs {
-		n, stays := d.Spec.Node(name)
+		_, stays := d.Spec.Node(name)
 		mach := o.Machines[name]
-		_, behind := drift.UpgradeOf(d, o, n)
-		booted := mach.Reach == cluster.Configured && mach.Talos != "" && mach.BootID != "" && mach.BootID != in.Boot
-		if in.Back { // it is behind, whatever the way of the others is
-			behind = in.Image != drift.InstallerRun(d, mach) && in.Revision == d.Repository().Revision
+		knows := mach.Reach == cluster.Configured && mach.Talos != "" && mach.Schematic != ""
+		runs := in.Image == drift.InstallerRun(d, mach)
+		if in.Back { // for this commit it goes no way of the others
+			runs = runs || in.Revision != asked.Revision
+		} else {
+			runs = runs || mach.Talos == asked.Spec.Versions.Talos && mach.Schematic == asked.Schematic
 		}
-		if !stays || booted && !behind {
+		if booted := mach.BootID != "" && mach.BootID != in.Boot; !stays || booted && knows && runs {
 			out = append(out, name)
 		}
 	}

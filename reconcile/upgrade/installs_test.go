@@ -43,3 +43,33 @@ func TestMayRepeat(t *testing.T) {
 		}
 	}
 }
+
+// TestEndedInstalls: what was installed on a node is remembered until its machine is seen to run it, in another boot. While it is not
+// known what that is, or what it should be, nothing shows that.
+func TestEndedInstalls(t *testing.T) {
+	hop := []cluster.Hop{{Kind: cluster.HopTalos, From: "v1.13.9", To: "v1.14.1"}}
+	for name, c := range map[string]struct {
+		talos     string // that its machine runs
+		boot      string
+		has       string // the schematic that its machine runs
+		schematic string // of the inventory, once it is known
+		hops      []cluster.Hop
+		want      bool
+	}{
+		"it runs that":                   {talos: "v1.14.1", boot: "b", has: "s", schematic: "s", want: true},
+		"the same boot":                  {talos: "v1.14.1", boot: "a", has: "s", schematic: "s"},
+		"it fell back":                   {talos: "v1.13.9", boot: "b", has: "s", schematic: "s", hops: hop},
+		"what all run is not known":      {talos: "v1.13.9", boot: "b", has: "s", schematic: "s"},
+		"its schematic is not known":     {talos: "v1.14.1", boot: "b", has: "s"},
+		"it does not show its schematic": {talos: "v1.14.1", boot: "b", schematic: "s"},
+		"it does not answer":             {boot: "b", schematic: "s", hops: hop},
+	} {
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Versions: cluster.Versions{Talos: "v1.14.1"}, Nodes: []cluster.Node{{Name: "wk-1"}}}}, Way: cluster.Way{Hops: c.hops}}
+		d.Schematic = c.schematic
+		o := cluster.Observed{Machines: map[string]cluster.Machine{"wk-1": {Reach: cluster.Configured, Talos: c.talos, BootID: c.boot, Schematic: c.has}}}
+		o.Facts.Installs = map[string]cluster.Install{"wk-1": {Boot: "a", Failed: "exit code 7"}}
+		if got := EndedInstalls(d, o); (len(got) == 1) != c.want {
+			t.Errorf("%s: %v have ended", name, got)
+		}
+	}
+}

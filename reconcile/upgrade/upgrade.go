@@ -19,9 +19,11 @@ import (
 type Ran map[string]cluster.Versions
 
 // Watch returns what the nodes of a cluster run, from what was known before. A node whose VM is not
-// there has no version, and one that is out of service for its turn has that from before the turn still.
+// there has no version, and one that is out of service for its turn has that from before the turn still. One that is
+// silent since the agent was started has what all nodes had at last: it may have missed a hop that others have made.
 func (r Ran) Watch(d cluster.Desired, o cluster.Observed) Ran {
 	out := Ran{}
+	all, _ := o.Facts.Intent(cluster.IntendConfig)
 	for _, n := range d.Spec.Nodes {
 		v, mach, kn := r[n.Name], o.Machines[n.Name], o.Nodes.Value[n.Name]
 		if o.VMs[n.Name].Presence == cluster.Absent || mach.Reach == cluster.Maintenance {
@@ -32,6 +34,9 @@ func (r Ran) Watch(d cluster.Desired, o cluster.Observed) Ran {
 		}
 		if oldest := components.OldestOn(n, o); oldest != "" {
 			v.Kubernetes = oldest
+		}
+		if v.Talos == "" && o.Nodes.Known {
+			v.Talos = all.Versions.Talos
 		}
 		if v != (cluster.Versions{}) {
 			out[n.Name] = v

@@ -171,9 +171,13 @@ func TestWatch(t *testing.T) {
 		"its VM is not there":   {had: Ran{"a": old}, vm: cluster.Absent, want: Ran{}},
 		"it is in maintenance":  {had: Ran{"a": old}, vm: cluster.Present, mach: seen("v1.14.1", cluster.Maintenance), want: Ran{}},
 		"nothing was ever seen": {vm: cluster.Present, blind: true, want: Ran{}},
+		"silent since a start":  {vm: cluster.Present, mach: seen("", cluster.Silent), kn: cluster.KubeNode{Kubelet: "v1.36.1"}, want: Ran{"a": old}},
+		"silent, its VM unseen": {vm: cluster.PresenceUnknown, mach: seen("", cluster.Silent), kn: cluster.KubeNode{Kubelet: "v1.36.1"}, want: Ran{"a": old}},
+		"it shows no version":   {vm: cluster.Present, mach: seen("", cluster.Configured), kn: cluster.KubeNode{Kubelet: "v1.36.1"}, want: Ran{"a": old}},
 	} {
 		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "a"}}}}}
 		o := cluster.Observed{VMs: map[string]cluster.VM{"a": {Presence: c.vm}}, Machines: map[string]cluster.Machine{"a": c.mach}, Nodes: cluster.Saw(map[string]cluster.KubeNode{"a": c.kn})}
+		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendConfig, Versions: old})
 		if c.blind {
 			o.Nodes.Known = false
 		}
