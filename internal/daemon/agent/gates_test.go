@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // TestGatesOfUpgrades: each node is upgraded only while the gates of the inventory hold, of Talos and of Kubernetes
-// alike, and a gate that closes in the middle stops the next node.
+// alike, and what is installed on a node is not booted while one is closed. One that closes later stops the next node.
 func TestGatesOfUpgrades(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	sz := size{ControlPlanes: 1, Workers: 1}
@@ -41,8 +42,14 @@ func TestGatesOfUpgrades(t *testing.T) {
 		w.wantDown("")
 		set("all")
 		s.Until(time.Hour, "the control plane has the new one installed", func(cluster.Status) bool { return s.timesInstalled(before)["dev-cp-1"] == 1 })
-		set("behind") // its own turn is ended, and the worker waits
+		set("behind") // before it is drained
 		s.Until(time.Hour, "held again", waits)
+		time.Sleep(2 * time.Hour)
+		w.wantDown("")
+		set("all")
+		s.Until(time.Hour, "the control plane is drained", func(cluster.Status) bool { return slices.Contains(s.cordoned(), "dev-cp-1") })
+		set("behind") // its own turn is ended, and the worker waits
+		s.Until(time.Hour, "held for the worker", waits)
 		time.Sleep(2 * time.Hour)
 		w.wantDown("dev-cp-1:1")
 		set("all")
