@@ -211,7 +211,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	switch {
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
 		m.drainTo(drain(drifts))
-	case upgrades && !upgrade.IsInstalled(m.o, n):
+	case upgrades && !upgrade.IsInstalled(m.d, m.o, n):
 		m.do(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, Fields: drift.Fields(drifts), From: mach.Talos, Version: into})
 	case upgrade.AsksRollback(m.o, drifts):
 		m.do(action.RollBackTalos{Node: n, Image: drift.InstallerRun(m.d, mach), Restart: restart, Fields: drift.Fields(drifts), From: mach.Talos, Version: drifts[0].Want, Undrained: !drainable})

@@ -74,8 +74,8 @@ func (m *planner) goesBack(n cluster.Node, fields []string) bool {
 // lacksInstaller reports whether a node is to be upgraded and its machine has not pulled what for.
 func (m *planner) lacksInstaller(n cluster.Node) bool {
 	_, upgrades := m.upgradeIn(n, m.turnOf(n))
-	_, begun := upgrade.InstallOf(m.o, n)
-	return upgrades && !begun && !n.Locked && upgrade.FailedInstall(m.d, m.o, n) == "" && m.o.Machines[n.Name].Installer != m.installer()
+	in, begun := upgrade.InstallOf(m.o, n)
+	return upgrades && !(begun && in.Image == m.installer()) && !n.Locked && upgrade.FailedInstall(m.d, m.o, n) == "" && m.o.Machines[n.Name].Installer != m.installer()
 }
 
 // isRepeated reports whether what a node was taken down for shows nothing of its upgrade: it is not known how
@@ -94,7 +94,7 @@ func (m *planner) returnsFirst(n cluster.Node) bool {
 
 // isPending reports whether a node is to be upgraded, and its machine has, or may have, what for.
 func (m *planner) isPending(n cluster.Node) bool {
-	if n.Locked || !upgrade.IsPending(m.o, n) {
+	if n.Locked || !upgrade.IsPending(m.d, m.o, n) {
 		return false
 	}
 	_, upgrades := m.upgradeIn(n, m.turnOf(n))
@@ -147,16 +147,16 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 		return false
 	}
 	mach := m.o.Machines[n.Name]
-	in, begun := upgrade.InstallOf(m.o, n)
+	in, _ := upgrade.InstallOf(m.o, n)
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForInstaller, Drift: m.describe(n, up)}
 	switch {
-	case upgrade.IsInstalled(m.o, n): // that may have been long ago
+	case upgrade.IsInstalled(m.d, m.o, n): // that may have been long ago
 		return kn.Turn == "" && m.holdUpgrade(n, w)
 	case m.isRunning(cluster.InstallTalos, n.Name), m.isRunning(cluster.UpgradeTalos, n.Name):
 		return true
-	case begun && in.Failed == "":
+	case upgrade.MayRun(m.o, n):
 		w.About, w.Within = in.Boot, upgrade.InstallWithin
-		w.Message = fmt.Sprintf("it is not known how the installation of %s ended, which may go on; it is rebooted when %v have passed since, and then runs what it runs", in.Image, upgrade.InstallWithin)
+		w.Message = fmt.Sprintf("it is not known how the installation of %s ended, which may go on; it is %s when %v have passed since", in.Image, upgrade.AfterInstall(m.d, in), upgrade.InstallWithin)
 		m.wait(w)
 		return true
 	case kn.Turn == "" && (m.holdForSupply(n, w.Drift) || m.holdUpgrade(n, w)):
@@ -201,7 +201,7 @@ func (m *planner) nodesBefore() []cluster.Wait {
 // that, but for another one on which that has failed. It is asked before the installation and, where that is
 // not the same step, once more before the drain: a window may have closed in between, for a week.
 func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
-	back, installed := m.goesBack(n, drift.Fields(m.turnOf(n))), upgrade.IsInstalled(m.o, n)
+	back, installed := m.goesBack(n, drift.Fields(m.turnOf(n))), upgrade.IsInstalled(m.d, m.o, n)
 	for _, other := range m.nodesBefore() {
 		failed := upgrade.FailedInstall(m.d, m.o, cluster.Node{Name: other.About}) != ""
 		if upgrade.IsBefore(other, n.Name, back, installed, failed, m.o.Nodes.Value[other.About].Turn != "") {

@@ -35,17 +35,31 @@ func FailedInstall(d cluster.Desired, o cluster.Observed, n cluster.Node) string
 }
 
 // IsInstalled reports whether the next boot of a machine runs what it is to run, or may: how the
-// installation ended is not known, and it has had its time.
-func IsInstalled(o cluster.Observed, n cluster.Node) bool {
+// installation ended is not known, and it has had its time. What was installed for another commit, which may
+// have been taken back because it does harm, is installed over.
+func IsInstalled(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	in, ok := InstallOf(o, n)
-	return ok && in.Failed == "" && (in.Done || o.Now.Sub(in.At) >= InstallWithin)
+	return ok && in.Image == Installer(d) && in.Failed == "" && !MayRun(o, n)
 }
 
-// IsPending reports whether the machine of a node has, or may have, another Talos than it runs, that its next
-// boot runs.
-func IsPending(o cluster.Observed, n cluster.Node) bool {
+// MayRun reports whether an installer may still run on a machine: how it ended is not known, and it has not had its time.
+func MayRun(o cluster.Observed, n cluster.Node) bool {
 	in, ok := InstallOf(o, n)
-	return ok && in.Failed == ""
+	return ok && in.Unseen() && o.Now.Sub(in.At) < InstallWithin
+}
+
+// AfterInstall is what becomes of a machine on which an installer has had its time, for people.
+func AfterInstall(d cluster.Desired, in cluster.Install) string {
+	if in.Image == Installer(d) {
+		return "rebooted, and then runs what it runs,"
+	}
+	return "given what is asked for now"
+}
+
+// IsPending reports whether the machine of a node has, or may have, what it is to run from its next boot on, or an
+// installer may still run on it.
+func IsPending(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
+	return IsInstalled(d, o, n) || MayRun(o, n)
 }
 
 // MayRepeat reports whether what a node is to have may be installed once more at this revision: it is not known how

@@ -29,6 +29,8 @@ func TestMayRepeat(t *testing.T) {
 		"once more":        {in: cluster.Install{Image: image, Boot: "a", Revision: d.Revision, Again: true}, boot: "b"},
 		"another commit":   {in: cluster.Install{Image: image, Boot: "a", Revision: "main@sha1:2"}, boot: "b"},
 		"another image":    {in: cluster.Install{Image: "other", Boot: "a", Revision: d.Revision}, boot: "b"},
+		"another is there": {in: cluster.Install{Image: "other", Boot: "a", Revision: d.Revision, Done: true}, boot: "a"},
+		"another may come": {in: cluster.Install{Image: "other", Boot: "a", Revision: d.Revision}, boot: "a", pending: true},
 	} {
 		var o cluster.Observed
 		o.Machines = map[string]cluster.Machine{n.Name: {BootID: c.boot}}
@@ -38,7 +40,7 @@ func TestMayRepeat(t *testing.T) {
 		if got := MayRepeat(d, o, n); got != c.repeat {
 			t.Errorf("%s: may be repeated: %t", name, got)
 		}
-		if got := IsPending(o, n); got != c.pending {
+		if got := IsPending(d, o, n); got != c.pending {
 			t.Errorf("%s: pending: %t", name, got)
 		}
 	}
