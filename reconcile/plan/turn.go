@@ -199,7 +199,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		}
 		config = want // and not what somebody staged
 	}
-	if m.prepareUpgrade(n, kn, drifts) { // which another config must not be booted with
+	if m.prepareUpgrade(n, kn, drifts) || upgrade.BootsAnother(m.d, m.o, n) { // which another config must not be booted with
 		return
 	}
 	drainable := ready || m.isDrainable(n)

@@ -129,8 +129,18 @@ func (m *planner) holdForSupply(n cluster.Node, drifts []cluster.FieldDifference
 	return holds
 }
 
-// planInstaller has the machine of a node that is to be upgraded pull the installer, in service.
+// planInstaller has the machine of a node that is to be upgraded pull the installer, in service. One whose next boot would run
+// what was taken back, whatever it is booted for, gets what it runs for that.
 func (m *planner) planInstaller(n cluster.Node) {
+	if mach := m.o.Machines[n.Name]; upgrade.BootsAnother(m.d, m.o, n) && !n.Locked && !m.isHeld() && !m.appliesNothing() {
+		const change = "what its next boot runs, which was taken back"
+		if mach.Installer != m.installer() {
+			m.do(action.PullInstaller{Node: n, Image: m.installer(), For: change})
+		} else {
+			m.do(action.InstallTalos{Node: n, Image: m.installer(), Boot: mach.BootID, For: change, Version: m.d.Repository().Spec.Versions.Talos})
+		}
+		return
+	}
 	if m.isHeld() || m.supply.Holds() || !m.lacksInstaller(n) {
 		return
 	}

@@ -48,6 +48,19 @@ func MayRun(o cluster.Observed, n cluster.Node) bool {
 	return ok && in.Unseen() && o.Now.Sub(in.At) < InstallWithin
 }
 
+// BootsAnother reports whether a machine runs what it is to run, and its next boot runs, or may run, another Talos: an upgrade
+// was taken back when that was installed and not booted yet.
+func BootsAnother(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
+	in, ok := InstallOf(o, n)
+	return ok && in.Failed == "" && in.Image != Installer(d) && !MayRun(o, n) && runsAsked(d, o.Machines[n.Name])
+}
+
+// runsAsked reports whether a machine is seen to run what all are to run now.
+func runsAsked(d cluster.Desired, mach cluster.Machine) bool {
+	asked := d.Repository()
+	return mach.Reach == cluster.Configured && mach.Talos != "" && mach.Talos == asked.Spec.Versions.Talos && mach.Schematic != "" && mach.Schematic == asked.Schematic
+}
+
 // AfterInstall is what becomes of a machine on which an installer has had its time, for people.
 func AfterInstall(d cluster.Desired, in cluster.Install) string {
 	if in.Image == Installer(d) {
@@ -76,18 +89,15 @@ func MayRepeat(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 // and what was forgotten then would be installed once more.
 func EndedInstalls(d cluster.Desired, o cluster.Observed) []string {
 	var out []string
-	asked := d.Repository()
 	for name, in := range o.Facts.Installs {
 		_, stays := d.Spec.Node(name)
 		mach := o.Machines[name]
-		knows := mach.Reach == cluster.Configured && mach.Talos != "" && mach.Schematic != ""
-		runs := in.Image == drift.InstallerRun(d, mach)
+		ended := runsAsked(d, mach)
 		if in.Back { // for this commit it goes no way of the others
-			runs = runs || in.Revision != asked.Revision
-		} else {
-			runs = runs || mach.Talos == asked.Spec.Versions.Talos && mach.Schematic == asked.Schematic
+			ended = in.Revision != d.Repository().Revision
 		}
-		if booted := mach.BootID != "" && mach.BootID != in.Boot; !stays || booted && knows && runs {
+		booted := mach.Reach == cluster.Configured && mach.BootID != "" && mach.BootID != in.Boot
+		if runs := mach.Talos != "" && mach.Schematic != "" && in.Image == drift.InstallerRun(d, mach); !stays || booted && (runs || ended) {
 			out = append(out, name)
 		}
 	}
