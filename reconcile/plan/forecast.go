@@ -26,7 +26,7 @@ func maxRounds(nodes int) int { return max(200, 60_000/max(1, nodes)) }
 // actions, until nothing is left to do or only a person can go on. What it
 // returns is everything that is going to happen, in order: one planner, no
 // second opinion. What waits for approval is in it as if it were approved, and what waits
-// for a window or a gate as if that were open, each with its wait. Under a policy that is not known it is what would
+// for a window, a gate or a soak as if that were over, each with its wait. Under a policy that is not known it is what would
 // happen if the rules of before were still those of the host, and blocked.
 func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Forecast {
 	return runForward(d, o, p, maxRounds(len(d.Spec.Nodes)))
@@ -44,7 +44,7 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 	o.Running, o.Backoffs = nil, nil
 	o.Facts.Drop(cluster.IntendWatch)
 
-	window, hosts, gates := d.Spec.Window, p.Window, o.Gates
+	window, hosts, gates, soak := d.Spec.Window, p.Window, o.Gates, d.Spec.Soak
 	_, fewer := bounds.MaxUnavailable(d.Spec, p)
 	if f.Unapproved = awaitsApproval(decide(d, o, p)); f.Unapproved {
 		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: d.Repository().Revision, VMs: Deletions(d, o)})
@@ -55,9 +55,9 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 			f.Notes = append(f.Notes, fmt.Sprintf("this is not all: what comes after these %d steps is not worked out", len(f.Steps)))
 			break
 		}
-		d.Spec.Window, p.Window, o.Gates = window, hosts, gates
+		d.Spec.Window, p.Window, o.Gates, d.Spec.Soak = window, hosts, gates, soak
 		addOpenings(&f, d, o, p)
-		d.Spec.Window, p.Window, o.Gates = cluster.Window{}, cluster.Window{}, upgrade.OpenGates(d)
+		d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, soak = cluster.Window{}, cluster.Window{}, upgrade.OpenGates(d), 0, 0 // until when later ones soak is not known
 		last = decide(d, o, p)
 		if fewer != "" && len(f.Notes) == 0 && slices.ContainsFunc(last.Waiting, func(w cluster.Wait) bool { return w.Hint == fewer }) {
 			f.Notes = append(f.Notes, fewer)
@@ -88,14 +88,14 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 	return f
 }
 
-// addOpenings adds what would wait for a window or a gate now to a forecast, unless an earlier round has
+// addOpenings adds what would wait for a window, a gate or a soak now to a forecast, unless an earlier round has
 // it: there may be several turns, and each waits by itself.
 func addOpenings(f *cluster.Forecast, d cluster.Desired, o cluster.Observed, p cluster.Policy) {
-	if d.Spec.Window.Zone == nil && p.Window.Zone == nil && len(d.Repository().Spec.Gates) == 0 {
+	if d.Spec.Window.Zone == nil && p.Window.Zone == nil && len(d.Repository().Spec.Gates) == 0 && d.Spec.Soak == 0 {
 		return
 	}
 	for _, w := range decide(d, o, p).Waiting {
-		opens := w.Reason == cluster.WaitingForWindow || w.Reason == cluster.WaitingForGate
+		opens := w.Reason == cluster.WaitingForWindow || w.Reason == cluster.WaitingForGate || w.Reason == cluster.WaitingForSoak
 		if opens && !slices.ContainsFunc(f.Waiting, func(other cluster.Wait) bool { return other.Key() == w.Key() }) {
 			f.Waiting = append(f.Waiting, w)
 		}

@@ -66,6 +66,9 @@ func (m *planner) upgrades(n cluster.Node, fields []string) (is, alone bool) {
 
 // goesBack reports whether some fields of a node are a version that all nodes ran before, and nothing else.
 func (m *planner) goesBack(n cluster.Node, fields []string) bool {
+	if len(fields) == 0 && upgrade.BootsAnother(m.d, m.o, n) {
+		return true // in what it boots next
+	}
 	_, alone := m.upgrades(n, fields)
 	up, ok := drift.UpgradeOf(m.d, m.o, n)
 	return alone && (ok && m.isBack(up) || m.d.Repository().Back.Kubernetes && fields[0] == drift.FieldConfig)
