@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -88,7 +89,7 @@ func changeParams(have pveconf.Options, wanted params, fields []cluster.VMField)
 		case cluster.FieldAddress:
 			out["ipconfig0"] = wanted["ipconfig0"]
 		case cluster.FieldBoot:
-			out["boot"] = "order=" + systemDisk(have)
+			out["boot"] = "order=" + hardware.SystemDisk(have)
 		case cluster.FieldAgent:
 			set("agent", func(p pveconf.Properties) { p.Put("enabled", wanted["agent"]) })
 		case cluster.FieldOnBoot:
@@ -150,7 +151,7 @@ func (c *Client) plug(ctx context.Context, id identity, p proven, host string, n
 		out := params{}
 		taken := map[string]bool{}
 		for i, dk := range n.Disks {
-			if !slices.Contains(fields, cluster.FieldDisk(dk.Serial)) || driveOf(p.conf, dk.Serial) != "" {
+			if !slices.Contains(fields, cluster.FieldDisk(dk.Serial)) || hardware.DriveOf(p.conf, dk.Serial) != "" {
 				continue
 			}
 			key := freeDrive(p.conf, taken)

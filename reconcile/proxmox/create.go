@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -251,7 +252,7 @@ func (c *Client) change(ctx context.Context, id identity, p proven, plan func(pr
 func (c *Client) grow(ctx context.Context, id identity, p proven, serial string, size int64, progress func(cluster.Progress)) error {
 	var last error
 	for range conflicts {
-		disk := driveOf(p.conf, serial)
+		disk := hardware.DriveOf(p.conf, serial)
 		if disk == "" {
 			return fmt.Errorf("vm %d has no disk with the serial %s", id.vmid, serial)
 		}

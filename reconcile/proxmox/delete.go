@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -116,7 +117,7 @@ func checkDeletable(p proven, vmid int) error {
 	if err := p.locked(); err != nil {
 		return err
 	}
-	if others := othersVolumes(p.conf, strconv.Itoa(vmid)); len(others) > 0 {
+	if others := hardware.ListOthersVolumes(p.conf, strconv.Itoa(vmid)); len(others) > 0 {
 		return fault.Errorf("detach them and move them to another vm, or remove them, if they are not needed", "volumes that are not known to be ours would be deleted with it: %s", others)
 	}
 	return nil

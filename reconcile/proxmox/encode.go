@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 )
 
 // The alphabets of everything that reaches Proxmox VE from an inventory. They
@@ -164,7 +165,7 @@ func createParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 	}
 	for i, dk := range n.Disks {
 		where := c.is("datastore of disk "+strconv.Quote(dk.Name), dk.Datastore, storagePattern)
-		c.must(strings.HasPrefix(dk.Serial, serialPrefix) && dk.Serial != cluster.SystemDiskSerial, "serial %q of an extra disk does not begin with %s, or is the system disk's", dk.Serial, serialPrefix)
+		c.must(strings.HasPrefix(dk.Serial, hardware.SerialPrefix) && dk.Serial != cluster.SystemDiskSerial, "serial %q of an extra disk does not begin with %s, or is the system disk's", dk.Serial, hardware.SerialPrefix)
 		p[fmt.Sprintf("scsi%d", i+1)] = disk(where+":"+c.gibibytes("disk "+strconv.Quote(dk.Name), dk.Bytes), dk.Serial)
 	}
 	if d.Spec.Network.Mode == cluster.AddressStatic {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -24,7 +25,7 @@ func FuzzConfig(f *testing.F) {
 		}
 		var fs facts
 		fs.configured(o, nil, 411, time.Time{})
-		othersVolumes(o, "410")
+		hardware.ListOthersVolumes(o, "410")
 		if name := orphanOf(fs, id); name != "" && !strings.EqualFold(fs.uuid, cluster.NodeUUID(id, name)) {
 			t.Errorf("%s is an orphan: %+v", name, fs)
 		}

@@ -21,6 +21,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/golden"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -326,14 +327,14 @@ func TestGoldenHardware(t *testing.T) {
 		if err := json.Unmarshal([]byte(x.Response.BodyRaw), &o); err != nil {
 			t.Fatal(err)
 		}
-		got := hardwareOf(o.Data)
+		got := hardware.Of(o.Data)
 		want := cluster.Hardware{CPUType: "x86-64-v2-AES", Cores: 2, MemoryMiB: 2048, Machine: "q35", BIOS: "ovmf", SCSIHardware: "virtio-scsi-single",
 			MAC: "BC:24:11:00:00:11", Bridge: "vmbr1", System: cluster.DiskSeen{Datastore: "vmdata", Bytes: 10 << 30},
 			Data: map[string]cluster.DiskSeen{"talos-data0": {Datastore: "vmdata", Bytes: 2 << 30}}, Address: "10.78.0.11/24,gw=10.78.0.1", OnBoot: true, Boot: cluster.BootSystemDisk}
 		if !sameHardware(got, want) {
 			t.Errorf("%s:\n got %+v\nwant %+v", x.name, got, want)
 		}
-		if uuidOf(o.Data) != "6f3a0f3e-8c1e-5d2b-9c3f-0a1b2c3d4e5f" || systemDisk(o.Data) != "scsi0" || len(othersVolumes(o.Data, "410")) != 0 {
+		if hardware.UUIDOf(o.Data) != "6f3a0f3e-8c1e-5d2b-9c3f-0a1b2c3d4e5f" || hardware.SystemDisk(o.Data) != "scsi0" || len(hardware.ListOthersVolumes(o.Data, "410")) != 0 {
 			t.Errorf("%s: %v", x.name, o.Data)
 		}
 	}
@@ -388,3 +389,19 @@ func TestPhrasesWereSeen(t *testing.T) {
 type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+func sameHardware(a, b cluster.Hardware) bool {
+	same := maps.Equal(a.Data, b.Data)
+	a.Data, b.Data = nil, nil
+	type flat struct {
+		cpu, machine, bios, scsi, mac, bridge, address, boot string
+		cores, vlan                                          int
+		memory                                               int64
+		balloon, agent, onboot                               bool
+		system                                               cluster.DiskSeen
+	}
+	f := func(h cluster.Hardware) flat {
+		return flat{h.CPUType, h.Machine, h.BIOS, h.SCSIHardware, h.MAC, h.Bridge, h.Address, h.Boot, h.Cores, h.VLAN, h.MemoryMiB, h.Balloon, h.Agent, h.OnBoot, h.System}
+	}
+	return same && f(a) == f(b)
+}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -48,18 +49,18 @@ func (f facts) still(r row) bool { return f.row == r.steady() && r.Uptime.Number
 func (f *facts) configured(o, active pveconf.Options, vmid int, now time.Time) {
 	f.active = nil
 	if active != nil {
-		hw := hardwareOf(active)
+		hw := hardware.Of(active)
 		f.active = &hw
 	}
-	f.others = othersVolumes(o, strconv.Itoa(vmid))
+	f.others = hardware.ListOthersVolumes(o, strconv.Itoa(vmid))
 	f.read = now
 	f.name = o.Get("name", "")
-	f.uuid = uuidOf(o)
+	f.uuid = hardware.UUIDOf(o)
 	f.mark, f.marked = cluster.ParseMark(string(o["description"]))
 	f.guarded, f.seeded = o["protection"].On(), o.HasSeed()
 	f.tags = pveconf.SplitTags(string(o["tags"]))
 	f.lock = string(o["lock"])
-	f.hw = hardwareOf(o)
+	f.hw = hardware.Of(o)
 }
 
 // memory is what a Client remembers between passes, to ask less. Nothing is

@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -145,7 +146,7 @@ func (c *Client) confirm(ctx context.Context, id identity, host string) (proven,
 	if err := c.get(ctx, vmPath(host, id.vmid, "config"), nil, &p.conf); err != nil {
 		return proven{}, err
 	}
-	if why := wrongUUID(uuidOf(p.conf), id); why != "" {
+	if why := wrongUUID(hardware.UUIDOf(p.conf), id); why != "" {
 		if err := p.locked(); err != nil {
 			return proven{}, err
 		}
@@ -285,8 +286,8 @@ func (c *Client) foreign(ctx context.Context, id identity, host string) (hidden,
 		return hidden{is: takenByOther, why: fmt.Sprintf("a guest that the agent's token does not see has vmid %d", id.vmid)}, nil
 	case errors.Is(err, errForbidden):
 		return hidden{is: takenByOther, why: fmt.Sprintf("a guest outside pool %s has vmid %d", id.pool, id.vmid)}, nil
-	case err == nil && uuidOf(conf) != "" && uuidOf(conf) != id.uuid:
-		return hidden{is: takenByOther, why: wrongUUID(uuidOf(conf), id), conf: conf}, nil
+	case err == nil && hardware.UUIDOf(conf) != "" && hardware.UUIDOf(conf) != id.uuid:
+		return hidden{is: takenByOther, why: wrongUUID(hardware.UUIDOf(conf), id), conf: conf}, nil
 	case err == nil:
 		return hidden{is: movedOut, why: fmt.Sprintf("vmid %d is taken, and the list of guests does not show by whom", id.vmid)}, nil
 	}

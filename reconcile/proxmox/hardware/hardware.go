@@ -1,4 +1,8 @@
-package proxmox
+// Package hardware reads what hardware a VM has from its options in Proxmox VE, in the terms of the inventory, and which
+// of its volumes are not the agent's.
+//
+// The package is pure. It must not know how Proxmox VE is asked, or what is done about what it reads.
+package hardware
 
 import (
 	"regexp"
@@ -9,21 +13,21 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
-// serialPrefix begins the serial of every disk of ours. Disks without it do not
+// SerialPrefix begins the serial of every disk of ours. Disks without it do not
 // matter here: storage drivers of Kubernetes plug their own.
-const serialPrefix = "talos-"
+const SerialPrefix = "talos-"
 
 // drivePattern matches the options that are drives. efidisk0, tpmstate0 and
 // what is detached are not: the guest does not see them as disks.
 var drivePattern = regexp.MustCompile(`^(?:ide|sata|scsi|virtio)[0-9]{1,2}$`)
 
-// hardwareOf is a VM's hardware in the terms of the inventory. What is not set
+// Of is a VM's hardware in the terms of the inventory. What is not set
 // has the value Proxmox VE takes then.
 //
 // A machine type that is pinned to a version ("pc-q35-9.0") counts as its
 // family ("q35"): the inventory cannot name a version, and pinning one is how a
 // person keeps a guest's devices as they are over an upgrade of the host.
-func hardwareOf(o pveconf.Options) cluster.Hardware {
+func Of(o pveconf.Options) cluster.Hardware {
 	net := pveconf.ParseProperties(o.Get("net0", ""))
 	hw := cluster.Hardware{
 		CPUType:      pveconf.ParseProperties(o.Get("cpu", "kvm64")).First("cputype", ""),
@@ -45,7 +49,7 @@ func hardwareOf(o pveconf.Options) cluster.Hardware {
 		OnBoot:       o["onboot"].On(),
 	}
 	for key, value := range o {
-		if !drivePattern.MatchString(key) || !strings.Contains(string(value), "serial="+serialPrefix) {
+		if !drivePattern.MatchString(key) || !strings.Contains(string(value), "serial="+SerialPrefix) {
 			continue
 		}
 		d := pveconf.ParseProperties(string(value))
@@ -54,18 +58,18 @@ func hardwareOf(o pveconf.Options) cluster.Hardware {
 		switch serial := d["serial"]; {
 		case serial == cluster.SystemDiskSerial:
 			hw.System = seen
-		case strings.HasPrefix(serial, serialPrefix):
+		case strings.HasPrefix(serial, SerialPrefix):
 			hw.Data[serial] = seen
 		}
 	}
 	return hw
 }
 
-// systemDisk is the drive the system disk is attached as, "" when it is not.
-func systemDisk(o pveconf.Options) string { return driveOf(o, cluster.SystemDiskSerial) }
+// SystemDisk is the drive the system disk is attached as, "" when it is not.
+func SystemDisk(o pveconf.Options) string { return DriveOf(o, cluster.SystemDiskSerial) }
 
-// driveOf is the drive that carries a serial, "" when none does.
-func driveOf(o pveconf.Options, serial string) string {
+// DriveOf is the drive that carries a serial, "" when none does.
+func DriveOf(o pveconf.Options, serial string) string {
 	for key, value := range o {
 		if drivePattern.MatchString(key) && pveconf.ParseProperties(string(value))["serial"] == serial {
 			return key
@@ -88,14 +92,14 @@ func machineOf(t string) string {
 // readBoot is what a VM boots from first, in the terms of the inventory, "" of none that is listed.
 func readBoot(o pveconf.Options) string {
 	first := o.FirstBoot()
-	if system := systemDisk(o); system != "" && first == system {
+	if system := SystemDisk(o); system != "" && first == system {
 		return cluster.BootSystemDisk
 	}
 	return first
 }
 
-// uuidOf is the SMBIOS UUID of a VM, in lower case; "" when it has none.
-func uuidOf(o pveconf.Options) string {
+// UUIDOf is the SMBIOS UUID of a VM, in lower case; "" when it has none.
+func UUIDOf(o pveconf.Options) string {
 	return strings.ToLower(pveconf.ParseProperties(string(o["smbios1"]))["uuid"])
 }
 
@@ -106,11 +110,11 @@ var ownedVolume = regexp.MustCompile(`^(?:vm|base|subvol)-([0-9]+)-`)
 // volumePattern matches the options that hold a volume which goes with the VM.
 var volumePattern = regexp.MustCompile(`^(?:(?:ide|sata|scsi|virtio|unused)[0-9]{1,3}|efidisk0|tpmstate0|vmstate)$`)
 
-// othersVolumes lists the volumes that Proxmox VE would delete with the VM and
+// ListOthersVolumes lists the volumes that Proxmox VE would delete with the VM and
 // that are not known to be ours: everything attached that belongs to the VM's number and is
 // neither a disk with a serial of ours nor what a VM has of its own, its EFI
 // variables, TPM state and cloud-init drive.
-func othersVolumes(o pveconf.Options, vmid string) cluster.Drives {
+func ListOthersVolumes(o pveconf.Options, vmid string) cluster.Drives {
 	var out cluster.Drives
 	for key, value := range o {
 		if !volumePattern.MatchString(key) {
@@ -118,7 +122,7 @@ func othersVolumes(o pveconf.Options, vmid string) cluster.Drives {
 		}
 		d := pveconf.ParseProperties(string(value))
 		volume := d.First("file", "")
-		if volume == "none" || volume == "cdrom" || volume == "" || strings.HasPrefix(d["serial"], serialPrefix) {
+		if volume == "none" || volume == "cdrom" || volume == "" || strings.HasPrefix(d["serial"], SerialPrefix) {
 			continue
 		}
 		last := volume[strings.LastIndexAny(volume, "/:")+1:]

@@ -1,7 +1,8 @@
-package proxmox
+package hardware
 
 import (
 	"maps"
+	"reflect"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -65,7 +66,9 @@ func TestHardware(t *testing.T) {
 			if tc.change != nil {
 				tc.change(&want)
 			}
-			if got := hardwareOf(o); !sameHardware(got, want) {
+			got := Of(o)
+			want.Model, want.LinkDown = got.Model, got.LinkDown
+			if !reflect.DeepEqual(got, want) {
 				t.Errorf("\n got %+v\nwant %+v", got, want)
 			}
 		})
@@ -92,22 +95,6 @@ func TestBootDiskOfOld(t *testing.T) {
 	}
 }
 
-func sameHardware(a, b cluster.Hardware) bool {
-	same := maps.Equal(a.Data, b.Data)
-	a.Data, b.Data = nil, nil
-	type flat struct {
-		cpu, machine, bios, scsi, mac, bridge, address, boot string
-		cores, vlan                                          int
-		memory                                               int64
-		balloon, agent, onboot                               bool
-		system                                               cluster.DiskSeen
-	}
-	f := func(h cluster.Hardware) flat {
-		return flat{h.CPUType, h.Machine, h.BIOS, h.SCSIHardware, h.MAC, h.Bridge, h.Address, h.Boot, h.Cores, h.VLAN, h.MemoryMiB, h.Balloon, h.Agent, h.OnBoot, h.System}
-	}
-	return same && f(a) == f(b)
-}
-
 func TestOthersVolumes(t *testing.T) {
 	for value, others := range map[string]bool{
 		"local-lvm:vm-410-disk-1,serial=talos-sys":                        false,
@@ -123,12 +110,12 @@ func TestOthersVolumes(t *testing.T) {
 		"file=local-lvm:vm-410-disk-4":                                    true,
 	} {
 		for _, key := range []string{"scsi3", "ide0", "sata1", "virtio2"} {
-			if got := len(othersVolumes(pveconf.Options{key: pveconf.Scalar(value)}, "410")) > 0; got != others {
+			if got := len(ListOthersVolumes(pveconf.Options{key: pveconf.Scalar(value)}, "410")) > 0; got != others {
 				t.Errorf("%s: %s: others' %v, want %v", key, value, got, others)
 			}
 		}
 	}
-	if got := othersVolumes(pveconf.Options{"efidisk0": "a:vm-410-disk-0", "tpmstate0": "a:vm-410-disk-1", "unused1": "a:vm-410-disk-2", "name": "x"}, "410"); len(got) != 1 {
+	if got := ListOthersVolumes(pveconf.Options{"efidisk0": "a:vm-410-disk-0", "tpmstate0": "a:vm-410-disk-1", "unused1": "a:vm-410-disk-2", "name": "x"}, "410"); len(got) != 1 {
 		t.Errorf("got %v", got)
 	}
 }
