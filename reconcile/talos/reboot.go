@@ -22,6 +22,8 @@ const (
 	// rebootWithin is how long a machine may take until it runs again. Talos 1.14.0 with
 	// isolated workloads restarts its CRI for one to three minutes of every boot.
 	rebootWithin = 10 * time.Minute
+	// silentWithin is how long it may not answer meanwhile: then it is not waited for here any longer.
+	silentWithin = 5 * time.Minute
 	// stopsWithin is how long a machine may go on running after it was asked to reboot:
 	// Talos answers a request that it drops in the same way as one that it carries out.
 	stopsWithin = time.Minute
@@ -33,7 +35,7 @@ const (
 // no member leaves etcd (Talos 1.13: read in its source).
 //
 // The request is sent once, and its answer proves nothing: only another boot id does.
-// It returns an error when the machine went on running for a minute, or does not run
+// It returns an error when the machine went on running for a minute, has not answered for five, or does not run
 // after ten; it can be called again with the same id. Where the machine's events show why,
 // it is one of these as well, and progress has it at once:
 //
@@ -224,6 +226,7 @@ func askRollback(ctx context.Context, l *link) (actors []string, lost, err error
 // awaitBoot looks until the machine runs in another boot than this one.
 func (f *Fleet) awaitBoot(ctx context.Context, n cluster.Node, k keys, bootID string, lost error, events *eventLog, progress func(cluster.Progress)) error {
 	start := time.Now()
+	answered := start
 	for {
 		var now string
 		var stage runtime.MachineStage
@@ -239,6 +242,9 @@ func (f *Fleet) awaitBoot(ctx context.Context, n cluster.Node, k keys, bootID st
 			stage = st.Stage
 			return nil
 		})
+		if !isSilent(err) {
+			answered = time.Now()
+		}
 		waited, course := time.Since(start), events.judge()
 		why := course.err()
 		stays := err == nil && now == bootID && stage == runtime.MachineStageRunning && waited >= stopsWithin
@@ -256,6 +262,8 @@ func (f *Fleet) awaitBoot(ctx context.Context, n cluster.Node, k keys, bootID st
 			return explainCourse(n, why, "it still runs in the boot of before %v after it was asked to reboot, without a clear answer: %w", stopsWithin, lost)
 		case stays:
 			return explainCourse(n, why, "it still runs in the boot of before %v after it was asked to reboot", stopsWithin)
+		case time.Since(answered) >= silentWithin:
+			return explainCourse(n, why, "it has not answered for %v on its way into another boot: %w", silentWithin, err)
 		case waited >= rebootWithin && err != nil:
 			return explainCourse(n, why, "it does not run %v after it was asked to reboot: %w", rebootWithin, err)
 		case waited >= rebootWithin:

@@ -290,7 +290,10 @@ func (g *eventLog) judge() course {
 
 // isDown reports whether an error of a look at a machine is that it went down: nothing answers,
 // or it came back without a config.
-func isDown(err error) bool {
+func isDown(err error) bool { return isSilent(err) || errors.Is(err, errUnclaimed) }
+
+// isSilent reports whether an error of a look at a machine is that nothing answers.
+func isSilent(err error) bool {
 	var u *unreached
-	return errors.As(err, &u) && u.reach == cluster.Silent || errors.Is(err, errUnclaimed)
+	return errors.As(err, &u) && u.reach == cluster.Silent
 }

@@ -222,7 +222,7 @@ func runStop(s *Server, t *task, c *call) error {
 }
 
 func stopNow(s *Server, t *task, c *call) error {
-	v, err := s.toStop(c.node, c.vmid())
+	v, err := s.findRunning(c.node, c.vmid())
 	if err != nil || v == nil {
 		return err
 	}
@@ -234,9 +234,9 @@ func stopNow(s *Server, t *task, c *call) error {
 	return nil
 }
 
-// toStop returns the VM to be stopped; none when it is stopped already, which
+// findRunning returns a VM that is to be stopped or reset; none when it is stopped already, which
 // is fine whatever lock it has.
-func (s *Server) toStop(h *host, id int) (*vm, error) {
+func (s *Server) findRunning(h *host, id int) (*vm, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v := s.vms[id]
@@ -278,7 +278,7 @@ const (
 
 // runShutdown asks the guest to switch itself off, and waits.
 func runShutdown(s *Server, t *task, c *call) error {
-	v, err := s.toStop(c.node, c.vmid())
+	v, err := s.findRunning(c.node, c.vmid())
 	if err != nil || v == nil {
 		return err
 	}
@@ -288,7 +288,7 @@ func runShutdown(s *Server, t *task, c *call) error {
 // runReboot is a shutdown after which the host starts the VM again, in another
 // task.
 func runReboot(s *Server, t *task, c *call) error {
-	v, err := s.toStop(c.node, c.vmid())
+	v, err := s.findRunning(c.node, c.vmid())
 	if err != nil {
 		return err
 	}
@@ -364,12 +364,11 @@ func (s *Server) agentSilent(v *vm) bool {
 
 // runReset is the reset button: the guest boots again, the machine runs on.
 func runReset(s *Server, t *task, c *call) error {
-	s.mu.Lock()
-	v, err := s.vmAt(c.node, c.vmid())
-	if err != nil || !v.running {
-		s.mu.Unlock()
+	v, err := s.findRunning(c.node, c.vmid())
+	if v == nil || err != nil {
 		return err
 	}
+	s.mu.Lock()
 	g := s.describeGuest(v)
 	s.mu.Unlock()
 	if _, err := s.passTime(t, 0); err != nil {

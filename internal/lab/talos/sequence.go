@@ -12,6 +12,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -206,7 +207,7 @@ func (b *boot) runDuring(d *sequence, wait time.Duration, do func()) {
 
 // startAgain boots the machine if there is something to boot.
 func (m *machine) startAgain() {
-	if m.canBoot() {
+	if m.canBoot() && m.f.flaws[m.image().Version] != installer.HangsOnReboot {
 		m.startBoot()
 	}
 }

@@ -27,6 +27,9 @@ const (
 	CrashesOnBoot
 	// HangsOnBoot: nothing of Talos runs, and a power cycle boots the same again.
 	HangsOnBoot
+	// HangsOnReboot: nothing of Talos runs after a machine has booted it by itself, and it does after a
+	// power cycle or a reset.
+	HangsOnReboot
 )
 
 // Reference is what the reference of an installer image asks for.
