@@ -128,7 +128,7 @@ const (
 	exitDependency  = 5
 )
 
-// ErrNotBegun means that a machine did not begin an installation, so that it may be asked again.
+// ErrNotBegun means that an installation, or a reset, was not begun, so that it may be asked for again.
 var ErrNotBegun = errors.New("it was not begun")
 
 // BootMedium is what a VM boots from before Talos is on its disk.

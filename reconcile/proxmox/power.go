@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -39,6 +40,59 @@ func (c *Client) switchVM(ctx context.Context, d cluster.Desired, n cluster.Node
 		return fmt.Errorf("%s vm %d (%s): %w", how, n.VMID, n.Name, err)
 	}
 	return nil
+}
+
+// Reset has the VM of a node boot again, as its reset button would: what its guest does not expect. One that does not run, that
+// Proxmox VE holds a lock on or runs a task on, or that HA manages is not reset. It is asked for once: while the answer is
+// lost it is not known whether it was, and an error with cluster.ErrNotBegun means that it was not.
+func (c *Client) Reset(ctx context.Context, d cluster.Desired, n cluster.Node, progress func(cluster.Progress)) error {
+	defer c.forget(n.VMID)
+	c.forget(n.VMID)
+	p, err := c.resettable(ctx, c.identityOf(d, n.VMID, n.Name))
+	if err != nil {
+		return fmt.Errorf("reset vm %d (%s): %w: %w", n.VMID, n.Name, cluster.ErrNotBegun, err)
+	}
+	err = c.start(ctx, defaultProgress(progress), func(name *pveconf.Scalar) error {
+		err := c.post(ctx, vmPath(p.host, n.VMID, "status", "reset"), nil, name)
+		if isAnswered(err) {
+			err = fmt.Errorf("%w: %w", cluster.ErrNotBegun, err)
+		}
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("reset vm %d (%s): %w", n.VMID, n.Name, err)
+	}
+	return nil
+}
+
+// resettable proves that a VM is ours, and returns an error unless it runs and nothing is done to it.
+func (c *Client) resettable(ctx context.Context, id identity) (proven, error) {
+	host, err := c.locate(ctx, id)
+	if err != nil {
+		return proven{}, err
+	}
+	now, err := c.current(ctx, host, id.vmid)
+	if err != nil {
+		return proven{}, err
+	}
+	tasks, err := c.activeTasks(ctx, host)
+	if err != nil {
+		return proven{}, err
+	}
+	p, err := c.confirm(ctx, id, host)
+	switch {
+	case err != nil:
+		return proven{}, err
+	case now.HA.Managed.On():
+		return proven{}, refuseManaged(id.vmid)
+	case powerOf(now) != cluster.PowerRunning:
+		return proven{}, fmt.Errorf("vm %d is off or paused", id.vmid)
+	case p.locked() != nil:
+		return proven{}, p.locked()
+	case slices.ContainsFunc(tasks, func(t task) bool { return t.vmid() == id.vmid && !c.describeTask(t).IsConsole() }):
+		return proven{}, fmt.Errorf("a task runs on vm %d", id.vmid)
+	}
+	return p, nil
 }
 
 // powerWithin is how long a VM may take to be seen in its new state after the
