@@ -285,6 +285,8 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		return r.c.VMs.Start(ctx, d, a.Node, p)
 	case action.ResumeVM:
 		return r.c.VMs.Resume(ctx, d, a.Node, p)
+	case action.ResetVM:
+		return r.resetVM(ctx, d, a, p)
 	case action.ApplyConfig:
 		if err := r.pinConfig(d); err != nil {
 			return err

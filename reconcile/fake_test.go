@@ -373,6 +373,10 @@ func (f *fake) Resume(ctx context.Context, _ cluster.Desired, n cluster.Node, _ 
 	return nil
 }
 
+func (f *fake) Reset(ctx context.Context, _ cluster.Desired, n cluster.Node, _ Progress) error {
+	return f.act(ctx, "reset", n.Name)
+}
+
 func (f *fake) Change(ctx context.Context, d cluster.Desired, n cluster.Node, _ string, fields []cluster.VMField, _ Progress) error {
 	if err := f.act(ctx, "change", n.Name); err != nil {
 		return err

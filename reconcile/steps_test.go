@@ -70,6 +70,10 @@ func (s *steps) Change(context.Context, cluster.Desired, cluster.Node, string, [
 	return s.take("change vm")
 }
 
+func (s *steps) Reset(context.Context, cluster.Desired, cluster.Node, Progress) error {
+	return s.take("reset")
+}
+
 func (s *steps) ShutDown(context.Context, cluster.Desired, cluster.Node, Progress) error {
 	return s.take("shut down")
 }

@@ -102,6 +102,9 @@ type VMs interface {
 	Change(ctx context.Context, d cluster.Desired, n cluster.Node, host string, fields []cluster.VMField, p Progress) error
 	// Resume lets a node's VM go on that somebody paused.
 	Resume(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
+	// Reset has the VM of a node boot again, as its reset button would. It fails with
+	// cluster.ErrNotBegun where it was not asked for.
+	Reset(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// ShutDown asks the machine of a node to switch itself off, and waits for it.
 	ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// Delete stops a VM of ours and deletes it with its own disks.

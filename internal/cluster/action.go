@@ -16,6 +16,7 @@ const (
 	CreateVM          ActionKind = "create vm"
 	StartVM           ActionKind = "start vm"
 	ResumeVM          ActionKind = "resume vm"
+	ResetVM           ActionKind = "reset vm"
 	ApplyConfig       ActionKind = "apply config"
 	Bootstrap         ActionKind = "bootstrap etcd"
 	FetchChart        ActionKind = "fetch chart"

@@ -140,6 +140,14 @@ type Restart struct {
 	Boot     string    `json:"boot"`     // id of the boot that it ended
 	Revision Revision  `json:"revision"` // that was in force
 	At       time.Time `json:"at,omitzero"`
+	// Reset is the one reset of its VM because the machine did not come back; zero: there was none.
+	Reset Reset `json:"reset,omitzero"`
+}
+
+// Reset is one reset of a VM. It is written before that is asked for, so that there is no second one.
+type Reset struct {
+	At       time.Time `json:"at"`
+	Revision Revision  `json:"revision"` // that was in force: each one may have its own
 }
 
 // Intent is one decision that the world cannot show.

@@ -133,6 +133,7 @@ const (
 	UpgradeFailed        Reason = "UpgradeFailed"
 	UpgradeFellBack      Reason = "UpgradeFellBack"
 	RolledBack           Reason = "RolledBack"
+	UpgradeStuck         Reason = "UpgradeStuck"
 	WaitingForInstaller  Reason = "WaitingForInstaller"
 	InstallerMissing     Reason = "InstallerMissing"
 	WaitingForHop        Reason = "WaitingForHop"

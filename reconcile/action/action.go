@@ -114,6 +114,13 @@ type (
 		Changed drift.Changed // who paused it
 	}
 
+	// ResetVM resets the VM of a node whose machine does not come back from the reboot that its upgrade
+	// took, as its reset button would: once.
+	ResetVM struct {
+		Node cluster.Node
+		Boot string // id of the boot that the reboot has ended
+	}
+
 	// ApplyConfig gives a machine in maintenance mode its first config.
 	ApplyConfig struct {
 		Node   cluster.Node

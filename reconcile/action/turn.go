@@ -89,6 +89,13 @@ func (a UpgradeTalos) Info() Info {
 	return i
 }
 
+// Info implements Action. It disrupts nothing: its node is down already.
+func (a ResetVM) Info() Info {
+	i := infoOfNode(cluster.ResetVM, a.Node, fmt.Sprintf("reset vm %d (%s), whose machine does not come back from the reboot of its upgrade", a.Node.VMID, a.Node.Name))
+	i.Reboots = true
+	return i
+}
+
 // Info implements Action.
 func (a RollBackTalos) Info() Info {
 	i := infoOfNode(cluster.RollBackTalos, a.Node, fmt.Sprintf("roll %s back from Talos %s to %s, and reboot it", a.Node.Name, a.From, a.Version)+describeUndrained(a.Undrained))

@@ -21,6 +21,7 @@ var mostWithin = map[cluster.ActionKind]time.Duration{
 	cluster.CreateVM:          30 * time.Minute,
 	cluster.StartVM:           10 * time.Minute,
 	cluster.ResumeVM:          10 * time.Minute,
+	cluster.ResetVM:           10 * time.Minute,
 	cluster.ApplyConfig:       10 * time.Minute,
 	cluster.Bootstrap:         10 * time.Minute,
 	cluster.FetchChart:        10 * time.Minute,

@@ -68,6 +68,8 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		vm := o.VMs[a.Node.Name]
 		vm.Power = cluster.PowerRunning
 		o.VMs[a.Node.Name] = vm
+	case action.ResetVM:
+		resetVM(*d, o, a.Node)
 	case action.ApplyConfig:
 		m := cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: a.Config.Digest,
 			Services: map[string]cluster.Service{}}

@@ -77,6 +77,19 @@ func bootInstalled(d cluster.Desired, o *cluster.Observed, name, version string)
 	o.Machines[name] = m
 }
 
+// resetVM has the machine of a node that does not answer run what was installed on it, with the config of the inventory.
+func resetVM(d cluster.Desired, o *cluster.Observed, n cluster.Node) {
+	r := o.Facts.Restarts[n.Name]
+	r.Reset = cluster.Reset{At: o.Now, Revision: d.Repository().Revision}
+	o.Facts.Restarts = maps.Clone(o.Facts.Restarts)
+	if o.Facts.Restarts == nil {
+		o.Facts.Restarts = map[string]cluster.Restart{}
+	}
+	o.Facts.Restarts[n.Name] = r
+	bootAgain(o, n.Name, d.Repository().Configs[n.Name], cluster.Configured)
+	bootInstalled(d, o, n.Name, d.Repository().Spec.Versions.Talos)
+}
+
 // takeDisks takes disks from those storages of a host that are not thin.
 func takeDisks(o *cluster.Observed, host string, disks map[string]int64) {
 	h := o.Hosts[host]

@@ -67,6 +67,8 @@ func endOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind,
 		Of(d, o, action.StartVM{Node: n})
 	case cluster.ResumeVM:
 		Of(d, o, action.ResumeVM{Node: n})
+	case cluster.ResetVM:
+		Of(d, o, action.ResetVM{Node: n})
 	case cluster.ApplyConfig:
 		Of(d, o, action.ApplyConfig{Node: n, Config: d.Configs[n.Name]})
 	case cluster.Bootstrap:

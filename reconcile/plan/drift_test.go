@@ -29,7 +29,7 @@ var otherwise = []cluster.Reason{
 	cluster.HostMemoryShort, cluster.HostNoQuorum, cluster.HostTooSmall, cluster.ImageMismatch, cluster.InstallerMissing, cluster.JournalLost, cluster.NodeDead,
 	cluster.NodeProtected, cluster.OnlyControlPlane, cluster.PolicyUnknown, cluster.PolicyViolation, cluster.ReleaseRolledBack,
 	cluster.RemovalUnapproved, cluster.RunningConfigUnknown, cluster.SecretsChanged, cluster.SecretsMissing, cluster.StorageContent,
-	cluster.StorageInactive, cluster.StorageMissing, cluster.StorageShort, cluster.UnexpectedMachine, cluster.VMLockOrphaned, cluster.VMManaged,
+	cluster.StorageInactive, cluster.StorageMissing, cluster.StorageShort, cluster.UnexpectedMachine, cluster.UpgradeStuck, cluster.VMLockOrphaned, cluster.VMManaged,
 	cluster.VMNotShown, cluster.VMProtected, cluster.VMsUnknown, cluster.WaitingForCapacity,
 }
 

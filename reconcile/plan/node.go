@@ -56,7 +56,7 @@ func (m *planner) planNode(n cluster.Node) {
 			m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBoot, Message: fmt.Sprintf("boots: nothing answers at %s:50000 yet%s", n.IP, readiness.LockedBy(vm)), Within: readiness.BootWithin, Hint: readiness.HintOfSilent(n, vm)})
 		}
 	case cluster.PhaseUnreachable:
-		m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000%s", n.IP, readiness.LockedBy(vm)), Within: seeWithin, Hint: readiness.HintOfSilent(n, vm)})
+		m.planReturn(n, vm)
 		m.waitForDead(n)
 	case cluster.PhaseMaintenance:
 		m.planMaintenance(n)

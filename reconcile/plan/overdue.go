@@ -82,6 +82,8 @@ func (m *planner) actionOf(t cluster.Task, host string) (cluster.ActionID, bool)
 		kind = cluster.StartVM
 	case "qmresume":
 		kind = cluster.ResumeVM
+	case "qmreset":
+		kind = cluster.ResetVM
 	case "qmstop", "qmdestroy":
 		kind = cluster.DeleteVM
 	case "qmshutdown":

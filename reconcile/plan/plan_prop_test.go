@@ -309,6 +309,15 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 		if vm := w.o.VMs[n.Name]; vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.Paused || vm.Halted != "" || vm.Lock != "" || vm.Deleting {
 			t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 		}
+	case action.ResetVM:
+		n = a.Node
+		vm, r, in := w.o.VMs[n.Name], w.o.Facts.Restarts[n.Name], w.o.Facts.Installs[n.Name]
+		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Task != nil || vm.Deleting || vm.Managed {
+			t.Errorf("%s, but the vm is %+v", a.Info(), vm)
+		}
+		if w.o.Machines[n.Name].Reach != cluster.Silent || r.Boot == "" || r.Boot != a.Boot || r.Boot != in.Boot || r.Reset.Revision == w.d.Repository().Revision {
+			t.Errorf("%s, but it is not down for an upgrade, or it was reset: %+v, %+v", a.Info(), r, in)
+		}
 	case action.ApplyConfig:
 		n = a.Node
 		if w.o.Machines[n.Name].Reach != cluster.Maintenance || w.o.VMs[n.Name].Owner != cluster.Ours {

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade/components"
@@ -79,6 +80,16 @@ func (m *planner) lacksInstaller(n cluster.Node) bool {
 	_, upgrades := m.upgradeIn(n, m.turnOf(n))
 	in, begun := upgrade.InstallOf(m.o, n)
 	return upgrades && !(begun && in.Image == m.installer()) && !n.Locked && upgrade.FailedInstall(m.d, m.o, n) == "" && m.o.Machines[n.Name].Installer != m.installer()
+}
+
+// planReturn waits for a node whose machine does not answer. Where that is since the reboot of its upgrade its VM is reset, once,
+// and reported when that does not help.
+func (m *planner) planReturn(n cluster.Node, vm cluster.VM) {
+	back := upgrade.JudgeReturn(m.d, m.o, m.p, n)
+	m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000%s", n.IP, readiness.LockedBy(vm)) + back.Note, Within: seeWithin, Hint: readiness.HintOfSilent(n, vm)})
+	if m.plan.Blocked = append(m.plan.Blocked, back.Stopped...); back.Due {
+		m.do(action.ResetVM{Node: n, Boot: m.o.Facts.Restarts[n.Name].Boot})
+	}
 }
 
 // isRepeated reports whether what a node was taken down for shows nothing of its upgrade: it is not known how

@@ -77,11 +77,11 @@ func IsPending(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 
 // MayRepeat reports whether what a node is to have may be installed once more at this revision: it is not known how
 // that ended, so that it may never have begun, and the machine runs what it ran before, in another boot. That is
-// done once.
+// done once, and not after its VM was reset: what has kept the machine from coming back would again.
 func MayRepeat(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	was, boot := o.Facts.Installs[n.Name], o.Machines[n.Name].BootID
 	now := cluster.Install{Image: Installer(d), Boot: boot, Revision: d.Repository().Revision}
-	return boot != "" && !was.Again && now.Follows(was)
+	return boot != "" && !was.Again && now.Follows(was) && !wasReset(d, o, n)
 }
 
 // EndedInstalls lists the nodes whose machines are seen to run what all are to run now, and those that the

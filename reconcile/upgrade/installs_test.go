@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -18,6 +19,7 @@ func TestMayRepeat(t *testing.T) {
 		boot    string
 		repeat  bool
 		pending bool
+		reset   bool // its VM was, after that
 	}{
 		"nothing was":      {boot: "b"},
 		"another boot":     {in: cluster.Install{Image: image, Boot: "a", Revision: d.Revision}, boot: "b", repeat: true},
@@ -28,6 +30,7 @@ func TestMayRepeat(t *testing.T) {
 		"failed":           {in: cluster.Install{Image: image, Boot: "a", Revision: d.Revision, Failed: "exit code 7"}, boot: "a"},
 		"once more":        {in: cluster.Install{Image: image, Boot: "a", Revision: d.Revision, Again: true}, boot: "b"},
 		"another commit":   {in: cluster.Install{Image: image, Boot: "a", Revision: "main@sha1:2"}, boot: "b"},
+		"after a reset":    {in: cluster.Install{Image: image, Boot: "a", Revision: d.Revision}, boot: "b", reset: true},
 		"another image":    {in: cluster.Install{Image: "other", Boot: "a", Revision: d.Revision}, boot: "b"},
 		"another is there": {in: cluster.Install{Image: "other", Boot: "a", Revision: d.Revision, Done: true}, boot: "a"},
 		"another may come": {in: cluster.Install{Image: "other", Boot: "a", Revision: d.Revision}, boot: "a", pending: true},
@@ -36,6 +39,9 @@ func TestMayRepeat(t *testing.T) {
 		o.Machines = map[string]cluster.Machine{n.Name: {BootID: c.boot}}
 		if c.in != (cluster.Install{}) {
 			o.Facts.Installs = map[string]cluster.Install{n.Name: c.in}
+		}
+		if c.reset {
+			o.Facts.Restarts = map[string]cluster.Restart{n.Name: {Boot: "a", Reset: cluster.Reset{At: time.Unix(1, 0), Revision: d.Revision}}}
 		}
 		if got := MayRepeat(d, o, n); got != c.repeat {
 			t.Errorf("%s: may be repeated: %t", name, got)

@@ -58,6 +58,10 @@ func (v vms) Resume(ctx context.Context, d cluster.Desired, n cluster.Node, p re
 	return v.c.Resume(ctx, d, n, p)
 }
 
+func (v vms) Reset(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
+	return v.c.Reset(ctx, d, n, p)
+}
+
 func (v vms) ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
 	return v.c.ShutDown(ctx, d, n, p)
 }

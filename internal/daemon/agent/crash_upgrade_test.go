@@ -7,8 +7,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -159,6 +161,37 @@ func TestRequestsOfUpgradesAreLost(t *testing.T) {
 					})
 				}
 			}
+		})
+	}
+}
+
+// TestCrashAroundAReset kills the agent when it asks for the reset of the only node, which hangs, or loses that request or its answer: it is
+// not asked for again for that commit, whatever came of it.
+func TestCrashAroundAReset(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for kind, helps := range map[world.FaultKind]bool{world.CrashBefore: false, world.LoseRequest: false, world.LoseReply: true, world.CrashAfter: true} {
+		t.Run(string(kind), func(t *testing.T) {
+			inClusterOf(t, size{ControlPlanes: 1}, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
+				s.Lab.Talos.SpoilImage("v1.13.9", installer.HangsOnReboot)
+				before := len(s.Lab.World.Calls())
+				s.Lab.World.Inject(world.Fault{System: "pve", Op: resetCall, Nth: 1, Kind: kind})
+				push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
+				if !helps {
+					s.Until(4*time.Hour, "stopped", func(st cluster.Status) bool {
+						return st.Condition == cluster.Stalled && st.Reason == cluster.UpgradeStuck
+					})
+					time.Sleep(time.Hour)
+					if resets := s.timesReset(before); resets != 1 {
+						s.T.Errorf("%d resets", resets)
+					}
+					push("another commit", "", "")
+				}
+				s.untilAppliedIn(4*time.Hour, "upgraded")
+				s.wantTalos("v1.13.9")
+				if resets := s.timesReset(before); helps && resets != 1 || !helps && resets != 2 {
+					s.T.Errorf("%d resets", resets)
+				}
+			})
 		})
 	}
 }

@@ -161,6 +161,68 @@ func TestUpgradeThatFails(t *testing.T) {
 	}
 }
 
+// resetCall is the request that resets a VM.
+const resetCall = "POST /nodes/{node}/qemu/{vmid}/status/reset"
+
+// timesReset is how often the VMs of nodes were reset since so many calls.
+func (s *sim) timesReset(since int) (n int) {
+	for _, c := range s.Lab.World.Calls()[since:] {
+		if c.System == "pve" && c.Op == resetCall {
+			n++
+		}
+	}
+	return n
+}
+
+// TestUpgradeThatHangs: the VM of a node that does not come back from the reboot of its upgrade is reset once. Where that helps the
+// upgrade goes on, and else nothing more is done for that commit, also by an agent that is started anew, and no other node is touched.
+func TestUpgradeThatHangs(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for _, talos := range []string{"v1.13.8", "v1.12.11"} {
+		t.Run("until it is reset, from "+talos, func(t *testing.T) {
+			inClusterOf(t, size{ControlPlanes: 3, Workers: 1}, talos, "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
+				s.Lab.Talos.SpoilImage("v1.13.9", installer.HangsOnReboot)
+				before := len(s.Lab.World.Calls())
+				push("another talos", "talos_version: "+talos, "talos_version: v1.13.9")
+				s.untilAppliedIn(12*time.Hour, "upgraded")
+				s.wantTalos("v1.13.9")
+				if got, resets := fmt.Sprint(s.timesInstalled(before)), s.timesReset(before); got != "map[dev-cp-1:1 dev-cp-2:1 dev-cp-3:1 dev-wk-1:1]" || resets != 4 {
+					s.T.Errorf("got another Talos: %s, and %d resets", got, resets)
+				}
+			})
+		})
+		t.Run("for ever, from "+talos, func(t *testing.T) {
+			inClusterOf(t, size{ControlPlanes: 3, Workers: 1}, talos, "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
+				s.Lab.Talos.SpoilImage("v1.13.9", installer.HangsOnBoot)
+				before := len(s.Lab.World.Calls())
+				stuck := func(times int) func(cluster.Status) bool {
+					return func(st cluster.Status) bool {
+						return st.Condition == cluster.Stalled && st.Reason == cluster.UpgradeStuck && len(st.Running) == 0 && s.timesReset(before) == times
+					}
+				}
+				push("another talos", "talos_version: "+talos, "talos_version: v1.13.9")
+				s.Until(4*time.Hour, "stopped", stuck(1))
+				s.Halt()
+				s.Boot()
+				s.Until(time.Hour, "stopped still", stuck(1))
+				time.Sleep(2 * time.Hour)
+				if got, resets := fmt.Sprint(s.timesInstalled(before)), s.timesReset(before); got != "map[dev-cp-1:1]" || resets != 1 {
+					s.T.Errorf("got another Talos: %s, and %d resets", got, resets)
+				}
+				push("another commit", "", "")
+				s.Until(4*time.Hour, "stopped again", stuck(2))
+				s.Lab.Talos.SpoilImage("v1.13.9", installer.Sound)
+				push("one more", "", "")
+				s.untilAppliedIn(12*time.Hour, "upgraded")
+				s.wantTalos("v1.13.9")
+				if got := fmt.Sprint(s.timesInstalled(before)); got != "map[dev-cp-1:1 dev-cp-2:1 dev-cp-3:1 dev-wk-1:1]" {
+					s.T.Errorf("got another Talos: %s", got)
+				}
+			})
+		})
+	}
+}
+
 // TestUpgradeWithoutInstaller: an extension that the last version of the way lacks stops the upgrade before anything is done
 // to a node, also while the factory does not answer, and a version that has it leads on.
 func TestUpgradeWithoutInstaller(t *testing.T) {
