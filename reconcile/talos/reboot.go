@@ -44,9 +44,6 @@ const (
 //     taken the machine down, there is nothing more to wait for here;
 //   - cluster.ErrSequenceFailed: Talos began, and a phase failed, or another sequence took over.
 func (f *Fleet) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, bootID string, progress func(cluster.Progress)) error {
-	if progress == nil {
-		progress = func(cluster.Progress) {}
-	}
 	return f.act(ctx, "reboot", n, func(ctx context.Context) error {
 		return f.reboot(ctx, d, n, bootID, askReboot, progress)
 	})
@@ -56,9 +53,6 @@ func (f *Fleet) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, b
 // runs in another boot, whatever version that is. Talos answers when the slot is chosen, and then reboots as for
 // Reboot, whose errors these are. Where it answers with an error nothing has changed, and that is cluster.ErrNotBegun.
 func (f *Fleet) RollBackTalos(ctx context.Context, d cluster.Desired, n cluster.Node, bootID string, progress func(cluster.Progress)) error {
-	if progress == nil {
-		progress = func(cluster.Progress) {}
-	}
 	return f.act(ctx, "roll back", n, func(ctx context.Context) error {
 		return f.reboot(ctx, d, n, bootID, askRollback, progress)
 	})
@@ -143,9 +137,6 @@ func explainBegun(begun bool, err error) error {
 // id, and returns when it runs in another one, whatever version that is. Before it goes down the errors are
 // those of installer.Upgrade, and afterwards those of Reboot.
 func (f *Fleet) UpgradeTalos(ctx context.Context, d cluster.Desired, n cluster.Node, image, bootID string, progress func(cluster.Progress)) error {
-	if progress == nil {
-		progress = func(cluster.Progress) {}
-	}
 	return f.act(ctx, "upgrade Talos on", n, func(ctx context.Context) error {
 		begun := false
 		err := f.askOwn(ctx, d, n, func(l *link, k keys) error {
@@ -269,7 +260,7 @@ func (f *Fleet) awaitBoot(ctx context.Context, n cluster.Node, k keys, bootID st
 		case waited >= rebootWithin:
 			return explainCourse(n, why, "it does not run %v after it was asked to reboot: it is %s", rebootWithin, stage)
 		}
-		progress(cluster.Progress{Waits: describeBoot(now == bootID, stage, err, course)})
+		report(progress)(describeBoot(now == bootID, stage, err, course))
 		// A context that ends is reported above.
 		_ = retry.Sleep(ctx, rebootPause)
 	}
