@@ -62,8 +62,8 @@ func (s *sim) wantTalosOf(version string) {
 	}
 }
 
-// TestTakenBackBeforeItsBoot: what was installed on a node that is held in its drain is not booted when it is taken back; a boot that
-// somebody makes all the same is of the newer version, and is taken back as well.
+// TestTakenBackBeforeItsBoot: what was installed on a node that is held in its drain is not booted when it is taken back, nor by
+// somebody who boots the node: what it runs is installed over it.
 func TestTakenBackBeforeItsBoot(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
@@ -77,11 +77,11 @@ func TestTakenBackBeforeItsBoot(t *testing.T) {
 		s.wantTalos("v1.13.8")
 		w.wantDown("")
 		must(s.Lab.Talos.Reboot(s.vmidOf(node)))
-		s.Until(time.Hour, "it runs what was installed", func(cluster.Status) bool { return s.node(node).Talos == "v1.13.9" })
 		s.kubectl(stuckAPI, "DELETE", stuckBudget+"/stuck", "")
-		s.untilAppliedIn(time.Hour, "back")
+		time.Sleep(30 * time.Minute)
+		s.untilAppliedIn(time.Hour, "as before")
 		s.wantTalos("v1.13.8")
-		w.wantDown(node + ":1")
+		w.wantDown("")
 		if got := fmt.Sprint(s.timesInstalled(before)); got != "map["+node+":2]" {
 			s.T.Errorf("asked for another Talos: %s", got)
 		}

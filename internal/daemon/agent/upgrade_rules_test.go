@@ -50,7 +50,7 @@ func (s *sim) judgeUpgrade(c world.CallRecord) {
 			continue
 		}
 		switch {
-		case was.boot == now.boot:
+		case was.boot == now.boot && was.commit == now.commit: // another commit has something else installed over it
 			s.Lab.World.Violate("slots", "%s is asked for another Talos beside %s a second time in one boot", now.node, now.runs)
 		case was.runs == now.runs && was.commit == now.commit:
 			s.Lab.World.Violate("repeated", "%s runs %s with what was installed for the same commit, and is asked for another Talos again", now.node, now.runs)
