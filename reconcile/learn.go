@@ -100,6 +100,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	for _, node := range ended {
 		delete(after.Restarts, node)
 	}
+	clampTimes(&after, o.Now)
 	installed := upgrade.EndedInstalls(d, *o)
 	upgrade.NoteEarlier(&after, d, *o, installed)
 	for _, node := range installed {
@@ -140,6 +141,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 				delete(f.Restarts, node)
 			}
 		}
+		clampTimes(f, o.Now)
 		upgrade.NoteEarlier(f, d, *o, installed)
 		for _, node := range installed {
 			if f.Installs[node] == before.Installs[node] {
@@ -325,6 +327,26 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 		r.Look() // the first snapshot is due
 	}
 	return err
+}
+
+// clampTimes has what was begun have begun by now: a clock that was set back since leaves times to come, which would
+// be waited for as long as it was set back.
+func clampTimes(f *cluster.Facts, now time.Time) {
+	for node, in := range f.Installs {
+		if in.At.After(now) {
+			in.At = now.UTC()
+			f.Installs[node] = in
+		}
+	}
+	for node, r := range f.Restarts {
+		if r.At.After(now) {
+			r.At = now.UTC()
+		}
+		if r.Reset.At.After(now) {
+			r.Reset.At = now.UTC()
+		}
+		f.Restarts[node] = r
+	}
 }
 
 func sameFacts(a, b cluster.Facts) bool {

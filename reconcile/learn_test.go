@@ -232,6 +232,26 @@ func TestWhatActionsNoteMeanwhileIsKept(t *testing.T) {
 	}
 }
 
+// TestClockThatWasSetBack: what the journal has as begun in times to come has begun by now, and what was before is as it was.
+func TestClockThatWasSetBack(t *testing.T) {
+	_, r, _, d := newSteps(t)
+	o := seen(d, ourVM)
+	now, before, later := o.Now.UTC(), o.Now.UTC().Add(-time.Minute), o.Now.UTC().Add(8760*time.Hour)
+	must(r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Installs["cp-1"], f.Installs["cp-2"] = cluster.Install{Image: "i", At: later}, cluster.Install{Image: "i", At: before}
+		f.Restarts["cp-1"] = cluster.Restart{Target: "t", At: later, Reset: cluster.Reset{At: later}}
+		f.Restarts["cp-2"] = cluster.Restart{Target: "t", At: before}
+	}))
+	must(r.learnFacts(d, &o))
+	f := r.c.Journal.Facts()
+	if a, b := f.Installs["cp-1"], f.Installs["cp-2"]; !a.At.Equal(now) || !b.At.Equal(before) {
+		t.Errorf("installations: %v and %v", a.At, b.At)
+	}
+	if a, b := f.Restarts["cp-1"], f.Restarts["cp-2"]; !a.At.Equal(now) || !a.Reset.At.Equal(now) || !b.At.Equal(before) || !b.Reset.At.IsZero() {
+		t.Errorf("restarts: %+v and %+v", a, b)
+	}
+}
+
 // TestGuardedNodes: a node that was protected or locked stays so when it leaves the
 // inventory, as long as a VM of it may be there.
 func TestGuardedNodes(t *testing.T) {

@@ -54,7 +54,7 @@ func (k *Keeper) readBack(s *snapshot.Store, all []snapshot.Entry, of lineage, n
 	if len(files) == 0 {
 		return
 	}
-	ctx, cancel := context.WithTimeoutCause(k.ctx, readWithin, errReadSlowly)
+	ctx, cancel := k.begin(readWithin, errReadSlowly)
 	k.readUntil, k.stopReading = now.Add(readWithin), cancel
 	k.wg.Go(func() {
 		defer cancel()

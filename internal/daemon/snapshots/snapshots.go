@@ -40,7 +40,8 @@ type Archive struct {
 	c     Config
 	turn  chan struct{} // one is written at a time
 	reads chan struct{} // and those of one cluster are read back
-	ctx   context.Context
+	// begin makes the context of what reads: it ends with the Archive, or after a while for a cause.
+	begin func(within time.Duration, cause error) (context.Context, context.CancelFunc)
 	stop  context.CancelFunc
 	wg    sync.WaitGroup // of what reads
 
@@ -52,7 +53,9 @@ type Archive struct {
 // New makes an Archive. Close it.
 func New(c Config) *Archive {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Archive{c: c, turn: make(chan struct{}, 1), reads: make(chan struct{}, 1), ctx: ctx, stop: stop}
+	return &Archive{c: c, turn: make(chan struct{}, 1), reads: make(chan struct{}, 1), stop: stop, begin: func(within time.Duration, cause error) (context.Context, context.CancelFunc) {
+		return context.WithTimeoutCause(ctx, within, cause)
+	}}
 }
 
 // Close ends it. No Keeper of it may be used any longer.
