@@ -151,7 +151,7 @@ func (m *planner) planInstaller(n cluster.Node) {
 		if mach.Installer != m.installer() {
 			m.do(action.PullInstaller{Node: n, Image: m.installer(), For: change})
 		} else {
-			m.do(action.InstallTalos{Node: n, Image: m.installer(), Boot: mach.BootID, For: change, Version: m.d.Repository().Spec.Versions.Talos})
+			m.do(action.InstallTalos{Node: n, Image: m.installer(), Boot: mach.BootID, For: change, From: mach.Talos, Version: m.d.Repository().Spec.Versions.Talos})
 		}
 		return
 	}

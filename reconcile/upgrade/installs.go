@@ -6,6 +6,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
 
 // InstallWithin is how long an installer may run of which it is not known how it ended: it goes on
@@ -49,10 +50,11 @@ func MayRun(o cluster.Observed, n cluster.Node) bool {
 }
 
 // BootsAnother reports whether a machine runs what it is to run, and its next boot runs, or may run, another Talos: an upgrade
-// was taken back when that was installed and not booted yet.
+// was taken back when that was installed and not booted yet. One that installs on its way down has nothing installed while
+// it runs on.
 func BootsAnother(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	in, ok := InstallOf(o, n)
-	return ok && in.Failed == "" && in.Image != Installer(d) && !MayRun(o, n) && runsAsked(d, o.Machines[n.Name])
+	return ok && ladder.UsesLifecycle(o.Machines[n.Name].Talos) && in.Failed == "" && in.Image != Installer(d) && !MayRun(o, n) && runsAsked(d, o.Machines[n.Name])
 }
 
 // runsAsked reports whether a machine is seen to run what all are to run now.
