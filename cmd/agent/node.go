@@ -171,7 +171,8 @@ No window, approval or switch holds that up. Only a control plane that etcd need
 not taken down, and with a Ready node no more than may be unavailable.
 
 Refused are a machine that does not answer, and a control plane whose older etcd
-could not read what the newer one has written.`,
+could not read what the newer one has written, or Kubernetes that does not run on the
+Talos of before.`,
 		Example: `  sudo talos-agent rollback wk-2`,
 		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: clusterOrNodeNames,
 	}

@@ -11,7 +11,8 @@ import (
 )
 
 // JudgeRollback returns the command that has the machine of a node boot the Talos that it ran before, or why it must not: it
-// has to answer, to run what was installed last, and to have run before what it can go back to.
+// has to answer, to run what was installed last, and to have run before what it can go back to, with its Kubernetes and beside
+// the other nodes.
 func JudgeRollback(d cluster.Desired, o cluster.Observed, n cluster.Node) (command cluster.Intent, refused cluster.Block) {
 	mach, to := o.Machines[n.Name], o.Facts.Earlier[n.Name]
 	in, pending := InstallOf(o, n)
@@ -35,6 +36,18 @@ func JudgeRollback(d cluster.Desired, o cluster.Observed, n cluster.Node) (comma
 		order, known := ladder.Compare(o.Machines[cp.Name].Talos, mach.Talos)
 		return cp.Name != n.Name && known && order < 0
 	})
+	ahead := func(other cluster.Node) bool {
+		minors, known := ladder.MinorsApart(to, o.Machines[other.Name].Talos)
+		return known && minors > 1
+	}
+	for _, kubernetes := range []string{o.Nodes.Value[n.Name].Kubelet, d.Repository().Spec.Versions.Kubernetes} {
+		if kubernetes != "" && !ladder.Runs(to, kubernetes) {
+			return refuse(cluster.KubernetesDrift, "set kubernetes_version back first", fmt.Sprintf("Kubernetes %s does not run on Talos %s, which it ran before", kubernetes, to))
+		}
+	}
+	if slices.ContainsFunc(d.Spec.Nodes, ahead) {
+		return refuse(cluster.TalosVersionDrift, "set talos_version back and push: the others go back first", fmt.Sprintf("another node would be two minor versions ahead of Talos %s, which it ran before", to))
+	}
 	if to != mach.Talos && !ladder.CanRevert(mach.Talos, to, n.Role == cluster.ControlPlane && !behind) {
 		return refuse(cluster.TalosVersionDrift, "`talos-agent forget`, or `replace` of nodes.yaml, has its machine re-created", fmt.Sprintf("it runs Talos %s and ran %s before, which does not read what the newer etcd has written, or is too far back", mach.Talos, to))
 	}

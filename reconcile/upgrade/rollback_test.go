@@ -30,7 +30,13 @@ func TestJudgeRollback(t *testing.T) {
 		"an installation has failed":    {func(w *world) { w.o.Facts.Installs = map[string]cluster.Install{"wk-1": {Boot: "b", Failed: "code 7"}} }, ""},
 		"another one":                   {func(w *world) { w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendRollback, Node: "wk-2"}) }, cluster.RolledBack},
 		"suspended":                     {func(w *world) { w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendSuspend}) }, cluster.SuspendedByAdmin},
-		"a control plane":               {func(w *world) { w.n = w.d.Spec.Nodes[0] }, ""},
+		"its kubelet is too new":        {func(w *world) { w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"wk-1": {Kubelet: "v1.38.0"}}) }, cluster.KubernetesDrift},
+		"what is asked for is too new":  {func(w *world) { w.o.Facts.Earlier["wk-1"], w.d.Spec.Versions.Kubernetes = "v1.13.9", "v1.37.2" }, cluster.KubernetesDrift},
+		"Kubernetes runs on both":       {func(w *world) { w.o.Facts.Earlier["wk-1"], w.d.Spec.Versions.Kubernetes = "v1.13.9", "v1.36.6" }, ""},
+		"another one is ahead": {func(w *world) {
+			w.o.Facts.Earlier["wk-1"], w.o.Machines["wk-1"] = "v1.12.11", cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: "v1.13.9"}
+		}, cluster.TalosVersionDrift},
+		"a control plane": {func(w *world) { w.n = w.d.Spec.Nodes[0] }, ""},
 		"a control plane over another etcd": {func(w *world) {
 			w.n, w.o.Facts.Earlier["cp-1"] = w.d.Spec.Nodes[0], "v1.13.9"
 		}, cluster.TalosVersionDrift},
