@@ -58,7 +58,11 @@ func (r *Reconciler) intendInstall(n cluster.Node, in *cluster.Install) (was *cl
 	if before, noted := r.c.Journal.Facts().Installs[n.Name]; noted {
 		was, in.Again = &before, in.Follows(before)
 	}
-	return was, r.c.Journal.Update(func(f *cluster.Facts) { f.Installs[n.Name] = *in })
+	in.Slot = r.c.Journal.Facts().Earlier[n.Name]
+	return was, r.c.Journal.Update(func(f *cluster.Facts) {
+		f.Installs[n.Name] = *in
+		delete(f.Earlier, n.Name) // the installer writes the slot that has it
+	})
 }
 
 // endInstall makes durable how an installation ended, as far as that is known: it is done, or has
@@ -76,6 +80,9 @@ func (r *Reconciler) endInstall(n cluster.Node, in cluster.Install, was *cluster
 		end = func(f *cluster.Facts) {
 			if delete(f.Installs, n.Name); was != nil {
 				f.Installs[n.Name] = *was
+			}
+			if in.Slot != "" && !errors.As(err, &failed) {
+				f.Earlier[n.Name] = in.Slot
 			}
 		}
 	default:

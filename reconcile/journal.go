@@ -222,6 +222,9 @@ func (j *Journal) Update(change func(*cluster.Facts)) error {
 	if after.Installs == nil {
 		after.Installs = map[string]cluster.Install{}
 	}
+	if after.Earlier == nil {
+		after.Earlier = map[string]string{}
+	}
 	if after.Restarts == nil {
 		after.Restarts = map[string]cluster.Restart{}
 	}

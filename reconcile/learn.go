@@ -101,8 +101,9 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		delete(after.Restarts, node)
 	}
 	clampTimes(&after, o.Now)
+	noteReturns(&after, *o)
 	installed := upgrade.EndedInstalls(d, *o)
-	upgrade.NoteEarlier(&after, d, *o, installed)
+	upgrade.NoteEarlier(&after, d, *o)
 	for _, node := range installed {
 		delete(after.Installs, node)
 	}
@@ -142,7 +143,8 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 			}
 		}
 		clampTimes(f, o.Now)
-		upgrade.NoteEarlier(f, d, *o, installed)
+		noteReturns(f, *o)
+		upgrade.NoteEarlier(f, d, *o)
 		for _, node := range installed {
 			if f.Installs[node] == before.Installs[node] {
 				delete(f.Installs, node)
@@ -329,6 +331,17 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 	return err
 }
 
+// noteReturns notes of machines that were taken down that they were seen in another boot since: one that does not answer later
+// has another reason for that.
+func noteReturns(f *cluster.Facts, o cluster.Observed) {
+	for node, r := range f.Restarts {
+		if mach := o.Machines[node]; mach.Reach == cluster.Configured && mach.BootID != "" && mach.BootID != r.Boot {
+			r.Returned = true
+			f.Restarts[node] = r
+		}
+	}
+}
+
 // clampTimes has what was begun have begun by now: a clock that was set back since leaves times to come, which would
 // be waited for as long as it was set back.
 func clampTimes(f *cluster.Facts, now time.Time) {
@@ -374,11 +387,12 @@ func isLeftUnproven(d cluster.Desired, o cluster.Observed) bool {
 // forgetFounding drops what is remembered of a cluster of which nothing is left:
 // neither its intents nor the keys' fingerprint mean anything then.
 func forgetFounding(f *cluster.Facts) {
-	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.IntendCanary, cluster.IntendWatch, cluster.SeenReady)
+	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.IntendCanary, cluster.IntendWatch, cluster.IntendRollback, cluster.SeenReady)
 	f.Fingerprint, f.Lost = "", false
 	f.Guarded, f.Forgotten, f.Installed = nil, nil, nil
 	clear(f.Restarts)
 	clear(f.Installs)
+	clear(f.Earlier)
 	clear(f.Settled)
 	f.Replaced, f.Cards = nil, nil
 	f.Drifts, f.Looked = nil, time.Time{}

@@ -37,34 +37,44 @@ func (r *Reconciler) RollBack(node, by string) error {
 }
 
 // rollBackTalos has the machine of a drained node boot the Talos that it ran before. That it went back is made durable before
-// it is asked, and so is that it was asked: it is asked once. Where it refuses, nothing of that holds.
+// it is asked, and so is that it was asked: it is asked once. Where it is not, nothing of that holds, and where it refuses the
+// command has ended.
 func (r *Reconciler) rollBackTalos(ctx context.Context, d cluster.Desired, a action.RollBackTalos, p Progress) error {
-	before, name := r.c.Journal.Facts(), a.Node.Name
-	in, _ := before.Intent(cluster.IntendRollback)
-	if in.Node != name || in.Target != a.Restart.Boot || in.Done {
-		return fmt.Errorf("no command has %s go back in this boot any longer", name)
-	}
-	if err := r.beginRestart(ctx, d, action.RebootNode{Node: a.Node, Restart: a.Restart, Fields: a.Fields, Undrained: a.Undrained}, p); err != nil {
-		return err
-	}
-	was, noted := before.Installs[name]
-	err := r.c.Journal.Update(func(f *cluster.Facts) {
-		f.Installs[name] = cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), Back: true, Failed: "by order of " + in.By}
-		in.Done = true
-		f.Intend(in)
-	})
+	name, begun := a.Node.Name, r.c.Journal.Facts()
+	err := r.beginRestart(ctx, d, action.RebootNode{Node: a.Node, Restart: a.Restart, Config: a.Config, Fields: a.Fields, Undrained: a.Undrained}, p)
 	if err != nil {
 		return err
+	}
+	before := r.c.Journal.Facts()
+	was, noted := before.Installs[name]
+	in, _ := before.Intent(cluster.IntendRollback)
+	switch {
+	case in.Node != name || in.Target != a.Restart.Boot || in.Done:
+		err = errors.New("no command has it go back in this boot any longer")
+	case before.Earlier[name] != in.Versions.Talos:
+		err = errors.New("another Talos was installed on it since")
+	default:
+		err = r.c.Journal.Update(func(f *cluster.Facts) {
+			f.Installs[name] = cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), Back: true, Failed: "by order of " + in.By}
+			asked := in
+			asked.Done = true
+			f.Intend(asked)
+		})
+	}
+	if err != nil {
+		return r.restoreRestart(a.Node, begun, err)
 	}
 	err = r.c.Machines.RollBackTalos(ctx, d, a.Node, a.Restart.Boot, p)
 	if !errors.Is(err, cluster.ErrNotBegun) {
 		return err // what it runs is seen when it has booted
 	}
 	failed := r.c.Journal.Update(func(f *cluster.Facts) {
-		f.Drop(cluster.IntendRollback)
+		if f.Intend(in); errors.Is(err, cluster.ErrNoWayBack) {
+			f.Drop(cluster.IntendRollback)
+		}
 		if delete(f.Installs, name); noted {
 			f.Installs[name] = was
 		}
 	})
-	return errors.Join(r.restoreRestart(a.Node, before, err), failed)
+	return errors.Join(r.restoreRestart(a.Node, begun, err), failed)
 }

@@ -2,6 +2,7 @@ package reconcile
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -21,14 +22,16 @@ func TestRollbackIsNoted(t *testing.T) {
 	}{
 		"done":                         {noted: "by order of ann", order: true, down: true},
 		"no answer":                    {err: errors.New("EOF"), noted: "by order of ann", order: true, down: true},
-		"refused":                      {err: cluster.ErrNotBegun},
-		"refused, and failed before":   {err: cluster.ErrNotBegun, was: &cluster.Install{Image: "i", Failed: "code 7"}, noted: "code 7"},
+		"refused":                      {err: fmt.Errorf("%w: %w", cluster.ErrNotBegun, cluster.ErrNoWayBack)},
+		"not asked":                    {err: cluster.ErrNotBegun, order: true},
+		"not asked, and failed before": {err: cluster.ErrNotBegun, was: &cluster.Install{Image: "i", Failed: "code 7"}, noted: "code 7", order: true},
 		"done, and something was else": {was: &cluster.Install{Image: "o", Done: true}, noted: "by order of ann", order: true, down: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, r, _, d := newSteps(t)
 			err := r.c.Journal.Update(func(f *cluster.Facts) {
-				f.Intend(cluster.Intent{Kind: cluster.IntendRollback, Node: "wk-1", Target: "boot", By: "ann"})
+				f.Intend(cluster.Intent{Kind: cluster.IntendRollback, Node: "wk-1", Target: "boot", By: "ann", Versions: cluster.Versions{Talos: "v1.13.9"}})
+				f.Earlier["wk-1"] = "v1.13.9"
 				if c.was != nil {
 					f.Installs["wk-1"] = *c.was
 				}
@@ -49,7 +52,10 @@ func TestRollbackIsNoted(t *testing.T) {
 				t.Errorf("%v, want %v", err, c.err)
 			}
 			facts := r.c.Journal.Facts()
-			_, order := facts.Intent(cluster.IntendRollback)
+			in, order := facts.Intent(cluster.IntendRollback)
+			if order && in.Done == errors.Is(c.err, cluster.ErrNotBegun) {
+				t.Errorf("asked: %t", in.Done)
+			}
 			if _, down := facts.Restarts["wk-1"]; order != c.order || down != c.down || facts.Installs["wk-1"].Failed != c.noted {
 				t.Errorf("commanded: %t, taken down: %t, noted: %+v", order, down, facts.Installs["wk-1"])
 			}

@@ -328,7 +328,7 @@ func TestStepsOfActions(t *testing.T) {
 		"roll back talos":                  {do: rollBack, given: ordered, want: append(slices.Clone(asksAll), "roll back talos"), ok: true},
 		"roll back talos without etcd":     {do: rollBack, given: ordered, few: true, want: asksAll},
 		"roll back talos, unwritten":       {do: rollBack, given: ordered, fails: "journal", want: asksAll},
-		"roll back talos, withdrawn":       {do: rollBack},
+		"roll back talos, withdrawn":       {do: rollBack, want: asksAll},
 		"delete what is drained":           {do: action.DeleteVM{VM: cluster.VM{Node: "wk-9"}, Drained: true}, want: []string{"see it drained", "delete"}, ok: true},
 		"delete what is in service":        {do: action.DeleteVM{VM: cluster.VM{Node: "wk-9"}, Drained: true}, fails: "see it drained", want: []string{"see it drained"}},
 		"remove a member":                  {do: action.RemoveMember{Node: cp, Answers: true}, want: append(slices.Clone(asksEtcd), "remove member"), ok: true},

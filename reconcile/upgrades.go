@@ -6,6 +6,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -47,7 +48,17 @@ func (r *Reconciler) dropOrders(f *cluster.Facts, d cluster.Desired, o cluster.O
 	if ok && (in.Revision != d.Repository().Revision || upgrade.IsEnded(d, o, r.memo.seenRunning.Ran)) {
 		f.Drop(cluster.IntendUpgrade)
 	}
-	if in, ok := f.Intent(cluster.IntendRollback); ok && upgrade.RollbackEnded(d, o, in) {
+	in, ok = f.Intent(cluster.IntendRollback)
+	if !ok {
+		return
+	}
+	o.Facts = *f
+	now, ended, why := upgrade.FollowRollback(d, o, in)
+	if f.Intend(now); ended {
 		f.Drop(cluster.IntendRollback)
+	}
+	if why != "" && r.memo.rollback != in.Target {
+		r.memo.rollback = in.Target
+		r.log.Warn("a rollback is not carried out", logging.Node, in.Node, logging.Why, why)
 	}
 }

@@ -21,7 +21,7 @@ func TestUpgradeCommand(t *testing.T) {
 	r.run(exitOK, do("upgrade"), "dev: no other versions are asked for")
 	r.run(exitFailed, do("upgrade", "dev", "--now"), "there is nothing to upgrade")
 	r.run(exitFailed, do("rollback", "dev", "wk-9"), `cluster dev has no node "wk-9"`, "its nodes are ")
-	r.run(exitFailed, do("rollback", r.status().Nodes[0].Name), "does not know what it ran before", "rollback` boots whatever its other slot has")
+	r.run(exitFailed, do("rollback", r.status().Nodes[0].Name), "does not know what its other slot has", "rollback` boots whatever its other slot has")
 	const file = "inventory/dev/cluster.yaml"
 	opens := time.Now().UTC().Add(6 * time.Hour)
 	closed := fmt.Sprintf("window: {from: %q, to: %q}\n", opens.Format("15:04"), opens.Add(time.Hour).Format("15:04"))

@@ -54,8 +54,8 @@ type Facts struct {
 	Restarts map[string]Restart `json:"restarts,omitempty"`
 	// Installs are, by node, the last Talos that was installed on its machine and is not seen to run.
 	Installs map[string]Install `json:"installs,omitempty"`
-	// Earlier are, by node, the version of Talos that its machine ran before the one that was installed last, and
-	// which the other slot of its disk has: no API of Talos shows that.
+	// Earlier are, by node, the version of Talos that its machine ran before the one that it runs, and which the
+	// other slot of its disk has: no API of Talos shows that. It is taken out when another one is to be installed there.
 	Earlier map[string]string `json:"earlier,omitempty"`
 	// Forgotten are the nodes whose machines do not come back, by an administrator's
 	// command, until their VMs are deleted; at most one for each node.
@@ -140,6 +140,8 @@ type Restart struct {
 	Boot     string    `json:"boot"`     // id of the boot that it ended
 	Revision Revision  `json:"revision"` // that was in force
 	At       time.Time `json:"at,omitzero"`
+	// Returned: the machine was seen in another boot since.
+	Returned bool `json:"returned,omitempty"`
 	// Reset is the one reset of its VM because the machine did not come back; zero: there was none.
 	Reset Reset `json:"reset,omitzero"`
 }

@@ -78,6 +78,8 @@ type Install struct {
 	At       time.Time `json:"at"`
 	// From is the version that the machine ran when it was asked for; "" : it is not known.
 	From string `json:"from,omitempty"`
+	// Slot is the version that the other slot of its disk had then, as far as it is known.
+	Slot string `json:"slot,omitempty"`
 	// Back: the machine ran it, and went back to what it ran before by the command that Failed names.
 	Back bool `json:"back,omitempty"`
 	// Done: the installer is seen to have ended well, and the next boot runs it.
@@ -130,6 +132,9 @@ const (
 
 // ErrNotBegun means that an installation, or a reset, was not begun, so that it may be asked for again.
 var ErrNotBegun = errors.New("it was not begun")
+
+// ErrNoWayBack means that a machine does not boot the other slot of its disk, whenever it is asked.
+var ErrNoWayBack = errors.New("it cannot go back")
 
 // BootMedium is what a VM boots from before Talos is on its disk.
 type BootMedium string

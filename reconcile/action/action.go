@@ -312,6 +312,7 @@ type (
 		Node          cluster.Node
 		Image         string // installer of what it runs
 		Restart       cluster.Restart
+		Config        cluster.Config // for its next boot, in the place of what somebody has staged; none: nobody has
 		Fields        []string
 		From, Version string // that it runs, and that it ran before
 		// Undrained: it does not work, and cannot be drained, or has nothing to drain.

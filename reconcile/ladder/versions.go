@@ -114,6 +114,13 @@ func CanRevert(from, to string, etcd bool) bool {
 	return err == nil && err2 == nil && w.isOlder(v) && v.minor-w.minor <= 1 && (!etcd || etcdMinors[v.minor] == etcdMinors[w.minor])
 }
 
+// ShareEtcd reports whether two versions of Talos are known to come with the same minor version of etcd.
+func ShareEtcd(a, b string) bool {
+	v, err := parseVersion(a)
+	w, err2 := parseVersion(b)
+	return err == nil && err2 == nil && etcdMinors[v.minor] != 0 && etcdMinors[v.minor] == etcdMinors[w.minor]
+}
+
 // Compare orders two versions: below 0 where a comes before b. ok is false where one of them is no
 // version that is known here.
 func Compare(a, b string) (order int, ok bool) {

@@ -214,7 +214,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	case upgrades && !upgrade.IsInstalled(m.d, m.o, n):
 		m.do(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, Fields: drift.Fields(drifts), From: mach.Talos, Version: into})
 	case upgrade.AsksRollback(m.o, drifts):
-		m.do(action.RollBackTalos{Node: n, Image: drift.InstallerRun(m.d, mach), Restart: restart, Fields: drift.Fields(drifts), From: mach.Talos, Version: drifts[0].Want, Undrained: !drainable})
+		m.do(action.RollBackTalos{Node: n, Image: drift.InstallerRun(m.d, mach), Restart: restart, Config: config, Fields: drift.Fields(drifts), From: mach.Talos, Version: drifts[0].Want, Undrained: !drainable})
 	case hardware:
 		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts), Into: into})
 	default:
@@ -227,7 +227,10 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 	change := drift.DescribeChange(drifts)
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForTurn, Drift: m.describe(n, drifts...)}
 	vm := m.o.VMs[n.Name]
+	_, upgrades := m.upgradeIn(n, drifts) // which waits for the end of what is installed by itself
 	switch failed := m.failedTurn(); {
+	case !upgrades && upgrade.MayRun(m.o, n):
+		w.Reason, w.About, w.Message, w.Within = cluster.WaitingForInstaller, m.o.Facts.Installs[n.Name].Boot, "an installer of Talos may run on it; it waits to change "+change, upgrade.InstallWithin
 	case !ready && !m.isRepairable(n, drifts):
 		w.Reason, w.Message = cluster.WaitingForReady, fmt.Sprintf("waits until it is Ready to change %s", change)
 	case failed != "" && !upgrade.IsRollback(drifts):

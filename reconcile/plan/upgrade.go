@@ -203,6 +203,8 @@ func (m *planner) nodesBefore() []cluster.Wait {
 		switch {
 		case upgrade.FailedInstall(m.d, m.o, n) != "":
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded, because %s", upgrade.DescribeStop(m.o, n))}
+		case upgrade.RollsBack(m.d, m.o, n):
+			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded, because %s is rolled back", n.Name)}
 		case m.isPassed(n.Name):
 			continue
 		case m.plan.Phases[n.Name] != cluster.PhaseReady:

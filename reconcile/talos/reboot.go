@@ -50,11 +50,15 @@ func (f *Fleet) Reboot(ctx context.Context, d cluster.Desired, n cluster.Node, b
 }
 
 // RollBackTalos has a node's machine boot the other slot of its disk, if it still is in the boot with this id, and returns when it
-// runs in another boot, whatever version that is. Talos answers when the slot is chosen, and then reboots as for
-// Reboot, whose errors these are. Where it answers with an error nothing has changed, and that is cluster.ErrNotBegun.
+// runs in another boot, of whatever version. Before it was asked errors are cluster.ErrNotBegun, where it refuses cluster.ErrNoWayBack, too.
 func (f *Fleet) RollBackTalos(ctx context.Context, d cluster.Desired, n cluster.Node, bootID string, progress func(cluster.Progress)) error {
 	return f.act(ctx, "roll back", n, func(ctx context.Context) error {
-		return f.reboot(ctx, d, n, bootID, askRollback, progress)
+		begun := false
+		err := f.reboot(ctx, d, n, bootID, func(ctx context.Context, l *link) ([]string, error, error) { begun = true; return askRollback(ctx, l) }, progress)
+		if err == nil && !begun {
+			err = errors.New("it is in another boot")
+		}
+		return explainBegun(begun && !errors.Is(err, cluster.ErrNoWayBack), err)
 	})
 }
 
@@ -162,8 +166,7 @@ func (f *Fleet) UpgradeTalos(ctx context.Context, d cluster.Desired, n cluster.N
 	})
 }
 
-// askFunc asks a machine to boot again. It returns the actors that its events name; lost is why there was no clear answer,
-// and err that the machine has refused.
+// askFunc asks a machine to boot again. It returns the actors of its events, why there was no clear answer, and that it refuses.
 type askFunc func(ctx context.Context, l *link) (actors []string, lost, err error)
 
 // askIn asks the machine to boot again, if it is still in this boot. lost is why there
@@ -209,7 +212,7 @@ func askRollback(ctx context.Context, l *link) (actors []string, lost, err error
 	case err == nil:
 		return nil, nil, nil
 	case status.Code(err) == codes.Unknown, findReading("Reboot", err).meaning == never:
-		return nil, nil, fmt.Errorf("%w: the machine refuses: %w", cluster.ErrNotBegun, worded{err})
+		return nil, nil, fmt.Errorf("%w: %w", cluster.ErrNoWayBack, worded{err})
 	}
 	return nil, worded{err}, nil
 }

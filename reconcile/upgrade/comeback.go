@@ -33,7 +33,7 @@ type Return struct {
 func JudgeReturn(d cluster.Desired, o cluster.Observed, p cluster.Policy, n cluster.Node) Return {
 	r, in := o.Facts.Restarts[n.Name], o.Facts.Installs[n.Name]
 	vm, kn := o.VMs[n.Name], o.Nodes.Value[n.Name]
-	upgraded := r.Boot != "" && in.Boot == r.Boot && in.Failed == ""
+	upgraded := r.Boot != "" && !r.Returned && in.Boot == r.Boot && in.Failed == ""
 	silent := vm.Owner == cluster.Ours && vm.Power == cluster.PowerRunning && !vm.Deleting && o.Machines[n.Name].Reach == cluster.Silent
 	if back := kn.Ready || kn.BootID != "" && kn.BootID != r.Boot; !upgraded || !silent || back {
 		return Return{}

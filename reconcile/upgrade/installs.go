@@ -27,9 +27,10 @@ func InstallOf(o cluster.Observed, n cluster.Node) (in cluster.Install, ok bool)
 	return in, noted && boot != "" && in.Boot == boot
 }
 
-// FailedInstall is why the installation of what a node is to have has failed at this revision; "" : it has not.
+// FailedInstall is why the installation of what a node is to have has failed at this revision, or whose command had the node go
+// back; "" : neither.
 func FailedInstall(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
-	if in := o.Facts.Installs[n.Name]; in.Image == Installer(d) && in.Revision == d.Repository().Revision {
+	if in := o.Facts.Installs[n.Name]; (in.Back || in.Image == Installer(d)) && in.Revision == d.Repository().Revision {
 		return in.Failed
 	}
 	return ""
@@ -50,11 +51,11 @@ func MayRun(o cluster.Observed, n cluster.Node) bool {
 }
 
 // BootsAnother reports whether a machine runs what it is to run, and its next boot runs, or may run, another Talos: an upgrade
-// was taken back when that was installed and not booted yet. One that installs on its way down has nothing installed while
+// was taken back when that was installed and not booted yet, or it is not known whether what it runs was installed over that. One that installs on its way down has nothing installed while
 // it runs on.
 func BootsAnother(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	in, ok := InstallOf(o, n)
-	return ok && ladder.UsesLifecycle(o.Machines[n.Name].Talos) && in.Failed == "" && in.Image != Installer(d) && !MayRun(o, n) && runsAsked(d, o.Machines[n.Name])
+	return ok && ladder.UsesLifecycle(o.Machines[n.Name].Talos) && in.Failed == "" && (in.Image != Installer(d) || in.Unseen()) && !MayRun(o, n) && runsAsked(d, o.Machines[n.Name])
 }
 
 // runsAsked reports whether a machine is seen to run what all are to run now.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
@@ -25,33 +26,72 @@ func JudgeRollback(d cluster.Desired, o cluster.Observed, n cluster.Node) (comma
 		return refuse(cluster.SuspendedByAdmin, "`talos-agent resume "+d.Spec.Name+"`", "nothing of the cluster is changed")
 	case asked:
 		return refuse(cluster.RolledBack, "`talos-agent status "+d.Spec.Name+"` shows how far it is", before.Node+" is rolled back already")
+	case n.Locked:
+		return refuse(cluster.NodeLocked, "take `locked` out of nodes.yaml", "it is locked")
 	case mach.Reach != cluster.Configured || mach.BootID == "" || mach.Talos == "":
 		return refuse(cluster.NodeUnknown, fmt.Sprintf("`talos-agent console %s %s` shows why it does not come up; `talos-agent forget` has it re-created", d.Spec.Name, n.Name), "its machine does not answer, and only Talos itself can go back")
 	case pending && in.Failed == "":
-		return refuse(cluster.WaitingForTurn, "set talos_version back and push: it is not rebooted into it then", "what was installed on it last has not booted yet")
+		return refuse(cluster.WaitingForTurn, "`talos-agent status "+d.Spec.Name+"` shows what it waits for; a push takes it back", "what was installed on it last has not booted yet")
 	case to == "":
-		return refuse(cluster.NothingToAccept, fmt.Sprintf("`talosctl -n %s rollback` boots whatever its other slot has", n.IP), "the agent does not know what it ran before: it has upgraded it to nothing since, or its journal is lost")
+		return refuse(cluster.NothingToAccept, fmt.Sprintf("`talosctl -n %s rollback` boots whatever its other slot has", n.IP), "the agent does not know what its other slot has: it has not upgraded it, an installation on it has not ended well, or the journal was lost")
 	}
-	behind := slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
-		order, known := ladder.Compare(o.Machines[cp.Name].Talos, mach.Talos)
-		return cp.Name != n.Name && known && order < 0
-	})
-	ahead := func(other cluster.Node) bool {
-		minors, known := ladder.MinorsApart(to, o.Machines[other.Name].Talos)
-		return known && minors > 1
+	command = cluster.Intent{Kind: cluster.IntendRollback, Node: n.Name, Target: mach.BootID, Versions: cluster.Versions{Talos: to}, Revision: d.Repository().Revision}
+	return command, judgeGoingBack(d, o, n, to)
+}
+
+// judgeGoingBack is why a node must not go back to a version of Talos: its etcd has to read the data, its Kubernetes has to run
+// there, and no other node may be two minor versions ahead. Of nodes that are not seen it is what all are to have now.
+func judgeGoingBack(d cluster.Desired, o cluster.Observed, n cluster.Node, to string) cluster.Block {
+	mach, asked := o.Machines[n.Name], d.Repository().Spec.Versions
+	refuse := func(reason cluster.Reason, hint, message string) cluster.Block {
+		return cluster.Block{Subject: n.Name, Reason: reason, Message: message, Hint: hint}
 	}
-	for _, kubernetes := range []string{o.Nodes.Value[n.Name].Kubelet, d.Repository().Spec.Versions.Kubernetes} {
+	for _, kubernetes := range []string{o.Nodes.Value[n.Name].Kubelet, asked.Kubernetes} {
 		if kubernetes != "" && !ladder.Runs(to, kubernetes) {
 			return refuse(cluster.KubernetesDrift, "set kubernetes_version back first", fmt.Sprintf("Kubernetes %s does not run on Talos %s, which it ran before", kubernetes, to))
 		}
 	}
-	if slices.ContainsFunc(d.Spec.Nodes, ahead) {
+	isAhead := func(version string) bool {
+		minors, known := ladder.MinorsApart(to, version)
+		return known && minors > 1
+	}
+	if isAhead(asked.Talos) || slices.ContainsFunc(d.Spec.Nodes, func(other cluster.Node) bool { return isAhead(o.Machines[other.Name].Talos) }) {
 		return refuse(cluster.TalosVersionDrift, "set talos_version back and push: the others go back first", fmt.Sprintf("another node would be two minor versions ahead of Talos %s, which it ran before", to))
 	}
-	if to != mach.Talos && !ladder.CanRevert(mach.Talos, to, n.Role == cluster.ControlPlane && !behind) {
-		return refuse(cluster.TalosVersionDrift, "`talos-agent forget`, or `replace` of nodes.yaml, has its machine re-created", fmt.Sprintf("it runs Talos %s and ran %s before, which does not read what the newer etcd has written, or is too far back", mach.Talos, to))
+	sharesEtcd := slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
+		return cp.Name != n.Name && ladder.ShareEtcd(o.Machines[cp.Name].Talos, to)
+	})
+	if to != mach.Talos && !ladder.CanRevert(mach.Talos, to, n.Role == cluster.ControlPlane && !sharesEtcd) {
+		return refuse(cluster.TalosVersionDrift, "set talos_version back and push, where all can go back; `replace` of nodes.yaml has its machine re-created", fmt.Sprintf("it runs Talos %s and ran %s before, whose etcd does not read the data of the newer one, or which is too far back", mach.Talos, to))
 	}
-	return cluster.Intent{Kind: cluster.IntendRollback, Node: n.Name, Target: mach.BootID, Versions: cluster.Versions{Talos: to}, Revision: d.Repository().Revision}, cluster.Block{}
+	return cluster.Block{}
+}
+
+// FollowRollback returns the command of a rollback as it stands with what is seen now, and whether it has ended: the machine has
+// booted for it, another revision is in force, or the node was removed. Where it can not be carried out any more why is the
+// reason. One that was not asked yet, of a machine that has booted by itself, is for that boot.
+func FollowRollback(d cluster.Desired, o cluster.Observed, in cluster.Intent) (now cluster.Intent, ended bool, why string) {
+	n, stays := d.Spec.Node(in.Node)
+	mach := o.Machines[in.Node]
+	answers := mach.Reach == cluster.Configured && mach.BootID != "" && mach.Talos != ""
+	switch booted := answers && mach.BootID != in.Target; {
+	case !stays || in.Revision != d.Repository().Revision, booted && in.Done:
+		return in, true, ""
+	case in.Done || !answers:
+		return in, false, ""
+	case o.Facts.Earlier[in.Node] != in.Versions.Talos:
+		return in, true, "another Talos was installed on it since"
+	case booted:
+		in.Target = mach.BootID
+	}
+	why = judgeGoingBack(d, o, n, in.Versions.Talos).Message
+	return in, why != "", why
+}
+
+// RollsBack reports whether a node is to be rolled back, or is.
+func RollsBack(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
+	in, ok := o.Facts.Intent(cluster.IntendRollback)
+	return ok && in.Node == n.Name && in.Revision == d.Repository().Revision
 }
 
 // OfRollback is that the machine of a node is to boot what it ran before.
@@ -76,30 +116,25 @@ func AsksRollback(o cluster.Observed, drifts []drift.Drift) bool {
 	return IsRollback(drifts) && !in.Done
 }
 
-// RollbackEnded reports whether the command of a rollback has ended: the machine was seen in another boot, another
-// revision is in force, or the node was removed.
-func RollbackEnded(d cluster.Desired, o cluster.Observed, in cluster.Intent) bool {
-	_, stays := d.Spec.Node(in.Node)
-	mach := o.Machines[in.Node]
-	booted := mach.Reach == cluster.Configured && mach.BootID != "" && mach.BootID != in.Target
-	return !stays || in.Revision != d.Repository().Revision || booted
-}
-
-// NoteEarlier notes in f what machines ran before what is seen to run on them now: installed are those that run what was
-// installed last. A machine that went back does not go forth again, and one that is deleted has none.
-func NoteEarlier(f *cluster.Facts, d cluster.Desired, o cluster.Observed, installed []string) {
+// NoteEarlier notes in f what machines ran before what is seen to run on them now, of those that run what was installed last. One
+// that went back does not go forth again, and one that is deleted has nothing.
+func NoteEarlier(f *cluster.Facts, d cluster.Desired, o cluster.Observed) {
 	earlier := maps.Clone(f.Earlier)
 	if earlier == nil {
 		earlier = map[string]string{}
 	}
-	for _, node := range installed {
-		if in := f.Installs[node]; in.From != "" && !in.Back {
+	for node, in := range f.Installs {
+		switch mach := o.Machines[node]; {
+		case mach.Reach != cluster.Configured || mach.BootID == "" || mach.BootID == in.Boot || mach.Talos == "" || mach.Schematic == "":
+		case in.Back:
+			delete(earlier, node)
+		case in.From != "" && in.Image == drift.InstallerRun(d, mach):
 			earlier[node] = in.From
 		}
 	}
 	maps.DeleteFunc(earlier, func(node, _ string) bool {
 		_, stays := d.Spec.Node(node)
-		return !stays || f.Installs[node].Back || o.VMs[node].Presence == cluster.Absent
+		return !stays || o.VMs[node].Presence == cluster.Absent
 	})
 	f.Earlier = earlier
 }
@@ -120,7 +155,8 @@ func DescribeFailed(d cluster.Desired, o cluster.Observed, n cluster.Node) (reas
 	case failed == "":
 		return "", "", ""
 	case o.Facts.Installs[n.Name].Back:
-		return cluster.RolledBack, fmt.Sprintf("it ran Talos %s, and went back to what it ran before, %s", to, failed),
+		image := o.Facts.Installs[n.Name].Image
+		return cluster.RolledBack, fmt.Sprintf("it ran Talos %s, and went back to what it ran before, %s", image[strings.LastIndexByte(image, ':')+1:], failed),
 			"a push has it upgraded again, and talos_version or talos.schematic set back has the others follow it"
 	}
 	return cluster.UpgradeFailed, fmt.Sprintf("the installer of Talos %s failed, and it runs on as it was: %s", to, failed),

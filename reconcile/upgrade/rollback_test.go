@@ -27,7 +27,7 @@ func TestJudgeRollback(t *testing.T) {
 		}, cluster.NodeUnknown},
 		"it answers without a boot id":  {func(w *world) { w.o.Machines["wk-1"] = cluster.Machine{Reach: cluster.Configured, Talos: "v1.14.1"} }, cluster.NodeUnknown},
 		"what is installed comes first": {func(w *world) { w.o.Facts.Installs = map[string]cluster.Install{"wk-1": {Boot: "b", Done: true}} }, cluster.WaitingForTurn},
-		"an installation has failed":    {func(w *world) { w.o.Facts.Installs = map[string]cluster.Install{"wk-1": {Boot: "b", Failed: "code 7"}} }, ""},
+		"it is locked":                  {func(w *world) { w.n.Locked = true }, cluster.NodeLocked},
 		"another one":                   {func(w *world) { w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendRollback, Node: "wk-2"}) }, cluster.RolledBack},
 		"suspended":                     {func(w *world) { w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendSuspend}) }, cluster.SuspendedByAdmin},
 		"its kubelet is too new":        {func(w *world) { w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"wk-1": {Kubelet: "v1.38.0"}}) }, cluster.KubernetesDrift},
@@ -63,42 +63,114 @@ func TestJudgeRollback(t *testing.T) {
 			t.Errorf("%s: %+v", name, in)
 		case c.want == "":
 			w.o.Facts.Intend(in)
-			if drifts := OfRollback(w.d, w.o, w.n); !IsRollback(drifts) || !AsksRollback(w.o, drifts) || RollbackEnded(w.d, w.o, in) {
+			if drifts := OfRollback(w.d, w.o, w.n); !IsRollback(drifts) || !AsksRollback(w.o, drifts) || !RollsBack(w.d, w.o, w.n) {
 				t.Errorf("%s: %+v", name, drifts)
 			}
 			in.Done = true
 			if w.o.Facts.Intend(in); AsksRollback(w.o, OfRollback(w.d, w.o, w.n)) {
 				t.Errorf("%s: it is asked twice", name)
 			}
-			w.o.Machines[in.Node] = cluster.Machine{Reach: cluster.Silent}
-			if RollbackEnded(w.d, w.o, in) || OfRollback(w.d, w.o, w.n) != nil {
-				t.Errorf("%s: on its way down", name)
-			}
-			w.o.Machines[in.Node] = cluster.Machine{Reach: cluster.Configured, BootID: "c"}
-			if !RollbackEnded(w.d, w.o, in) {
-				t.Errorf("%s: it has booted", name)
-			}
-			w.d.Revision = "main@sha1:2"
-			w.o.Machines[in.Node] = cluster.Machine{Reach: cluster.Configured, BootID: "b"}
-			if !RollbackEnded(w.d, w.o, in) || OfRollback(w.d, w.o, w.n) != nil {
-				t.Errorf("%s: another revision", name)
-			}
 		}
 	}
 }
 
-// TestNoteEarlier: what a machine ran before what was installed on it is kept while it is the same machine, until it has gone back.
+// TestFollowRollback: a command ends with the boot that was asked for, another revision, and what makes it impossible while it waits;
+// a machine that has booted by itself is asked in that boot.
+func TestFollowRollback(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit  func(d *cluster.Desired, o *cluster.Observed, in *cluster.Intent)
+		ended bool
+		boot  string
+		why   string
+	}{
+		"it waits": {func(*cluster.Desired, *cluster.Observed, *cluster.Intent) {}, false, "b", ""},
+		"it has booted by itself": {func(_ *cluster.Desired, o *cluster.Observed, _ *cluster.Intent) {
+			o.Machines["cp-1"] = cluster.Machine{Reach: cluster.Configured, BootID: "c", Talos: "v1.14.1"}
+		}, false, "c", ""},
+		"it has booted for it": {func(_ *cluster.Desired, o *cluster.Observed, in *cluster.Intent) {
+			in.Done = true
+			o.Machines["cp-1"] = cluster.Machine{Reach: cluster.Configured, BootID: "c", Talos: "v1.13.9"}
+		}, true, "b", ""},
+		"it is on its way down": {func(_ *cluster.Desired, o *cluster.Observed, in *cluster.Intent) {
+			in.Done = true
+			o.Machines["cp-1"] = cluster.Machine{Reach: cluster.Silent}
+		}, false, "b", ""},
+		"it does not answer": {func(_ *cluster.Desired, o *cluster.Observed, _ *cluster.Intent) {
+			o.Machines["cp-1"] = cluster.Machine{Reach: cluster.Silent}
+		}, false, "b", ""},
+		"another revision":     {func(d *cluster.Desired, _ *cluster.Observed, _ *cluster.Intent) { d.Revision = "main@sha1:2" }, true, "b", ""},
+		"the node was removed": {func(d *cluster.Desired, _ *cluster.Observed, _ *cluster.Intent) { d.Spec.Nodes = d.Spec.Nodes[1:] }, true, "b", ""},
+		"the slot was written": {func(_ *cluster.Desired, o *cluster.Observed, _ *cluster.Intent) { o.Facts.Earlier = nil }, true, "b", "another Talos was installed on it since"},
+		"the last older etcd went": {func(_ *cluster.Desired, o *cluster.Observed, _ *cluster.Intent) {
+			o.Machines["cp-2"] = cluster.Machine{Reach: cluster.Configured, BootID: "d", Talos: "v1.14.1"}
+		}, true, "b", "it runs Talos v1.14.1 and ran v1.13.9 before, whose etcd does not read the data of the newer one, or which is too far back"},
+		"Kubernetes went on": {func(d *cluster.Desired, _ *cluster.Observed, _ *cluster.Intent) {
+			d.Spec.Versions.Kubernetes = "v1.37.2"
+		}, true, "b", "Kubernetes v1.37.2 does not run on Talos v1.13.9, which it ran before"},
+		"that no longer counts": {func(_ *cluster.Desired, o *cluster.Observed, in *cluster.Intent) {
+			in.Done = true
+			o.Facts.Earlier = nil
+		}, false, "b", ""},
+		"another patch of the rest": {func(_ *cluster.Desired, o *cluster.Observed, _ *cluster.Intent) {
+			o.Machines["cp-2"] = cluster.Machine{Reach: cluster.Configured, BootID: "d", Talos: "v1.14.0"}
+		}, true, "b", "it runs Talos v1.14.1 and ran v1.13.9 before, whose etcd does not read the data of the newer one, or which is too far back"},
+	} {
+		var d cluster.Desired
+		d.Revision = "main@sha1:1"
+		d.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}, {Name: "cp-2", Role: cluster.ControlPlane}}
+		o := cluster.Observed{Machines: map[string]cluster.Machine{"cp-1": {Reach: cluster.Configured, BootID: "b", Talos: "v1.14.1"}, "cp-2": {Reach: cluster.Configured, BootID: "d", Talos: "v1.13.9"}}}
+		o.Facts.Earlier = map[string]string{"cp-1": "v1.13.9"}
+		in, refused := JudgeRollback(d, o, d.Spec.Nodes[0])
+		if refused.Reason != "" {
+			t.Fatalf("%+v", refused)
+		}
+		c.edit(&d, &o, &in)
+		if now, ended, why := FollowRollback(d, o, in); ended != c.ended || now.Target != c.boot || why != c.why {
+			t.Errorf("%s: ended: %t, in boot %s: %s", name, ended, now.Target, why)
+		}
+	}
+}
+
+// TestNoteEarlier: what a machine ran before what was installed on it is noted when it is seen to run that, and kept while it is the
+// same machine, until it has gone back.
 func TestNoteEarlier(t *testing.T) {
 	var d cluster.Desired
-	var f cluster.Facts
-	o := cluster.Observed{VMs: map[string]cluster.VM{"wk-3": {Presence: cluster.Absent}, "wk-4": {Presence: cluster.PresenceUnknown}}}
-	for _, name := range []string{"wk-1", "wk-2", "wk-3", "wk-4"} {
-		d.Spec.Nodes = append(d.Spec.Nodes, cluster.Node{Name: name})
+	d.Schematic, d.Spec.Versions.Talos = "s", "v1.14.1"
+	image := Installer(d)
+	runs := func(boot, talos string) cluster.Machine {
+		return cluster.Machine{Reach: cluster.Configured, BootID: boot, Talos: talos, Schematic: "s"}
 	}
-	f.Earlier = map[string]string{"wk-2": "v1.12.1", "wk-3": "v1.12.1", "wk-4": "v1.12.1", "wk-5": "v1.12.1"}
-	f.Installs = map[string]cluster.Install{"wk-1": {From: "v1.13.9"}, "wk-2": {Back: true}, "wk-4": {From: "v1.13.9"}}
-	NoteEarlier(&f, d, o, []string{"wk-1", "wk-2"})
-	if len(f.Earlier) != 2 || f.Earlier["wk-1"] != "v1.13.9" || f.Earlier["wk-4"] != "v1.12.1" {
-		t.Errorf("%v", f.Earlier)
+	for name, c := range map[string]struct {
+		has  string
+		in   cluster.Install
+		mach cluster.Machine
+		vm   []cluster.Presence // none: it is there
+		want string
+	}{
+		"it runs it":               {in: cluster.Install{Image: image, Boot: "a", From: "v1.13.9", Done: true}, mach: runs("b", "v1.14.1"), want: "v1.13.9"},
+		"it has not booted":        {in: cluster.Install{Image: image, Boot: "a", From: "v1.13.9", Done: true}, mach: runs("a", "v1.13.9")},
+		"it fell back":             {in: cluster.Install{Image: image, Boot: "a", From: "v1.13.9", Done: true}, mach: runs("b", "v1.13.9")},
+		"from what is not known":   {in: cluster.Install{Image: image, Boot: "a", Done: true}, mach: runs("b", "v1.14.1")},
+		"nothing is known":         {has: "v1.13.9", in: cluster.Install{Image: image, Boot: "a", From: "v1.14.0"}, mach: cluster.Machine{Reach: cluster.Silent}, want: "v1.13.9"},
+		"it went back":             {has: "v1.13.9", in: cluster.Install{Image: image, Boot: "a", Back: true, Failed: "by order"}, mach: runs("b", "v1.13.9")},
+		"it was asked to":          {has: "v1.13.9", in: cluster.Install{Image: image, Boot: "a", Back: true, Failed: "by order"}, mach: runs("a", "v1.14.1"), want: "v1.13.9"},
+		"the machine is deleted":   {has: "v1.13.9", vm: []cluster.Presence{cluster.Absent}},
+		"its vm cannot be seen":    {has: "v1.13.9", vm: []cluster.Presence{cluster.PresenceUnknown}, want: "v1.13.9"},
+		"nothing was installed":    {has: "v1.13.9", mach: runs("b", "v1.14.1"), want: "v1.13.9"},
+		"the same version, larger": {in: cluster.Install{Image: image, Boot: "a", From: "v1.14.1", Done: true}, mach: runs("b", "v1.14.1"), want: "v1.14.1"},
+	} {
+		d.Spec.Nodes = []cluster.Node{{Name: "wk-1"}}
+		f := cluster.Facts{Installs: map[string]cluster.Install{}, Earlier: map[string]string{"wk-9": "v1.12.1"}}
+		if c.in != (cluster.Install{}) {
+			f.Installs["wk-1"] = c.in
+		}
+		if c.has != "" {
+			f.Earlier["wk-1"] = c.has
+		}
+		o := cluster.Observed{Machines: map[string]cluster.Machine{"wk-1": c.mach}, VMs: map[string]cluster.VM{"wk-1": {Presence: append(c.vm, cluster.Present)[0]}}}
+		NoteEarlier(&f, d, o)
+		if _, left := f.Earlier["wk-9"]; left || f.Earlier["wk-1"] != c.want {
+			t.Errorf("%s: %v", name, f.Earlier)
+		}
 	}
 }
