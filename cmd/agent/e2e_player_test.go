@@ -55,6 +55,13 @@ func (k *realKubernetes) settle(ctx context.Context, set *kubernetes.Clientset) 
 	errs := []error{s.tendNodes()}
 	if !slices.ContainsFunc(deployments.Items, func(d appsv1.Deployment) bool { return d.Namespace == dns.Namespace && d.Name == dns.Name }) {
 		_, err := set.AppsV1().Deployments(dns.Namespace).Create(ctx, dns.DeepCopy(), metav1.CreateOptions{})
+		_, unmade := set.CoreV1().ServiceAccounts(dns.Namespace).Create(ctx, &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: dns.Name}}, metav1.CreateOptions{})
+		_, unserved := set.CoreV1().Services(dns.Namespace).Create(ctx, &corev1.Service{
+			ObjectMeta: metav1.ObjectMeta{Name: "kube-dns", Labels: map[string]string{"k8s-app": "kube-dns", "kubernetes.io/cluster-service": "true", "kubernetes.io/name": "CoreDNS"}},
+			Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.10", Selector: map[string]string{"k8s-app": "kube-dns"},
+				Ports: []corev1.ServicePort{{Name: "dns", Port: 53, Protocol: corev1.ProtocolUDP}, {Name: "dns-tcp", Port: 53, Protocol: corev1.ProtocolTCP}}},
+		}, metav1.CreateOptions{})
+		err = errors.Join(err, unmade, unserved)
 		errs = append(errs, err)
 	}
 	alive := map[string]bool{}

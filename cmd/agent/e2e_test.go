@@ -408,7 +408,8 @@ func (e *endToEnd) changes() []string {
 		if a.User.Username == "lab" || strings.HasPrefix(a.User.Username, "system:") || strings.HasPrefix(a.UserAgent, "kubectl") {
 			continue
 		}
-		if slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, a.Verb) {
+		dry := strings.Contains(a.RequestURI, "dryRun=All") // which changes nothing
+		if !dry && slices.Contains([]string{"create", "update", "patch", "delete", "deletecollection"}, a.Verb) {
 			out = append(out, a.Verb+" "+a.RequestURI)
 		}
 	}
