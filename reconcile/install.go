@@ -22,11 +22,11 @@ func (r *Reconciler) installTalos(ctx context.Context, d cluster.Desired, a acti
 		}
 	}
 	in := cluster.Install{Image: a.Image, Boot: a.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), From: a.From}
-	was, err := r.intendInstall(a.Node, &in)
+	takeBack, err := r.intendInstall(a.Node, &in)
 	if err != nil {
 		return err
 	}
-	return r.endInstall(a.Node, in, was, r.c.Machines.InstallTalos(ctx, d, a.Node, a.Image, a.Boot, p))
+	return r.endInstall(a.Node, in, takeBack, r.c.Machines.InstallTalos(ctx, d, a.Node, a.Image, a.Boot, p))
 }
 
 // upgradeTalos has the machine of a drained node install another Talos on its way down.
@@ -36,7 +36,7 @@ func (r *Reconciler) upgradeTalos(ctx context.Context, d cluster.Desired, a acti
 		return err
 	}
 	in := cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), From: a.From}
-	was, err := r.intendInstall(a.Node, &in)
+	takeBack, err := r.intendInstall(a.Node, &in)
 	if err != nil {
 		return err
 	}
@@ -44,7 +44,7 @@ func (r *Reconciler) upgradeTalos(ctx context.Context, d cluster.Desired, a acti
 	if isUntouched(err) { // it was not taken down for that
 		err = r.restoreRestart(a.Node, before, err)
 	}
-	return r.endInstall(a.Node, in, was, err)
+	return r.endInstall(a.Node, in, takeBack, err)
 }
 
 // isUntouched reports whether an error of an installation means that the machine is as it was.
@@ -52,23 +52,31 @@ func isUntouched(err error) bool {
 	return errors.Is(err, cluster.ErrNotBegun) || errors.Is(err, cluster.ErrSequenceRefused) || errors.As(err, new(*cluster.InstallError))
 }
 
-// intendInstall makes durable what is to be installed on the machine of a node, before it is. It returns
-// what was noted before, nil: nothing.
-func (r *Reconciler) intendInstall(n cluster.Node, in *cluster.Install) (was *cluster.Install, err error) {
-	if before, noted := r.c.Journal.Facts().Installs[n.Name]; noted {
-		was, in.Again = &before, in.Follows(before)
+// intendInstall makes durable what is to be installed on the machine of a node, before it is. What it returns takes that back: what
+// was noted before holds again.
+func (r *Reconciler) intendInstall(n cluster.Node, in *cluster.Install) (takeBack func(*cluster.Facts), err error) {
+	facts := r.c.Journal.Facts()
+	was, noted := facts.Installs[n.Name]
+	earlier, known := facts.Earlier[n.Name]
+	in.Again = noted && in.Follows(was)
+	takeBack = func(f *cluster.Facts) {
+		if delete(f.Installs, n.Name); noted {
+			f.Installs[n.Name] = was
+		}
+		if known {
+			f.Earlier[n.Name] = earlier
+		}
 	}
-	in.Slot = r.c.Journal.Facts().Earlier[n.Name]
-	return was, r.c.Journal.Update(func(f *cluster.Facts) {
+	return takeBack, r.c.Journal.Update(func(f *cluster.Facts) {
 		f.Installs[n.Name] = *in
 		delete(f.Earlier, n.Name) // the installer writes the slot that has it
 	})
 }
 
 // endInstall makes durable how an installation ended, as far as that is known: it is done, or has
-// failed and is not tried again, or may be tried again, for it was not begun or has left nothing, so that what was noted before holds. It returns the
+// failed and is not tried again, or may be tried again, for it was not begun or has left nothing, so that it is taken back. It returns the
 // error that it ended with.
-func (r *Reconciler) endInstall(n cluster.Node, in cluster.Install, was *cluster.Install, err error) error {
+func (r *Reconciler) endInstall(n cluster.Node, in cluster.Install, takeBack func(*cluster.Facts), err error) error {
 	var failed *cluster.InstallError
 	end := func(f *cluster.Facts) { f.Installs[n.Name] = in }
 	switch {
@@ -78,11 +86,8 @@ func (r *Reconciler) endInstall(n cluster.Node, in cluster.Install, was *cluster
 		in.Failed = text.Sanitize(failed.Error(), mostWords)
 	case isUntouched(err):
 		end = func(f *cluster.Facts) {
-			if delete(f.Installs, n.Name); was != nil {
-				f.Installs[n.Name] = *was
-			}
-			if in.Slot != "" && !errors.As(err, &failed) {
-				f.Earlier[n.Name] = in.Slot
+			if takeBack(f); failed != nil {
+				delete(f.Earlier, n.Name) // it ran, and may have written there
 			}
 		}
 	default:

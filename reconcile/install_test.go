@@ -40,9 +40,13 @@ func TestInstallIsNoted(t *testing.T) {
 				if c.err == nil {
 					s.fails = ""
 				}
+				must(r.c.Journal.Update(func(f *cluster.Facts) { f.Earlier["wk-1"] = "v1.13.8" }))
 				s.after = func(what string) {
 					if what != string(do.Info().Kind) {
 						return
+					}
+					if _, kept := r.c.Journal.Facts().Earlier["wk-1"]; kept {
+						t.Error("the slot that is written is known still")
 					}
 					if in := r.c.Journal.Facts().Installs["wk-1"]; in.Image != image || in.Boot != "boot" || in.Done || in.At.IsZero() {
 						t.Errorf("noted before: %+v", in)
@@ -59,6 +63,9 @@ func TestInstallIsNoted(t *testing.T) {
 				in, noted := facts.Installs["wk-1"]
 				if noted != c.noted || in.Done != c.done || (in.Failed != "") != c.failed {
 					t.Errorf("noted: %t, %+v", noted, in)
+				}
+				if _, kept := facts.Earlier["wk-1"]; kept != (errors.Is(c.err, cluster.ErrNotBegun) || errors.Is(c.err, cluster.ErrSequenceRefused)) {
+					t.Errorf("what the other slot has is known: %t", kept)
 				}
 				if _, down := facts.Restarts["wk-1"]; do.Info().Kind == cluster.UpgradeTalos && down != c.restarts {
 					t.Errorf("taken down: %t", down)

@@ -57,7 +57,9 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if in, ok := after.Intent(cluster.IntendApproved); ok {
 		after.Intend(stillApproved(in, d, *o))
 	}
-	r.dropOrders(&after, d, *o)
+	if refused := r.dropOrders(&after, d, *o); refused.Reason != "" {
+		r.log.Warn("a rollback is not carried out", logging.Node, refused.Subject, logging.Reason, string(refused.Reason), logging.Why, refused.Message, logging.Hint, refused.Hint)
+	}
 	after.Forgotten = lost.StillForgotten(before.Forgotten, d, *o)
 	after.Guarded = guardedNodes(before.Guarded, d, *o)
 	if r.memo.refused == nil {

@@ -330,7 +330,6 @@ func (r *Reconciler) Destroy(shown, despite []int) error {
 // deciding.
 type memo struct {
 	seenRunning upgrade.Seen     // what the nodes run
-	rollback    string           // the boot whose rollback was last reported as not carried out
 	commands    int64            // of administrators, when the pass began
 	last        *Fetched         // newest that was valid and accepted
 	good        *Fetched         // newest of these from which configs could be made: it is in force

@@ -6,7 +6,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
-	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -42,23 +41,20 @@ func (r *Reconciler) Upgrade(order cluster.UpgradeOrder) error {
 	})
 }
 
-// dropOrders takes the orders out of f that are for another revision, or whose upgrade or rollback has ended.
-func (r *Reconciler) dropOrders(f *cluster.Facts, d cluster.Desired, o cluster.Observed) {
+// dropOrders takes the orders out of f that are for another revision, or whose upgrade or rollback has ended. refused is why a
+// rollback is not carried out any more.
+func (r *Reconciler) dropOrders(f *cluster.Facts, d cluster.Desired, o cluster.Observed) (refused cluster.Block) {
 	in, ok := f.Intent(cluster.IntendUpgrade)
 	if ok && (in.Revision != d.Repository().Revision || upgrade.IsEnded(d, o, r.memo.seenRunning.Ran)) {
 		f.Drop(cluster.IntendUpgrade)
 	}
-	in, ok = f.Intent(cluster.IntendRollback)
-	if !ok {
-		return
+	if in, ok = f.Intent(cluster.IntendRollback); ok {
+		var ended bool
+		o.Facts = *f
+		in, ended, refused = upgrade.FollowRollback(d, o, in)
+		if f.Intend(in); ended {
+			f.Drop(cluster.IntendRollback)
+		}
 	}
-	o.Facts = *f
-	now, ended, why := upgrade.FollowRollback(d, o, in)
-	if f.Intend(now); ended {
-		f.Drop(cluster.IntendRollback)
-	}
-	if why != "" && r.memo.rollback != in.Target {
-		r.memo.rollback = in.Target
-		r.log.Warn("a rollback is not carried out", logging.Node, in.Node, logging.Why, why)
-	}
+	return refused
 }

@@ -78,8 +78,6 @@ type Install struct {
 	At       time.Time `json:"at"`
 	// From is the version that the machine ran when it was asked for; "" : it is not known.
 	From string `json:"from,omitempty"`
-	// Slot is the version that the other slot of its disk had then, as far as it is known.
-	Slot string `json:"slot,omitempty"`
 	// Back: the machine ran it, and went back to what it ran before by the command that Failed names.
 	Back bool `json:"back,omitempty"`
 	// Done: the installer is seen to have ended well, and the next boot runs it.
@@ -89,6 +87,9 @@ type Install struct {
 	// Again: it was asked for in an earlier boot, and how that ended was never seen.
 	Again bool `json:"again,omitempty"`
 }
+
+// Version is that of the Talos in its image.
+func (in Install) Version() string { return in.Image[strings.LastIndexByte(in.Image, ':')+1:] }
 
 // Unseen reports whether it is not known how it ended.
 func (in Install) Unseen() bool { return !in.Done && in.Failed == "" }

@@ -271,54 +271,6 @@ type (
 		Into      string // version of Talos that was installed, and runs then; "" : none was
 	}
 
-	// CheckInstallers looks whether the installers of all hops are there.
-	CheckInstallers struct {
-		Cluster string
-		Images  []string
-	}
-
-	// PullInstaller has a machine pull the installer of the Talos that it is to run.
-	PullInstaller struct {
-		Node   cluster.Node
-		Image  string
-		For    string // what changes, for people
-		Fields []string
-	}
-
-	// InstallTalos installs another Talos beside the one that a machine runs, from the next boot on.
-	InstallTalos struct {
-		Node    cluster.Node
-		Image   string // its installer
-		Boot    string // id of the boot that the machine runs since
-		For     string // what changes, for people
-		Fields  []string
-		From    string // version that it runs
-		Version string
-	}
-
-	// UpgradeTalos has the machine of a drained node install another Talos on its way down, and boot
-	// it: what a Talos does that cannot do the first without the second.
-	UpgradeTalos struct {
-		Node    cluster.Node
-		Image   string // its installer
-		Restart cluster.Restart
-		Fields  []string
-		From    string // version that it runs
-		Version string
-	}
-
-	// RollBackTalos has the machine of a drained node boot the Talos that it ran before, by an administrator's command.
-	RollBackTalos struct {
-		Node          cluster.Node
-		Image         string // installer of what it runs
-		Restart       cluster.Restart
-		Config        cluster.Config // for its next boot, in the place of what somebody has staged; none: nobody has
-		Fields        []string
-		From, Version string // that it runs, and that it ran before
-		// Undrained: it does not work, and cannot be drained, or has nothing to drain.
-		Undrained bool
-	}
-
 	// UncordonNode puts a node back into service. Adopted: it stays cordoned, as somebody
 	// had it before.
 	UncordonNode struct {

@@ -63,47 +63,6 @@ func (a RebootNode) Info() Info {
 }
 
 // Info implements Action.
-func (a CheckInstallers) Info() Info {
-	return Info{Kind: cluster.CheckInstallers, Subject: a.Cluster, Text: "look whether the image factory has the installers of all hops of " + a.Cluster}
-}
-
-// Info implements Action.
-func (a PullInstaller) Info() Info {
-	i := infoOfNode(cluster.PullInstaller, a.Node, fmt.Sprintf("pull the installer of %s, to change %s", a.Node.Name, a.For))
-	i.Change, i.Fields = "image="+a.Image, a.Fields
-	return i
-}
-
-// Info implements Action. Nothing of the node stops; it is disruptive for what comes next, so that
-// what is installed is booted soon.
-func (a InstallTalos) Info() Info {
-	i := infoOfNode(cluster.InstallTalos, a.Node, fmt.Sprintf("install Talos %s on %s for its next boot, to change %s", a.Version, a.Node.Name, a.For))
-	i.Disrupts, i.Change, i.Fields = true, "image="+a.Image, a.Fields
-	return i
-}
-
-// Info implements Action.
-func (a UpgradeTalos) Info() Info {
-	i := infoOfNode(cluster.UpgradeTalos, a.Node, fmt.Sprintf("upgrade %s to Talos %s, and reboot it", a.Node.Name, a.Version))
-	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target+" image="+a.Image, a.Fields
-	return i
-}
-
-// Info implements Action. It disrupts nothing: its node is down already.
-func (a ResetVM) Info() Info {
-	i := infoOfNode(cluster.ResetVM, a.Node, fmt.Sprintf("reset vm %d (%s), whose machine does not come back from the reboot of its upgrade", a.Node.VMID, a.Node.Name))
-	i.Reboots = true
-	return i
-}
-
-// Info implements Action.
-func (a RollBackTalos) Info() Info {
-	i := infoOfNode(cluster.RollBackTalos, a.Node, fmt.Sprintf("roll %s back from Talos %s to %s, and reboot it", a.Node.Name, a.From, a.Version)+describeUndrained(a.Undrained))
-	i.Disrupts, i.Reboots, i.Change, i.Fields = true, true, "for="+a.Restart.Target, a.Fields
-	return i
-}
-
-// Info implements Action.
 func (a UncordonNode) Info() Info {
 	words := fmt.Sprintf("put %s back into service", a.Node.Name)
 	if a.Adopted {

@@ -199,7 +199,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		}
 		config = want // and not what somebody staged
 	}
-	if m.prepareUpgrade(n, kn, drifts) || upgrade.BootsAnother(m.d, m.o, n) { // which another config must not be booted with
+	if m.prepareUpgrade(n, kn, drifts) { // which another config must not be booted with
 		return
 	}
 	drainable := ready || m.isDrainable(n)
@@ -231,6 +231,9 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 	switch failed := m.failedTurn(); {
 	case !upgrades && upgrade.MayRun(m.o, n):
 		w.Reason, w.About, w.Message, w.Within = cluster.WaitingForInstaller, m.o.Facts.Installs[n.Name].Boot, "an installer of Talos may run on it; it waits to change "+change, upgrade.InstallWithin
+	case upgrade.BootsAnother(m.d, m.o, n):
+		w.Reason, w.Message, w.Within = cluster.WaitingForInstaller, "its next boot may run what was taken back; it waits to change "+change, upgrade.InstallWithin
+		w.Hint = fmt.Sprintf("`apply: auto` has the agent install what it runs over that, and so has `talosctl -n %s upgrade`", n.IP)
 	case !ready && !m.isRepairable(n, drifts):
 		w.Reason, w.Message = cluster.WaitingForReady, fmt.Sprintf("waits until it is Ready to change %s", change)
 	case failed != "" && !upgrade.IsRollback(drifts):

@@ -148,6 +148,11 @@ func (m *planner) holdForSupply(n cluster.Node, drifts []cluster.FieldDifference
 func (m *planner) planInstaller(n cluster.Node) {
 	if mach := m.o.Machines[n.Name]; upgrade.BootsAnother(m.d, m.o, n) && !n.Locked && !m.isHeld() && !m.appliesNothing() {
 		const change = "what its next boot runs, which was taken back"
+		if failed := upgrade.FailedInstall(m.d, m.o, n); failed != "" {
+			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.UpgradeFailed, About: mach.Talos, Message: "its next boot may run what was taken back: to install what it runs over that failed: " + failed, Hint: "see what the installer has printed; a push has it tried again"},
+				[]cluster.FieldDifference{{Field: "next boot", Has: "what was taken back", Wants: mach.Talos, By: "a push that was taken back", Since: m.o.Facts.Installs[n.Name].At}})
+			return
+		}
 		if mach.Installer != m.installer() {
 			m.do(action.PullInstaller{Node: n, Image: m.installer(), For: change})
 		} else {

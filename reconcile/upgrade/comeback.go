@@ -3,7 +3,6 @@ package upgrade
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -38,7 +37,7 @@ func JudgeReturn(d cluster.Desired, o cluster.Observed, p cluster.Policy, n clus
 	if back := kn.Ready || kn.BootID != "" && kn.BootID != r.Boot; !upgraded || !silent || back {
 		return Return{}
 	}
-	version, within := in.Image[strings.LastIndexByte(in.Image, ':')+1:], returnsWithin(o, r, in)
+	version, within := in.Version(), returnsWithin(o, r, in)
 	if wasReset(d, o, n) {
 		return judgeReset(n, vm, version, r, o.Now, within)
 	}

@@ -51,11 +51,18 @@ func MayRun(o cluster.Observed, n cluster.Node) bool {
 }
 
 // BootsAnother reports whether a machine runs what it is to run, and its next boot runs, or may run, another Talos: an upgrade
-// was taken back when that was installed and not booted yet, or it is not known whether what it runs was installed over that. One that installs on its way down has nothing installed while
-// it runs on.
+// was taken back when that was installed and not booted yet, and what it runs is not known to be installed over that. One that
+// installs on its way down has nothing installed while it runs on.
 func BootsAnother(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	in, ok := InstallOf(o, n)
-	return ok && ladder.UsesLifecycle(o.Machines[n.Name].Talos) && in.Failed == "" && (in.Image != Installer(d) || in.Unseen()) && !MayRun(o, n) && runsAsked(d, o.Machines[n.Name])
+	mach := o.Machines[n.Name]
+	if !ok || in.Back || MayRun(o, n) || !runsAsked(d, mach) || !ladder.UsesLifecycle(mach.Talos) {
+		return false
+	}
+	if in.Image == Installer(d) {
+		return !in.Done
+	}
+	return in.Failed == ""
 }
 
 // runsAsked reports whether a machine is seen to run what all are to run now.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
@@ -68,24 +67,24 @@ func judgeGoingBack(d cluster.Desired, o cluster.Observed, n cluster.Node, to st
 }
 
 // FollowRollback returns the command of a rollback as it stands with what is seen now, and whether it has ended: the machine has
-// booted for it, another revision is in force, or the node was removed. Where it can not be carried out any more why is the
-// reason. One that was not asked yet, of a machine that has booted by itself, is for that boot.
-func FollowRollback(d cluster.Desired, o cluster.Observed, in cluster.Intent) (now cluster.Intent, ended bool, why string) {
+// booted for it, another revision is in force, or the node was removed, or it must not be carried out any more, for what is
+// refused then. One that was not asked yet, of a machine that has booted by itself, is for that boot.
+func FollowRollback(d cluster.Desired, o cluster.Observed, in cluster.Intent) (now cluster.Intent, ended bool, refused cluster.Block) {
 	n, stays := d.Spec.Node(in.Node)
 	mach := o.Machines[in.Node]
 	answers := mach.Reach == cluster.Configured && mach.BootID != "" && mach.Talos != ""
 	switch booted := answers && mach.BootID != in.Target; {
 	case !stays || in.Revision != d.Repository().Revision, booted && in.Done:
-		return in, true, ""
+		return in, true, refused
 	case in.Done || !answers:
-		return in, false, ""
+		return in, false, refused
 	case o.Facts.Earlier[in.Node] != in.Versions.Talos:
-		return in, true, "another Talos was installed on it since"
+		return in, true, cluster.Block{Subject: in.Node, Reason: cluster.RolledBack, Message: "another Talos was installed on it since", Hint: "set talos_version back and push"}
 	case booted:
 		in.Target = mach.BootID
 	}
-	why = judgeGoingBack(d, o, n, in.Versions.Talos).Message
-	return in, why != "", why
+	refused = judgeGoingBack(d, o, n, in.Versions.Talos)
+	return in, refused.Reason != "", refused
 }
 
 // RollsBack reports whether a node is to be rolled back, or is.
@@ -155,8 +154,7 @@ func DescribeFailed(d cluster.Desired, o cluster.Observed, n cluster.Node) (reas
 	case failed == "":
 		return "", "", ""
 	case o.Facts.Installs[n.Name].Back:
-		image := o.Facts.Installs[n.Name].Image
-		return cluster.RolledBack, fmt.Sprintf("it ran Talos %s, and went back to what it ran before, %s", image[strings.LastIndexByte(image, ':')+1:], failed),
+		return cluster.RolledBack, fmt.Sprintf("it ran Talos %s, and went back to what it ran before, %s", o.Facts.Installs[n.Name].Version(), failed),
 			"a push has it upgraded again, and talos_version or talos.schematic set back has the others follow it"
 	}
 	return cluster.UpgradeFailed, fmt.Sprintf("the installer of Talos %s failed, and it runs on as it was: %s", to, failed),

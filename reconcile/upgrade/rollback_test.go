@@ -125,8 +125,8 @@ func TestFollowRollback(t *testing.T) {
 			t.Fatalf("%+v", refused)
 		}
 		c.edit(&d, &o, &in)
-		if now, ended, why := FollowRollback(d, o, in); ended != c.ended || now.Target != c.boot || why != c.why {
-			t.Errorf("%s: ended: %t, in boot %s: %s", name, ended, now.Target, why)
+		if now, ended, refused := FollowRollback(d, o, in); ended != c.ended || now.Target != c.boot || refused.Message != c.why || (refused.Hint == "") != (c.why == "") {
+			t.Errorf("%s: ended: %t, in boot %s: %+v", name, ended, now.Target, refused)
 		}
 	}
 }
