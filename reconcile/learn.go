@@ -95,7 +95,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	}
 	ended := plan.EndedTurns(d, *o, r.c.Policy())
 	for node := range after.Restarts {
-		if _, stays := d.Spec.Node(node); !stays {
+		if _, stays := d.Spec.Node(node); !stays || o.VMs[node].Presence == cluster.Absent { // the next machine is another one
 			ended = append(ended, node)
 		}
 	}

@@ -252,6 +252,30 @@ func TestClockThatWasSetBack(t *testing.T) {
 	}
 }
 
+// TestNotesOfAMachineThatIsDeleted: what was done to a machine does not hold for the next one of its name; that a VM cannot be seen
+// does not mean that it is deleted.
+func TestNotesOfAMachineThatIsDeleted(t *testing.T) {
+	for what, c := range map[string]struct {
+		vm   cluster.VM
+		left bool
+	}{"deleted": {noVM, false}, "there": {ourVM, true}, "unseen": {unseenVM, true}} {
+		_, r, _, d := newSteps(t)
+		o := seen(d, ourVM)
+		o.VMs["cp-2"] = c.vm
+		must(r.c.Journal.Update(func(f *cluster.Facts) {
+			f.Installs["cp-2"], f.Restarts["cp-2"], f.Earlier["cp-2"] = cluster.Install{Image: "i", Done: true}, cluster.Restart{Target: "t", Boot: "b"}, "v1.13.9"
+		}))
+		o.Facts = r.c.Journal.Facts()
+		must(r.learnFacts(d, &o))
+		f := r.c.Journal.Facts()
+		_, installed := f.Installs["cp-2"]
+		_, restarted := f.Restarts["cp-2"]
+		if _, earlier := f.Earlier["cp-2"]; installed != c.left || restarted != c.left || earlier != c.left {
+			t.Errorf("%s: installed %t, restarted %t, what was before %t", what, installed, restarted, earlier)
+		}
+	}
+}
+
 // TestGuardedNodes: a node that was protected or locked stays so when it leaves the
 // inventory, as long as a VM of it may be there.
 func TestGuardedNodes(t *testing.T) {

@@ -94,7 +94,7 @@ func MayRepeat(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	return boot != "" && !was.Again && now.Follows(was) && !wasReset(d, o, n)
 }
 
-// EndedInstalls lists the nodes whose machines are seen to run what all are to run now, and those that the
+// EndedInstalls lists the nodes whose machines are seen to run what all are to run now, and those that are deleted, or that the
 // inventory no longer has. That no upgrade is seen is not enough: before all nodes have answered there is none,
 // and what was forgotten then would be installed once more.
 func EndedInstalls(d cluster.Desired, o cluster.Observed) []string {
@@ -107,7 +107,7 @@ func EndedInstalls(d cluster.Desired, o cluster.Observed) []string {
 			ended = in.Revision != d.Repository().Revision
 		}
 		booted := mach.Reach == cluster.Configured && mach.BootID != "" && mach.BootID != in.Boot
-		if runs := mach.Talos != "" && mach.Schematic != "" && in.Image == drift.InstallerRun(d, mach); !stays || booted && (runs || ended) {
+		if runs := mach.Talos != "" && mach.Schematic != "" && in.Image == drift.InstallerRun(d, mach); !stays || o.VMs[name].Presence == cluster.Absent || booted && (runs || ended) {
 			out = append(out, name)
 		}
 	}
