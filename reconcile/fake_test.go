@@ -250,7 +250,7 @@ func (f otherEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Obse
 		}
 	}
 	o.SystemPods = cluster.Saw(map[string]cluster.SystemPod{})
-	o.MembersAgree = cluster.Saw(true)
+	o.MembersAgree, o.Etcd = cluster.Saw(true), cluster.Saw(cluster.Etcd{})
 	o.Members, o.Nodes, o.Releases = cluster.Saw(members), cluster.Saw(nodes), cluster.Saw(map[string]cluster.Release{})
 }
 

@@ -39,6 +39,8 @@ type Observed struct {
 	// MembersAsked are the nodes whose members were asked, answered, and name the same
 	// members; none where they do not.
 	MembersAsked []string
+	// Etcd is what one of its members answers of etcd besides.
+	Etcd Seen[Etcd]
 	// LostSince is since when members of etcd, by id, were seen to have no machine, in
 	// every look. One that was seen so for the first time has the time of this look.
 	LostSince map[uint64]time.Time
@@ -282,6 +284,12 @@ type Member struct {
 	Name    string
 	Address string // of its peer URL
 	Learner bool
+}
+
+// Etcd is what is the same of all its members.
+type Etcd struct {
+	Leader uint64   // id of the member that leads; 0: none
+	Alarms []string // NOSPACE: writes are refused; CORRUPT: a member has other data than the others
 }
 
 // Learner is what was seen of a member of etcd since it is a learner.

@@ -114,6 +114,7 @@ const (
 	EtcdMemberLost       Reason = "EtcdMemberLost"
 	EtcdMemberStuck      Reason = "EtcdMemberStuck"
 	EtcdUnhealthy        Reason = "EtcdUnhealthy"
+	EtcdAlarm            Reason = "EtcdAlarm"
 	APIServerNotReady    Reason = "APIServerNotReady"
 	StaticPodOutdated    Reason = "StaticPodOutdated"
 	StaticPodNotReady    Reason = "StaticPodNotReady"

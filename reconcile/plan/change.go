@@ -264,7 +264,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 		return
 	}
 	if m.d.Repository().IsHop(cluster.HopKubernetes) { // also where nothing of the node stops
-		if drifts := m.driftOf(n, a.Info()); m.holdForSupply(n, drifts) || m.holdByGate(n, drifts) || m.holdHopForSnapshot(n, drifts) || m.holdByWindow(a.Info()) {
+		if drifts := m.driftOf(n, a.Info()); m.holdForSupply(n, drifts) || m.holdByGate(n, drifts) || m.holdHopForEtcd(n, drifts) || m.holdByWindow(a.Info()) {
 			return
 		}
 	}

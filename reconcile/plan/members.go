@@ -14,6 +14,13 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
+// blockAlarms reports what etcd holds against its members.
+func (m *planner) blockAlarms() {
+	if why := m.etcd.Alarms(); why != "" {
+		m.block(cluster.Block{Subject: m.d.Spec.Name, Reason: cluster.EtcdAlarm, Message: why, Hint: m.etcd.AlarmHint()})
+	}
+}
+
 // removeLost plans the removal of a member that has no machine, as soon as that was seen
 // for long enough. It returns whether the member is one.
 func (m *planner) removeLost(n cluster.Node, mem cluster.Member) bool {

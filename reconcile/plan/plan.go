@@ -115,13 +115,14 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	}
 	m.planOverdue()
 	m.waitForVIP()
+	m.blockAlarms()
 	m.blockContract()
 	m.judgeMachines()
 	m.judgeCapacity()
 	m.planImage()
 	m.planSupply()
 	m.planSnapshot()
-	for _, n := range d.Spec.Nodes {
+	for _, n := range quorum.SortLeaderLast(d.Spec.Nodes, o) {
 		m.planNode(n)
 		if ph := m.plan.Phases[n.Name]; ph != cluster.PhaseReady && ph != cluster.PhaseJoining {
 			m.planMeta(n) // of those it is planned before their turns

@@ -1,12 +1,9 @@
 package plan
 
 import (
-	"fmt"
 	"slices"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 )
@@ -15,12 +12,6 @@ import (
 // them, and a forecast has none. One that fails holds what must not begin without one, and
 // nothing else.
 
-// freshFor is how old a verified snapshot may be that something stands on that cannot be undone.
-const freshFor = time.Hour
-
-// readWithin is how long those may be read that were there when the agent started. It gives up after ten minutes.
-const readWithin = 15 * time.Minute
-
 // planSnapshot takes a snapshot of etcd when somebody has asked for it, or when a scheduled one is
 // due, of a cluster that was Ready once. While no etcd runs there is nothing to take, which others report.
 func (m *planner) planSnapshot() {
@@ -28,7 +19,7 @@ func (m *planner) planSnapshot() {
 	switch {
 	case !s.Enabled || !s.Requested && !m.o.Facts.WasReady():
 	case s.Verified.Why != "":
-		m.wait(m.waitForStore())
+		m.wait(retention.AwaitStore(m.d.Spec.Name, s))
 	case s.Requested && m.runsEtcd():
 		m.do(action.TakeSnapshot{Cluster: m.d.Spec.Name, For: retention.Manual})
 	case m.o.Facts.WasReady() && !s.Due.After(m.o.Now) && m.runsEtcd():
@@ -44,36 +35,17 @@ func (m *planner) runsEtcd() bool {
 	})
 }
 
-// waitForStore waits until it can be seen which snapshots there are, and is known whether the newest
-// is whole.
-func (m *planner) waitForStore() cluster.Wait {
-	if m.o.Snapshots.Verified.Why == "" {
-		return cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.SnapshotsUnknown, Within: readWithin,
-			Message: "waits until the newest snapshots of etcd are read to their end, which the agent does after each start"}
-	}
-	return cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.SnapshotsUnknown, Within: seeWithin,
-		Message: "cannot see the snapshots of etcd" + text.Colon(m.o.Snapshots.Verified.Why), Hint: "see `snapshots` in config.yaml, and whether its directory can be read"}
-}
-
-// lackSnapshot returns what a kind of work waits for that must not begin without a verified snapshot
-// of etcd younger than freshFor, and plans to take that; false: there is one, or this host takes none.
+// lackSnapshot returns what a kind of work waits for that must not begin without a fresh snapshot
+// of etcd, and plans to take that; false: there is one, or this host takes none.
 func (m *planner) lackSnapshot(kind retention.Kind) (cluster.Wait, bool) {
-	s := m.o.Snapshots
-	age := m.o.Now.Sub(s.Verified.Value) // of one from before the clock was set back it is negative
-	switch {
-	case !s.Enabled || s.Verified.Known && age >= 0 && age < freshFor:
+	w, take := retention.FindLack(m.d.Spec.Name, m.o.Snapshots, m.o.Now)
+	if take {
+		m.do(action.TakeSnapshot{Cluster: m.d.Spec.Name, For: kind})
+	}
+	if w == nil {
 		return cluster.Wait{}, false
-	case !s.Verified.Known:
-		return m.waitForStore(), true
 	}
-	m.do(action.TakeSnapshot{Cluster: m.d.Spec.Name, For: kind})
-	newest := "there is none"
-	if !s.Verified.Value.IsZero() {
-		newest = "the newest is of " + text.Moment(s.Verified.Value)
-	}
-	return cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.WaitingForSnapshot, Within: time.Hour,
-		Message: fmt.Sprintf("waits for a verified snapshot of etcd that is younger than %v; %s", text.Duration(freshFor), newest),
-		Hint:    "see why none can be taken; to go on without: `snapshots: {disabled: true}` in config.yaml of the host"}, true
+	return *w, true
 }
 
 // holdForSnapshot waits with the removal of a control plane until there is a snapshot of what

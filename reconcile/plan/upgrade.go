@@ -248,7 +248,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 		}
 		w.Reason = cluster.WaitingForInstaller
 	}
-	if !back && m.holdByGate(n, w.Drift) || m.holdHopForSnapshot(n, w.Drift) {
+	if !back && m.holdByGate(n, w.Drift) || m.holdHopForEtcd(n, w.Drift) {
 		return true
 	}
 	if name, until := upgrade.FindSoaking(m.d, m.o); name != "" && !back && !m.order().Now {
@@ -287,9 +287,13 @@ func (m *planner) holdByGate(n cluster.Node, drifts []cluster.FieldDifference) b
 	return name != ""
 }
 
-// holdHopForSnapshot waits with what a hop changes of a node until there is a snapshot of what etcd has, and reports
-// whether it does.
-func (m *planner) holdHopForSnapshot(n cluster.Node, drifts []cluster.FieldDifference) bool {
+// holdHopForEtcd waits with what a hop changes of a node until etcd has no alarm and there is a snapshot of what it has,
+// and reports whether it does.
+func (m *planner) holdHopForEtcd(n cluster.Node, drifts []cluster.FieldDifference) bool {
+	if why := m.etcd.Alarmed(); why != "" {
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdAlarm, About: "upgrade", Message: "waits to be upgraded: " + why, Within: etcdWithin, Drift: drifts})
+		return true
+	}
 	w, lacks := m.lackSnapshot(retention.BeforeUpgrade)
 	if lacks {
 		w.Subject, w.About, w.Message, w.Drift = n.Name, "upgrade", "waits to be upgraded: "+w.Message, drifts

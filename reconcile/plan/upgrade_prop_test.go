@@ -137,6 +137,18 @@ func (u *upgrading) do(t *rapid.T, a action.Action) {
 	}
 }
 
+// checkAlarm fails when something of an upgrade is begun while etcd has an alarm, or it is not known. What was begun
+// before that goes on.
+func (u *upgrading) checkAlarm(t *rapid.T, p Plan) {
+	for _, a := range p.Actions {
+		i := a.Info()
+		begins := i.Kind == cluster.InstallTalos || i.Kind == cluster.DrainNode || i.Kind == cluster.UpgradeTalos
+		if begins && u.o.Nodes.Value[i.Node].Turn == "" {
+			t.Fatalf("with an alarm of etcd: %s", i.Text)
+		}
+	}
+}
+
 // checkService fails when more nodes are out of service than may be.
 func (u *upgrading) checkService(t *rapid.T) {
 	out := map[cluster.Role][]string{}
@@ -172,7 +184,15 @@ func TestUpgradesEnd(t *testing.T) {
 				u.o.Facts.Installs = maps.Clone(u.o.Facts.Installs)
 				delete(u.o.Facts.Installs, name)
 			}
+			alarm := rapid.IntRange(0, 9).Draw(rt, "alarm") == 0
+			u.o.Etcd = cluster.Saw(cluster.Etcd{})
+			if alarm {
+				u.o.Etcd = rapid.SampledFrom([]cluster.Seen[cluster.Etcd]{cluster.Saw(cluster.Etcd{Alarms: []string{"NOSPACE"}}), cluster.Unseen[cluster.Etcd]("no answer in time")}).Draw(rt, "etcd")
+			}
 			p := Make(u.d, u.o, u.p)
+			if alarm {
+				u.checkAlarm(rt, p)
+			}
 			u.o = effect.Clone(u.o)
 			if p.Converged() && len(u.d.Hops) == 0 {
 				break

@@ -92,8 +92,8 @@ func newWorld(cps, workers int) *world {
 					"local": {Active: true, Content: []string{"iso", "import"}}, "local-lvm": {Active: true, Content: []string{"images"}}})}},
 			VMs: map[string]cluster.VM{}, Machines: map[string]cluster.Machine{}, APIs: map[string]cluster.Seen[bool]{}, Charts: map[string]cluster.Seen[cluster.Fetched]{},
 			Orphans: cluster.Saw[[]cluster.VM](nil), ImageCached: cluster.Saw(false),
-			Members: cluster.Unseen[[]cluster.Member]("no control plane answers"),
-			Nodes:   cluster.Unseen[map[string]cluster.KubeNode]("no kube-apiserver answers"), Releases: cluster.Unseen[map[string]cluster.Release]("no kube-apiserver answers"),
+			Members: cluster.Unseen[[]cluster.Member]("no control plane answers"), Etcd: cluster.Saw(cluster.Etcd{}),
+			Nodes: cluster.Unseen[map[string]cluster.KubeNode]("no kube-apiserver answers"), Releases: cluster.Unseen[map[string]cluster.Release]("no kube-apiserver answers"),
 		},
 		p: cluster.Policy{File: "policy.yaml", Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 599}}, Lines: map[string]int{"pool": 1, "vmids": 2, "limits.nodes": 5}},
 	}
@@ -934,6 +934,23 @@ func (w *world) run(t testing.TB, line string) string {
 		w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(true), namesOf(w.o.Members.Value)
 	case "answers": // these members only, so far as is known
 		w.o.MembersAgree, w.o.MembersAsked = cluster.Unseen[bool]("1 member cannot be asked"), f[1:]
+	case "alarms": // of etcd, or none, or unknown
+		switch arg(1) {
+		case "none":
+			w.o.Etcd = cluster.Saw(cluster.Etcd{})
+		case "unknown":
+			w.o.Etcd = cluster.Unseen[cluster.Etcd]("ask cp-1 for the status of its etcd: no answer in time")
+		default:
+			w.o.Etcd = cluster.Saw(cluster.Etcd{Alarms: f[1:]})
+		}
+	case "leads": // etcd
+		members := slices.Clone(w.o.Members.Value)
+		for i := range members {
+			if members[i].ID = uint64(i + 1); members[i].Name == arg(1) {
+				w.o.Etcd = cluster.Saw(cluster.Etcd{Leader: members[i].ID})
+			}
+		}
+		w.o.Members = cluster.Saw(members)
 	case "learners": // are looked at, as in each pass
 		w.o.Learners = lost.Learners(w.d, w.o, w.o.Learners)
 	case "allow-even":

@@ -23,6 +23,7 @@ type Etcd struct {
 	learners []cluster.Member
 	agreed   cluster.Seen[bool] // on who the members are
 	asked    []string           // nodes whose members answered, and name the same
+	state    cluster.Seen[cluster.Etcd]
 }
 
 // goingDown are the stages of a machine that is taken down, by a person too: its etcd is healthy
@@ -37,7 +38,7 @@ func Of(nodes []cluster.Node, o cluster.Observed) Etcd {
 	if !o.Members.Known {
 		return Etcd{unknown: cmp.Or(o.Members.Why, "there is no answer yet")}
 	}
-	out := Etcd{agreed: o.MembersAgree, asked: o.MembersAsked}
+	out := Etcd{agreed: o.MembersAgree, asked: o.MembersAsked, state: o.Etcd}
 	for _, mem := range o.Members.Value {
 		if mem.Learner {
 			out.learners = append(out.learners, mem)
@@ -239,4 +240,50 @@ func findMember(o cluster.Observed, is func(cluster.Member) bool) (cluster.Membe
 func HasMember(o cluster.Observed, n cluster.Node) bool {
 	_, ok := OwnMember(o, n)
 	return ok
+}
+
+// Alarms are what etcd holds against its members, in one line; "" : nothing that is known.
+func (e Etcd) Alarms() string {
+	switch alarms := e.state.Value.Alarms; len(alarms) {
+	case 0:
+		return ""
+	case 1:
+		return "etcd has the alarm " + alarms[0]
+	default:
+		return "etcd has the alarms " + strings.Join(alarms, " and ")
+	}
+}
+
+// AlarmHint is what is to be done about the alarms of an etcd.
+func (e Etcd) AlarmHint() string {
+	if slices.Contains(e.state.Value.Alarms, "CORRUPT") {
+		return "`talosctl etcd alarm list` names a member that has other data than the others: give its node another `replace` in nodes.yaml, then `talosctl etcd alarm disarm`"
+	}
+	return "its database is full, and it writes nothing: `talosctl -n IP etcd defrag` for one control plane after the other, then `talosctl etcd alarm disarm`; `quota-backend-bytes` in cluster.etcd.extraArgs has it take more"
+}
+
+// Alarmed returns why nothing may be begun that etcd has to be sound for, "" when it may: it has an alarm. What
+// is not known counts as one.
+func (e Etcd) Alarmed() string {
+	switch {
+	case e.unknown != "":
+		return "the members of etcd are not known: " + e.unknown
+	case !e.state.Known:
+		return "whether etcd has an alarm is not known" + strings.TrimSuffix(": "+e.state.Why, ": ")
+	}
+	return e.Alarms()
+}
+
+// SortLeaderLast returns nodes in their order, the one last whose member leads etcd: each other leader is another
+// election, in which nothing is written.
+func SortLeaderLast(nodes []cluster.Node, o cluster.Observed) []cluster.Node {
+	leads := func(n cluster.Node) bool {
+		mem, ok := MemberOf(o, n)
+		return ok && mem.ID == o.Etcd.Value.Leader && mem.ID != 0
+	}
+	i := slices.IndexFunc(nodes, leads)
+	if i < 0 {
+		return nodes
+	}
+	return append(slices.Delete(slices.Clone(nodes), i, i+1), nodes[i])
 }

@@ -28,14 +28,14 @@ func BenchmarkObserve(b *testing.B) {
 				node := wk(i + 1)
 				if i < 3 {
 					node = cp(i + 1)
-					f.members.members = append(f.members.members, cluster.Member{ID: uint64(i), Name: node.Name, Address: node.IP.String()})
+					f.members.members.Value = append(f.members.members.Value, cluster.Member{ID: uint64(i), Name: node.Name, Address: node.IP.String()})
 				}
 				d.Spec.Nodes = append(d.Spec.Nodes, node)
 				f.watchers[node.Name] = &watcher{f: f, node: node, stop: func() {}, link: &link{}, machine: cluster.Machine{
 					Reach: cluster.Configured, Stage: "running", Ready: true, Services: services, MACs: []string{node.MAC},
 				}}
 			}
-			f.members.known, f.members.at = true, time.Now().Add(24*time.Hour)
+			f.members.members.Known, f.members.at = true, time.Now().Add(24*time.Hour)
 			b.ReportAllocs()
 			for b.Loop() {
 				var o cluster.Observed

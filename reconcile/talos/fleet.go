@@ -119,7 +119,7 @@ func (f *Fleet) notifyChanges() {
 }
 
 // Observe fills o.Machines, for every node of the inventory and every one that is being
-// removed, o.Members, o.MembersAgree and o.MembersAsked.
+// removed, o.Members, o.MembersAgree, o.MembersAsked and o.Etcd.
 // Nodes that are new are watched from now on, nodes that were removed no
 // longer. It waits up to two seconds for the first answer of those that are
 // new; all others cost no call. The members of etcd are asked for only while
@@ -134,7 +134,7 @@ func (f *Fleet) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obser
 	if in, ok := o.Facts.Intent(cluster.IntendBootstrap); ok {
 		founder = in.Node
 	}
-	o.Members, o.MembersAgree, o.MembersAsked = f.observeMembers(ctx, d, founder)
+	f.observeMembers(ctx, d, founder).fill(o)
 }
 
 // tend takes the newest credentials and lets the watchers follow the

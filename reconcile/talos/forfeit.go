@@ -10,11 +10,11 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/talos/etcdmember"
 )
 
 const (
@@ -51,9 +51,9 @@ func (f *Fleet) forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) 
 	switch {
 	case err != nil:
 		return err
-	case own.GetLeader() == 0:
+	case own.Leader == 0:
 		return errors.New("etcd has no leader")
-	case own.GetLeader() != own.GetMemberId():
+	case own.Leader != own.ID:
 		return nil
 	}
 	calling, cancel := context.WithTimeout(ctx, forfeitWithin)
@@ -67,7 +67,7 @@ func (f *Fleet) forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) 
 	default:
 		return fmt.Errorf("the machine refuses: %w", worded{err})
 	}
-	return f.awaitLeader(ctx, d, n, k, own.GetMemberId(), err)
+	return f.awaitLeader(ctx, d, n, k, own.ID, err)
 }
 
 // isLost reports whether an error leaves open whether a call was carried out.
@@ -79,19 +79,13 @@ func isLost(err error) bool {
 	return false
 }
 
-// etcdStatus asks for the machine's own member of etcd. Where etcd does not run the
-// question hangs (recorded).
-func (l *link) etcdStatus(ctx context.Context) (*machineapi.EtcdMemberStatus, error) {
-	ctx, cancel := context.WithTimeout(ctx, membersWithin)
-	defer cancel()
-	resp, err := l.machine.EtcdStatus(ctx, &emptypb.Empty{})
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("read the status of its etcd: %w", worded{err})
-	case len(resp.GetMessages()) == 0:
-		return nil, errors.New("read the status of its etcd: the answer is empty")
+// etcdStatus asks for the machine's own member of etcd.
+func (l *link) etcdStatus(ctx context.Context) (etcdmember.Status, error) {
+	st, err := etcdmember.ReadStatus(ctx, l.machine)
+	if err != nil {
+		return st, fmt.Errorf("read the status of its etcd: %w", worded{err})
 	}
-	return resp.GetMessages()[0].GetMemberStatus(), nil
+	return st, nil
 }
 
 // awaitLeader asks the other control planes until one follows another leader than this.
@@ -103,7 +97,7 @@ func (f *Fleet) awaitLeader(ctx context.Context, d cluster.Desired, n cluster.No
 			leader := uint64(0)
 			err := f.lookOwn(ctx, o, k, func(l *link) error {
 				st, err := l.etcdStatus(ctx)
-				leader = st.GetLeader()
+				leader = st.Leader
 				return err
 			})
 			switch {

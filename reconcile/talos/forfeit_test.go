@@ -25,7 +25,7 @@ func (b *bench) leader() (leads, other cluster.Node) {
 		switch {
 		case err != nil:
 			b.Fatal(err)
-		case st.GetLeader() == st.GetMemberId():
+		case st.Leader == st.ID:
 			leads = n
 		default:
 			other = n
@@ -117,7 +117,7 @@ func TestForfeitToWhoCannotLead(t *testing.T) {
 		}
 		l := b.raw(n)
 		defer l.close()
-		if st, err := l.etcdStatus(within(time.Minute)); err != nil || st.GetLeader() != st.GetMemberId() {
+		if st, err := l.etcdStatus(within(time.Minute)); err != nil || st.Leader != st.ID {
 			b.Errorf("%s leads no longer: %v, %v", n.Name, st, err)
 		}
 	}

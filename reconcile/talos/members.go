@@ -6,26 +6,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"net/url"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
-
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/talos/etcdmember"
 	"github.com/talos-agent/talos-agent/reconcile/talos/rendered"
 )
 
-// membersWithin bounds one question for the members of etcd: asked of a machine
-// whose etcd cannot answer, the call hangs until its caller gives up (recorded).
 // allWithin bounds all questions of one observation.
-const (
-	membersWithin = 3 * time.Second
-	allWithin     = 5 * time.Second
-)
+const allWithin = 5 * time.Second
 
 // membersFor is how long a list in which every control plane votes, and no other member, is good when
 // nothing else changes: for less than a minute, the time between two passes of a quiet cluster by default,
@@ -38,11 +30,22 @@ const disagreeFor = 30 * time.Second
 
 // ballot is what was last seen of the members of etcd.
 type ballot struct {
-	known   bool
 	at      time.Time
 	turn    uint64 // of the fleet, when it was asked for
-	members []cluster.Member
+	members cluster.Seen[[]cluster.Member]
+	etcd    cluster.Seen[cluster.Etcd]
 	agreement
+}
+
+// unseenBallot is one of which nothing is known.
+func unseenBallot(why string) ballot {
+	return ballot{members: cluster.Unseen[[]cluster.Member](why), etcd: cluster.Unseen[cluster.Etcd](why), agreement: agreement{agree: cluster.Unseen[bool](why)}}
+}
+
+// fill fills in the part of the observed world.
+func (b ballot) fill(o *cluster.Observed) {
+	o.Members, o.Etcd, o.MembersAgree, o.MembersAsked = b.members, b.etcd, b.agree, slices.Clone(b.asked)
+	o.Members.Value = slices.Clone(o.Members.Value)
 }
 
 // agreement is how far the members of etcd name the same members.
@@ -53,7 +56,7 @@ type agreement struct {
 
 // goodFor is how long the ballot need not be asked for again when nothing changes.
 func (b ballot) goodFor() time.Duration {
-	if !b.agree.Value {
+	if !b.agree.Value || !b.etcd.Known {
 		return disagreeFor
 	}
 	return membersFor
@@ -73,13 +76,10 @@ type plane struct {
 // etcd of its cluster it reaches, at random where there are two (recorded).
 // Learners cannot answer so, hence only those whose etcd is healthy are asked.
 //
-// The others are asked after it whether they name the same.
+// The others are asked after it whether they name the same, and the first one who leads, and for alarms.
 //
 // Known is never empty: before there is an etcd, it is unknown.
-func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder string) (members cluster.Seen[[]cluster.Member], agree cluster.Seen[bool], asked []string) {
-	unseen := func(why string) (cluster.Seen[[]cluster.Member], cluster.Seen[bool], []string) {
-		return cluster.Unseen[[]cluster.Member](why), cluster.Unseen[bool](why), nil
-	}
+func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder string) ballot {
 	planes, turn, last := f.planes(d, founder)
 	var able []plane
 	var running []string
@@ -101,26 +101,24 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	}
 	switch {
 	case !answers:
-		return unseen("no control plane answers")
+		return unseenBallot("no control plane answers")
 	case len(able) == 0 && len(running) == 0:
-		return unseen("no etcd runs on the control planes that answer")
+		return unseenBallot("no etcd runs on the control planes that answer")
 	case len(able) == 0:
-		return unseen("no etcd can be asked (" + strings.Join(running, "; ") + ")")
+		return unseenBallot("no etcd can be asked (" + strings.Join(running, "; ") + ")")
 	}
 	// One that is removed may be joining, which no machine shows that is a member already.
-	if last.known && last.turn == turn && time.Since(last.at) < last.goodFor() && len(d.StillRemoved()) == 0 && isSettled(planes, last.members) {
-		return cluster.Saw(slices.Clone(last.members)), last.agree, slices.Clone(last.asked)
+	if last.members.Known && last.turn == turn && time.Since(last.at) < last.goodFor() && len(d.StillRemoved()) == 0 && isSettled(planes, last.members.Value) {
+		return last
 	}
 	asking, cancel := context.WithTimeout(ctx, allWithin)
 	defer cancel()
-	list, found, err := askMembers(asking, able)
+	now := askMembers(asking, able)
+	now.at, now.turn = time.Now(), turn
 	f.mu.Lock()
-	f.members = ballot{known: err == nil, at: time.Now(), turn: turn, members: list, agreement: found}
+	f.members = now
 	f.mu.Unlock()
-	if err != nil {
-		return unseen(formatError(err))
-	}
-	return cluster.Saw(slices.Clone(list)), found.agree, slices.Clone(found.asked)
+	return now
 }
 
 // Forget implements reconcile.Forgetter: the members of etcd are asked for again,
@@ -157,30 +155,42 @@ func (f *Fleet) planes(d cluster.Desired, founder string) ([]plane, uint64, ball
 // askMembers asks one after the other. A list that lacks a machine whose etcd
 // is healthy means two etcds: then neither is the cluster's. One that is being removed
 // is no member at the end, and runs for a while still.
-func askMembers(ctx context.Context, able []plane) ([]cluster.Member, agreement, error) {
+func askMembers(ctx context.Context, able []plane) ballot {
 	var errs []error
 	for i, p := range able {
-		members, err := p.link.members(ctx)
+		members, err := etcdmember.List(ctx, p.link.machine)
 		switch {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("ask %s for the members of etcd: %w", p.node.Name, err))
 			continue
-		case !isMember(members, p.node):
+		case !etcdmember.Has(members, p.node):
 			errs = append(errs, fmt.Errorf("ask %s for the members of etcd: it is not one of those it names", p.node.Name))
 			continue
 		}
 		for _, other := range able {
-			if !isMember(members, other.node) && !other.removed {
-				return nil, agreement{}, fmt.Errorf("there are two etcds: that of %s does not have %s as a member, whose own is healthy", p.node.Name, other.node.Name)
+			if !etcdmember.Has(members, other.node) && !other.removed {
+				return unseenBallot(sanitize(fmt.Sprintf("there are two etcds: that of %s does not have %s as a member, whose own is healthy", p.node.Name, other.node.Name)))
 			}
 		}
+		out := ballot{members: cluster.Saw(members), etcd: readEtcd(ctx, p)}
 		if len(errs) > 0 { // of those before it
-			return members, agreement{agree: cluster.Unseen[bool](formatError(errs[0])), asked: []string{p.node.Name}}, nil
+			out.agreement = agreement{agree: cluster.Unseen[bool](formatError(errs[0])), asked: []string{p.node.Name}}
+			return out
 		}
-		others := slices.DeleteFunc(slices.Clone(able[i+1:]), func(p plane) bool { return !isMember(members, p.node) })
-		return members, compareMembers(ctx, p.node.Name, members, others), nil
+		others := slices.DeleteFunc(slices.Clone(able[i+1:]), func(p plane) bool { return !etcdmember.Has(members, p.node) })
+		out.agreement = compareMembers(ctx, p.node.Name, members, others)
+		return out
 	}
-	return nil, agreement{}, errors.Join(errs...)
+	return unseenBallot(formatError(errors.Join(errs...)))
+}
+
+// readEtcd asks a member who leads, and for the alarms of all.
+func readEtcd(ctx context.Context, p plane) cluster.Seen[cluster.Etcd] {
+	st, err := etcdmember.ReadStatus(ctx, p.link.machine)
+	if err != nil {
+		return cluster.Unseen[cluster.Etcd](fmt.Sprintf("ask %s for the status of its etcd: %s", p.node.Name, formatError(err)))
+	}
+	return cluster.Saw(cluster.Etcd{Leader: st.Leader, Alarms: st.Alarms})
 }
 
 // compareMembers asks the others, side by side, whether they name the same members as the first. It
@@ -189,7 +199,7 @@ func compareMembers(ctx context.Context, first string, members []cluster.Member,
 	lists, errs := make([][]cluster.Member, len(others)), make([]error, len(others))
 	var all sync.WaitGroup
 	for i, p := range others {
-		all.Go(func() { lists[i], errs[i] = p.link.members(ctx) })
+		all.Go(func() { lists[i], errs[i] = etcdmember.List(ctx, p.link.machine) })
 	}
 	all.Wait()
 	out := agreement{agree: cluster.Saw(true), asked: []string{first}}
@@ -215,57 +225,12 @@ func sameMembers(a, b []cluster.Member) bool {
 	return slices.Equal(slices.SortedFunc(slices.Values(a), byID), slices.SortedFunc(slices.Values(b), byID))
 }
 
-// members asks the machine for the members of its own etcd.
-func (l *link) members(ctx context.Context) ([]cluster.Member, error) {
-	ctx, cancel := context.WithTimeout(ctx, membersWithin)
-	defer cancel()
-	resp, err := l.machine.EtcdMemberList(ctx, &machineapi.EtcdMemberListRequest{QueryLocal: true})
-	if err != nil {
-		return nil, err
-	}
-	var out []cluster.Member
-	for _, msg := range resp.GetMessages() {
-		for _, m := range msg.GetMembers() {
-			out = append(out, cluster.Member{ID: m.GetId(), Name: sanitize(m.GetHostname()), Address: peerAddress(m.GetPeerUrls()), Learner: m.GetIsLearner()})
-		}
-	}
-	return out, nil
-}
-
-// peerAddress is the address in a member's peer URLs, "" when there is none.
-func peerAddress(urls []string) string {
-	for _, s := range urls {
-		u, err := url.Parse(s)
-		if err != nil {
-			continue
-		}
-		if a, err := netip.ParseAddr(u.Hostname()); err == nil {
-			return a.String()
-		}
-	}
-	return ""
-}
-
-// memberOf finds a node among the members.
-func memberOf(members []cluster.Member, n cluster.Node) (cluster.Member, bool) {
-	i := slices.IndexFunc(members, func(m cluster.Member) bool { return m.Name == n.Name || m.Address == n.IP.String() })
-	if i < 0 {
-		return cluster.Member{}, false
-	}
-	return members[i], true
-}
-
-func isMember(members []cluster.Member, n cluster.Node) bool {
-	_, ok := memberOf(members, n)
-	return ok
-}
-
 // isSettled reports whether every control plane of the inventory has a vote, and
 // nobody else: a member that is no control plane is removed by hand, which no
 // machine shows.
 func isSettled(planes []plane, members []cluster.Member) bool {
 	return len(members) == len(planes) && !slices.ContainsFunc(planes, func(p plane) bool {
-		m, ok := memberOf(members, p.node)
+		m, ok := etcdmember.Find(members, p.node)
 		return !ok || m.Learner
 	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/reconcile/talos/etcdmember"
 )
 
 const membersCall = "machine.MachineService/EtcdMemberList"
@@ -24,7 +25,7 @@ func TestLearners(t *testing.T) {
 		b.untilReach(cp(2), cluster.Maintenance)
 		b.apply(cp(2))
 		o := b.until("cp-2 learns", func(o cluster.Observed) bool {
-			m, ok := memberOf(o.Members.Value, cp(2))
+			m, ok := etcdmember.Find(o.Members.Value, cp(2))
 			return ok && m.Learner
 		})
 		if len(o.Members.Value) != 2 {
@@ -36,7 +37,7 @@ func TestLearners(t *testing.T) {
 		})
 		start := time.Now()
 		b.until("cp-2 votes", func(o cluster.Observed) bool {
-			m, ok := memberOf(o.Members.Value, cp(2))
+			m, ok := etcdmember.Find(o.Members.Value, cp(2))
 			return ok && !m.Learner && o.Machines["cp-2"].Services["etcd"].Healthy
 		})
 		if took := time.Since(start); took > b.world.Latency.Learn {
@@ -100,7 +101,7 @@ func TestMembersOfWhomeverKnows(t *testing.T) {
 		if o := b.observe(); len(o.Members.Value) != 3 {
 			t.Errorf("%+v", o.Members)
 		}
-		if took := time.Since(start); took > membersWithin+time.Second {
+		if took := time.Since(start); took > etcdmember.Within+time.Second {
 			t.Errorf("it took %v", took)
 		}
 		if err := b.lab.Kill(401); err != nil {
@@ -147,7 +148,7 @@ func TestMembersFaults(t *testing.T) {
 				if o := b.observe(); o.Members.Known || !strings.HasPrefix(o.Members.Why, tc.want) {
 					t.Errorf("%+v, want %q", o.Members, tc.want)
 				}
-				if took := time.Since(start); took > membersWithin {
+				if took := time.Since(start); took > etcdmember.Within {
 					t.Errorf("it took %v", took)
 				}
 				b.world.Heal()
@@ -156,28 +157,6 @@ func TestMembersFaults(t *testing.T) {
 				}
 			})
 		})
-	}
-}
-
-// TestMemberAddresses: what stands in peer URLs.
-func TestMemberAddresses(t *testing.T) {
-	for _, tc := range []struct {
-		urls []string
-		want string
-	}{
-		{[]string{"https://10.5.0.11:2380"}, "10.5.0.11"},
-		{[]string{"https://[fd00::11]:2380"}, "fd00::11"},
-		{[]string{"://", "https://cp-1:2380", "https://10.5.0.12:2380"}, "10.5.0.12"},
-		{[]string{"nonsense", ""}, ""},
-		{nil, ""},
-	} {
-		if got := peerAddress(tc.urls); got != tc.want {
-			t.Errorf("%q: %q, want %q", tc.urls, got, tc.want)
-		}
-	}
-	members := []cluster.Member{{Name: "other", Address: cp(1).IP.String()}, {Name: "cp-2"}}
-	if !isMember(members, cp(1)) || !isMember(members, cp(2)) || isMember(members, cp(3)) || isMember(nil, cp(1)) {
-		t.Error("members are found by name or address")
 	}
 }
 
@@ -195,7 +174,7 @@ func TestOrphanMember(t *testing.T) {
 		var dead cluster.Member
 		for range 3 {
 			o := b.observe()
-			if dead, _ = memberOf(o.Members.Value, cp(3)); len(o.Members.Value) != 3 || dead.ID == 0 {
+			if dead, _ = etcdmember.Find(o.Members.Value, cp(3)); len(o.Members.Value) != 3 || dead.ID == 0 {
 				t.Fatalf("%+v", o.Members)
 			}
 		}
@@ -242,5 +221,27 @@ func TestMembersAgree(t *testing.T) {
 		if o := b.observe(); !o.Members.Known || o.MembersAgree.Known || o.MembersAgree.Why != "1 of 3 members cannot be asked" || !slices.Equal(o.MembersAsked, []string{"cp-1", "cp-2"}) {
 			t.Errorf("members %+v, agree %+v", o.Members, o.MembersAgree)
 		}
+	})
+}
+
+// TestAlarmsAndLeader: which alarms etcd has and who leads it comes with its members; where that cannot be read it is
+// unknown, and the members are not.
+func TestAlarmsAndLeader(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1), cp(2)}, func(b *bench) {
+		b.bringUp(cp(1), cp(2))
+		o := b.until("both vote", func(o cluster.Observed) bool { return o.MembersAgree.Value && len(o.Members.Value) == 2 })
+		if first, _ := etcdmember.Find(o.Members.Value, cp(1)); !o.Etcd.Known || o.Etcd.Value.Leader != first.ID || len(o.Etcd.Value.Alarms) != 0 {
+			t.Errorf("%+v, and cp-1 is %d", o.Etcd, first.ID)
+		}
+		if err := b.lab.RaiseAlarm(cp(2).VMID, machineapi.EtcdMemberAlarm_CORRUPT); err != nil {
+			t.Fatal(err)
+		}
+		b.until("the alarm is seen", func(o cluster.Observed) bool { return slices.Equal(o.Etcd.Value.Alarms, []string{"CORRUPT"}) })
+		b.world.Inject(world.Fault{System: "talos", Op: "machine.MachineService/EtcdStatus", Kind: world.Slow, Delay: time.Hour})
+		b.until("it is not known any longer", func(o cluster.Observed) bool {
+			return !o.Etcd.Known && strings.Contains(o.Etcd.Why, "no answer in time") && len(o.Members.Value) == 2
+		})
+		b.world.Heal()
+		b.until("it is known again", func(o cluster.Observed) bool { return o.Etcd.Known })
 	})
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/reconcile/talos/etcdmember"
 )
 
 // TestBringUp takes a cluster from machines in maintenance mode to an etcd in
@@ -48,7 +49,7 @@ func TestBringUp(t *testing.T) {
 					t.Fatalf("members %+v", o.Members)
 				}
 				for _, n := range nodes[:3] {
-					m, ok := memberOf(o.Members.Value, n)
+					m, ok := etcdmember.Find(o.Members.Value, n)
 					if !ok || m.Name != n.Name || m.Address != n.IP.String() || m.ID == 0 || m.Learner {
 						t.Errorf("member %s: %+v", n.Name, m)
 					}
@@ -508,8 +509,8 @@ func TestQuiet(t *testing.T) {
 			time.Sleep(time.Minute)
 			b.observe()
 		}
-		if calls := b.calls(); len(calls) != 1 || calls["EtcdMemberList"] != 30 {
-			t.Errorf("ten quiet passes a minute apart cost %v, want one EtcdMemberList of each control plane in each", calls)
+		if calls := b.calls(); len(calls) != 2 || calls["EtcdMemberList"] != 30 || calls["EtcdStatus"] != 10 {
+			t.Errorf("ten quiet passes a minute apart cost %v, want one EtcdMemberList of each control plane and one EtcdStatus in each", calls)
 		}
 		if now := b.reported.Load(); now != before {
 			t.Errorf("%d changes were reported", now-before)

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/talos/etcdmember"
 )
 
 // RemoveMember removes a member of etcd, dead or alive, by asking a control plane that
@@ -72,11 +73,11 @@ func (r *refusal) Unwrap() error { return r.error }
 // removeMember asks this machine, which must be a member itself, and looks at what it
 // lists before and afterwards: a lost answer leaves open whether it was done.
 func (l *link) removeMember(ctx context.Context, self, n cluster.Node, member cluster.Member) error {
-	before, err := l.members(ctx)
+	before, err := etcdmember.List(ctx, l.machine)
 	switch {
 	case err != nil:
 		return worded{err}
-	case !isMember(before, self):
+	case !etcdmember.Has(before, self):
 		return errors.New("it is not one of the members that it lists")
 	}
 	i := slices.IndexFunc(before, func(m cluster.Member) bool { return m.ID == member.ID })
@@ -92,7 +93,7 @@ func (l *link) removeMember(ctx context.Context, self, n cluster.Node, member cl
 	if err != nil && !isLost(err) && status.Code(err) != codes.NotFound {
 		return &refusal{fmt.Errorf("the machine refuses: %w", worded{err})}
 	}
-	after, again := l.members(ctx)
+	after, again := etcdmember.List(ctx, l.machine)
 	switch {
 	case again != nil:
 		return fmt.Errorf("whether it was removed is not known: %w", worded{again})

@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/reconcile/talos/etcdmember"
 )
 
 const removeCall = "machine.MachineService/EtcdRemoveMemberByID"
@@ -17,7 +18,7 @@ const removeCall = "machine.MachineService/EtcdRemoveMemberByID"
 func (b *bench) memberNow(n cluster.Node) cluster.Member {
 	b.Helper()
 	o := b.until("members are seen", func(o cluster.Observed) bool { return o.Members.Known })
-	m, ok := memberOf(o.Members.Value, n)
+	m, ok := etcdmember.Find(o.Members.Value, n)
 	if !ok {
 		b.Fatalf("%s is no member of %+v", n.Name, o.Members)
 	}

@@ -8,9 +8,8 @@ import (
 	"io"
 	"slices"
 
-	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
-
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/talos/etcdmember"
 	"github.com/talos-agent/talos-agent/reconcile/talos/etcdstream"
 )
 
@@ -66,7 +65,7 @@ func (f *Fleet) rankSenders(ctx context.Context, d cluster.Desired, k keys) ([]S
 	var all []ranked
 	last := errors.New("there is no control plane")
 	for _, n := range d.Spec.ControlPlanes() {
-		var st *machineapi.EtcdMemberStatus
+		var st etcdmember.Status
 		err := f.lookOwn(ctx, n, k, func(l *link) (err error) {
 			st, err = l.etcdStatus(ctx)
 			return err
@@ -78,11 +77,11 @@ func (f *Fleet) rankSenders(ctx context.Context, d cluster.Desired, k keys) ([]S
 			last = fmt.Errorf("%s (%s): %w", n.Name, n.IP, err)
 			continue
 		}
-		r := ranked{Sender: Sender{Node: n, Etcd: sanitize(st.GetProtocolVersion())}}
+		r := ranked{Sender: Sender{Node: n, Etcd: st.Server}}
 		switch {
-		case st.GetIsLearner():
+		case st.Learner:
 			r.rank = 2
-		case st.GetLeader() == st.GetMemberId():
+		case st.Leader == st.ID:
 			r.rank = 1
 		}
 		all = append(all, r)

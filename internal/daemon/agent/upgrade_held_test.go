@@ -1,13 +1,19 @@
 package agent_test
 
 import (
+	"context"
 	"fmt"
 	"maps"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/client"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
@@ -74,4 +80,65 @@ func TestBudgetHoldsAnUpgrade(t *testing.T) {
 			})
 		})
 	}
+}
+
+// leader is the node whose member leads etcd.
+func (s *sim) leader() string {
+	s.T.Helper()
+	for _, m := range s.Lab.Talos.Machines() {
+		if m.Leads {
+			return m.Node
+		}
+	}
+	s.T.Fatal("etcd has no leader")
+	return ""
+}
+
+// TestAlarmHoldsAnUpgrade: while etcd has an alarm that is reported, and nothing of an upgrade is begun, by the next agent
+// neither. When a person has disarmed it all are upgraded, who leads etcd as the last of the control planes, so that there is no
+// more than one other leader.
+func TestAlarmHoldsAnUpgrade(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 3, Workers: 1}
+	inClusterOf(t, sz, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
+		leader := s.leader()
+		must(s.Lab.Talos.RaiseAlarm(s.vmidOf("dev-cp-2"), machineapi.EtcdMemberAlarm_NOSPACE))
+		alarmed := func(st cluster.Status) bool {
+			return st.Condition == cluster.Stalled && st.Reason == cluster.EtcdAlarm && strings.Contains(st.Message, "NOSPACE") && strings.Contains(st.Hint, "alarm disarm")
+		}
+		s.Until(5*time.Minute, "reported", alarmed)
+		before := len(s.Lab.World.Calls())
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
+		held := func(st cluster.Status) bool {
+			return alarmed(st) && slices.ContainsFunc(st.Waiting, func(w cluster.WaitStatus) bool { return w.Subject == "dev-cp-3" && w.Reason == cluster.EtcdAlarm })
+		}
+		s.Until(time.Hour, "held", held)
+		s.Die()
+		s.Until(time.Hour, "held by the next agent", held)
+		time.Sleep(10 * time.Minute)
+		w.wantDown("")
+		if got := s.timesInstalled(before); len(got) > 0 {
+			s.T.Errorf("asked for another Talos: %v", got)
+		}
+		must(s.askTalos("10.10.0.11", func(ctx context.Context, c *client.Client) error {
+			_, err := c.MachineClient.EtcdAlarmDisarm(ctx, &emptypb.Empty{})
+			return err
+		}))
+		s.untilAppliedIn(2*time.Hour, "upgraded")
+		s.wantTalos("v1.13.9")
+		if got := s.orderInstalled(before); len(got) != 4 || got[2] != leader || got[3] != "dev-wk-1" {
+			s.T.Errorf("%s led, and they were upgraded in this order: %v", leader, got)
+		}
+		s.CheckRules(sz)
+	})
+}
+
+// orderInstalled are the nodes whose machines were asked for another Talos since so many calls, in that order.
+func (s *sim) orderInstalled(since int) (out []string) {
+	for _, c := range s.Lab.World.Calls()[since:] {
+		if c.System == "talos" && (strings.HasSuffix(c.Op, "LifecycleService/Upgrade") || strings.HasSuffix(c.Op, "MachineService/Upgrade")) {
+			out = append(out, c.Subject)
+		}
+	}
+	return out
 }

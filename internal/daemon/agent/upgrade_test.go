@@ -65,10 +65,8 @@ func (s *sim) wantTalos(version string) {
 // timesInstalled is how often machines were asked for another Talos since so many calls, by node.
 func (s *sim) timesInstalled(since int) map[string]int {
 	out := map[string]int{}
-	for _, c := range s.Lab.World.Calls()[since:] {
-		if c.System == "talos" && (strings.HasSuffix(c.Op, "LifecycleService/Upgrade") || strings.HasSuffix(c.Op, "MachineService/Upgrade")) {
-			out[c.Subject]++
-		}
+	for _, node := range s.orderInstalled(since) {
+		out[node]++
 	}
 	return out
 }

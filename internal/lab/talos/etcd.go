@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/talos/etcddb"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
@@ -27,6 +28,7 @@ type etcd struct {
 	lost    time.Time // since when it has no quorum; zero: it has one
 	version string    // of a minor: 3.6.0
 	lastIn  string    // the node that joined last, whose learning the next one waits for
+	alarms  []etcddb.Alarm
 }
 
 // member is one member of an etcd. It is what lies in a node's etcd data

@@ -1,6 +1,7 @@
 package talos_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -630,5 +631,50 @@ func TestEtcdSurvivesAnything(t *testing.T) {
 				rt.Error(v)
 			}
 		})
+	})
+}
+
+// TestAlarms: what etcd holds against a member every other one shows as well, until it is disarmed.
+func TestAlarms(t *testing.T) {
+	inBubble(t, world.Config{}, func(l *lab) {
+		l.cluster(cp(1), cp(2))
+		if err := l.fleet.RaiseAlarm(999, machineapi.EtcdMemberAlarm_NOSPACE); err == nil {
+			t.Error("a machine that is not there has an alarm")
+		}
+		errorsOf := func(n node) []string {
+			resp, err := l.admin(n).EtcdStatus(within(time.Second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return resp.GetMessages()[0].GetMemberStatus().GetErrors()
+		}
+		if got := errorsOf(cp(1)); len(got) != 0 {
+			t.Errorf("before: %q", got)
+		}
+		if err := l.fleet.RaiseAlarm(cp(2).vmid, machineapi.EtcdMemberAlarm_NOSPACE); err != nil {
+			t.Fatal(err)
+		}
+		var id uint64
+		for _, n := range []node{cp(1), cp(2)} {
+			list, err := l.admin(n).MachineClient.EtcdAlarmList(within(time.Second), &emptypb.Empty{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			alarms := list.GetMessages()[0].GetMemberAlarms()
+			if len(alarms) != 1 || alarms[0].GetAlarm() != machineapi.EtcdMemberAlarm_NOSPACE {
+				t.Fatalf("%s lists %v", n.name, alarms)
+			}
+			id = alarms[0].GetMemberId()
+			if got, want := errorsOf(n), []string{fmt.Sprintf("memberID:%d alarm:NOSPACE ", id)}; !slices.Equal(got, want) {
+				t.Errorf("%s shows %q, want %q", n.name, got, want)
+			}
+		}
+		disarmed, err := l.admin(cp(1)).MachineClient.EtcdAlarmDisarm(within(time.Second), &emptypb.Empty{})
+		if err != nil || len(disarmed.GetMessages()[0].GetMemberAlarms()) != 1 {
+			t.Errorf("disarmed: %v, %v", disarmed, err)
+		}
+		if got := errorsOf(cp(2)); len(got) != 0 {
+			t.Errorf("afterwards: %q", got)
+		}
 	})
 }

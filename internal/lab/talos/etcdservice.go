@@ -1,6 +1,7 @@
 package talos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/etcddb"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
@@ -260,7 +260,7 @@ func (i inside) ReadEtcd(ctx context.Context, call string) (now etcddb.State, er
 		}
 		e := m.of
 		ca, id, began = b.set.kubeCA, e.id, e.began
-		now = etcddb.State{Server: etcddb.ServerOf(b.image.Version), Self: m.id, Contents: etcddb.Contents{Registry: world.Registry{Revision: began}, Index: e.index, Term: e.term}}
+		now = etcddb.State{Alarms: slices.Clone(e.alarms), Server: etcddb.ServerOf(b.image.Version), Self: m.id, Contents: etcddb.Contents{Registry: world.Registry{Revision: began}, Index: e.index, Term: e.term}}
 		if b.showsLeader(e) {
 			now.Leader = e.leader.id
 		}
@@ -312,32 +312,28 @@ func (b *boot) etcdToList(queryLocal bool) (*etcd, error) {
 	return m.of, nil
 }
 
-// EtcdAlarmList never has an alarm to list. It waits for a quorum (recorded).
-func (s *machineService) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdAlarmListResponse, error) {
-	err := s.b.askEtcd(ctx, "etcd alarm list", func() error {
-		if m := s.b.localMember(); m == nil || !m.of.hasQuorum() {
+// ReachAlarms implements etcddb.Machine.
+func (i inside) ReachAlarms(ctx context.Context, call string, do func(*[]etcddb.Alarm)) error {
+	return i.b.askEtcd(ctx, call, func() error {
+		m := i.b.localMember()
+		if m == nil || !m.of.hasQuorum() {
 			return errHang
 		}
+		do(&m.of.alarms)
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &machineapi.EtcdAlarmListResponse{Messages: []*machineapi.EtcdAlarm{{}}}, nil
 }
 
-// EtcdDefragment needs no quorum, and leaves as much as there was.
-func (s *machineService) EtcdDefragment(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdDefragmentResponse, error) {
-	err := s.b.askEtcd(ctx, "etcd defragment", func() error {
-		if s.b.localMember() == nil {
-			return errHang
+// RaiseAlarm has the etcd of a control plane hold something against its member: that its database is full, or has other
+// data than the others. It stays until it is disarmed.
+func (f *Fleet) RaiseAlarm(vmid int, kind machineapi.EtcdMemberAlarm_AlarmType) error {
+	none := fmt.Errorf("no etcd runs on machine %d", vmid)
+	err := f.actOn(vmid, func(m *machine) {
+		if own := m.boot.localMember(); own != nil {
+			none, own.of.alarms = nil, append(own.of.alarms, etcddb.Alarm{Member: own.id, Kind: kind})
 		}
-		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &machineapi.EtcdDefragmentResponse{Messages: []*machineapi.EtcdDefragment{{}}}, nil
+	return cmp.Or(err, none)
 }
 
 // EtcdRemoveMemberByID removes a member, dead or alive, as far as etcd lets it.

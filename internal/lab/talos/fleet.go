@@ -274,6 +274,7 @@ type MachineView struct {
 	Etcd       string // name of the etcd it is a member of, as reported to Kubernetes; "" : none
 	Learner    bool
 	Healthy    bool // that member answers
+	Leads      bool // and leads its etcd
 	Voters, Up int  // of that etcd, and how many of them run and can be reached
 	NodeReady  bool // its Kubernetes node reports Ready
 	Partition  bool
@@ -295,7 +296,7 @@ func (f *Fleet) Machines() []MachineView {
 			}
 		}
 		if d := m.disk(); d != nil && d.member != nil && slices.Contains(d.member.of.members, d.member) {
-			v.Etcd, v.Learner, v.Healthy = d.member.of.id, d.member.learner, d.member.isHealthy()
+			v.Etcd, v.Learner, v.Healthy, v.Leads = d.member.of.id, d.member.learner, d.member.isHealthy(), d.member.of.leader == d.member
 			v.Voters, v.Up = len(d.member.of.voters()), d.member.of.countUp()
 		}
 		views = append(views, v)

@@ -3,6 +3,7 @@ package etcddb
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 
@@ -19,6 +20,9 @@ type Machine interface {
 	// ReadEtcd returns the etcd of the machine as its own member has it, for a call of that name. It
 	// waits until one runs, and needs no quorum.
 	ReadEtcd(ctx context.Context, call string) (State, error)
+	// ReachAlarms calls do with the alarms of the machine's etcd, which it may change, for a call of that
+	// name. It waits for a quorum (recorded).
+	ReachAlarms(ctx context.Context, call string, do func(*[]Alarm)) error
 	// KeepSnapshot keeps an uploaded file in the place of the one before; nil: none. It refuses to
 	// where no etcd can be.
 	KeepSnapshot(file []byte) error
@@ -30,6 +34,21 @@ type State struct {
 	Server string // the version of etcd that it runs: 3.6.12
 	Self   uint64 // the member
 	Leader uint64 // 0: none that it knows
+	Alarms []Alarm
+}
+
+// Alarm is something that etcd holds against one of its members, until it is disarmed.
+type Alarm struct {
+	Member uint64
+	Kind   machineapi.EtcdMemberAlarm_AlarmType
+}
+
+// toAPI writes alarms as Talos answers with them.
+func toAPI(alarms []Alarm) (out []*machineapi.EtcdMemberAlarm) {
+	for _, a := range alarms {
+		out = append(out, &machineapi.EtcdMemberAlarm{MemberId: a.Member, Alarm: a.Kind})
+	}
+	return out
 }
 
 // EtcdService is the part of machine.MachineService that is about the database of etcd.
@@ -53,7 +72,36 @@ func (s *EtcdService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machin
 	if e.Leader == 0 {
 		st.Errors = []string{"etcdserver: no leader"}
 	}
+	for _, a := range e.Alarms { // as protobuf's text form is, with a space at its end
+		st.Errors = append(st.Errors, fmt.Sprintf("memberID:%d alarm:%s ", a.Member, a.Kind))
+	}
 	return &machineapi.EtcdStatusResponse{Messages: []*machineapi.EtcdStatus{{MemberStatus: st}}}, nil
+}
+
+// EtcdAlarmList lists the alarms of all members.
+func (s *EtcdService) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdAlarmListResponse, error) {
+	answer := &machineapi.EtcdAlarm{}
+	if err := s.Machine.ReachAlarms(ctx, "etcd alarm list", func(alarms *[]Alarm) { answer.MemberAlarms = toAPI(*alarms) }); err != nil {
+		return nil, err
+	}
+	return &machineapi.EtcdAlarmListResponse{Messages: []*machineapi.EtcdAlarm{answer}}, nil
+}
+
+// EtcdAlarmDisarm takes back the alarms of all members, and lists them.
+func (s *EtcdService) EtcdAlarmDisarm(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdAlarmDisarmResponse, error) {
+	answer := &machineapi.EtcdAlarmDisarm{}
+	if err := s.Machine.ReachAlarms(ctx, "etcd alarm disarm", func(alarms *[]Alarm) { answer.MemberAlarms, *alarms = toAPI(*alarms), nil }); err != nil {
+		return nil, err
+	}
+	return &machineapi.EtcdAlarmDisarmResponse{Messages: []*machineapi.EtcdAlarmDisarm{answer}}, nil
+}
+
+// EtcdDefragment needs no quorum, and leaves as much as there was.
+func (s *EtcdService) EtcdDefragment(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdDefragmentResponse, error) {
+	if _, err := s.Machine.ReadEtcd(ctx, "etcd defragment"); err != nil {
+		return nil, err
+	}
+	return &machineapi.EtcdDefragmentResponse{Messages: []*machineapi.EtcdDefragment{{}}}, nil
 }
 
 // EtcdSnapshot sends the database and its hash. Faults of the world strike what is sent.

@@ -1,0 +1,54 @@
+package etcdmember
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestMemberAddresses: what stands in peer URLs.
+func TestMemberAddresses(t *testing.T) {
+	for _, tc := range []struct {
+		urls []string
+		want string
+	}{
+		{[]string{"https://10.5.0.11:2380"}, "10.5.0.11"},
+		{[]string{"https://[fd00::11]:2380"}, "fd00::11"},
+		{[]string{"://", "https://cp-1:2380", "https://10.5.0.12:2380"}, "10.5.0.12"},
+		{[]string{"nonsense", ""}, ""},
+		{nil, ""},
+	} {
+		if got := peerAddress(tc.urls); got != tc.want {
+			t.Errorf("%q: %q, want %q", tc.urls, got, tc.want)
+		}
+	}
+}
+
+// TestMembersAreFound by their names or their addresses.
+func TestMembersAreFound(t *testing.T) {
+	cp := func(name, ip string) cluster.Node { return cluster.Node{Name: name, IP: netip.MustParseAddr(ip)} }
+	members := []cluster.Member{{Name: "other", Address: "10.5.0.11"}, {Name: "cp-2"}}
+	if !Has(members, cp("cp-1", "10.5.0.11")) || !Has(members, cp("cp-2", "10.5.0.12")) || Has(members, cp("cp-3", "10.5.0.13")) || Has(nil, cp("cp-1", "10.5.0.11")) {
+		t.Errorf("%+v", members)
+	}
+}
+
+// TestAlarms: what etcd has as the errors of a member.
+func TestAlarms(t *testing.T) {
+	for _, tc := range []struct {
+		errs []string
+		want []string
+	}{
+		{nil, nil},
+		{[]string{"etcdserver: no leader"}, nil},
+		{[]string{"memberID:9880414841965796001 alarm:NOSPACE "}, []string{"NOSPACE"}},
+		{[]string{"etcdserver: no leader", "memberID:2 alarm:NOSPACE ", "memberID:1 alarm:CORRUPT ", "memberID:3 alarm:NOSPACE "}, []string{"CORRUPT", "NOSPACE"}},
+		{[]string{"memberID:2 alarm:7 "}, []string{"7"}}, // one that is not known yet
+	} {
+		if got := alarmsIn(tc.errs); !slices.Equal(got, tc.want) {
+			t.Errorf("%q: %q, want %q", tc.errs, got, tc.want)
+		}
+	}
+}
