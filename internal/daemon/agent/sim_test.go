@@ -28,6 +28,7 @@ type sim struct {
 
 	mu      sync.Mutex
 	asked   []askedInstall // of machines, so far
+	fetched string         // the commit that the agent has read last
 	back    bool           // the versions of before were pushed
 	touched time.Time      // when people, or the host, had a hand in a node last
 }

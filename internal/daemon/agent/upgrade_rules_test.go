@@ -23,6 +23,12 @@ type askedInstall struct {
 // Witness judges every call, of every story.
 func (s *sim) Witness(c world.CallRecord) {
 	s.Sim.Witness(c)
+	if c.System == "git" && strings.HasSuffix(c.Op, "git-upload-pack") { // a push is news only then
+		head := s.Head()
+		s.mu.Lock()
+		s.fetched = head
+		s.mu.Unlock()
+	}
 	s.judgeUpgrade(c)
 }
 
@@ -40,8 +46,8 @@ func (s *sim) judgeUpgrade(c world.CallRecord) {
 		return
 	}
 	m := machines[i]
-	now := askedInstall{m.Node, m.Talos, m.BootID, s.Head(), c.At}
 	s.mu.Lock()
+	now := askedInstall{m.Node, m.Talos, m.BootID, s.fetched, c.At}
 	before, recently, back := slices.Clone(s.asked), time.Since(s.touched) < justTouched, s.back
 	s.asked = append(s.asked, now)
 	s.mu.Unlock()
