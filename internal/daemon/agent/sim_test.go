@@ -29,6 +29,8 @@ type sim struct {
 	mu      sync.Mutex
 	asked   []askedInstall // of machines, so far
 	fetched string         // the commit that the agent has read last
+	resets  []string       // of which VM, with what installed, for which commit
+	alarmed time.Time      // since when etcd has an alarm; zero: it has none
 	back    bool           // the versions of before were pushed
 	touched time.Time      // when people, or the host, had a hand in a node last
 }

@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -30,10 +31,31 @@ func (s *sim) Witness(c world.CallRecord) {
 		s.mu.Unlock()
 	}
 	s.judgeUpgrade(c)
+	s.judgeReset(c)
+}
+
+// judgeReset: the agent resets no VM a second time for one commit and one Talos.
+func (s *sim) judgeReset(c world.CallRecord) {
+	if c.System != "pve" || c.Op != resetCall {
+		return
+	}
+	for _, m := range s.Lab.Talos.Machines() {
+		if fmt.Sprint(m.VMID) != c.Subject {
+			continue
+		}
+		s.mu.Lock()
+		now := fmt.Sprintf("%s with %s for %s", m.Node, m.Talos, s.fetched)
+		again := slices.Contains(s.resets, now)
+		s.resets = append(s.resets, now)
+		s.mu.Unlock()
+		if again {
+			s.Lab.World.Violate("resets", "%s is reset a second time", now)
+		}
+	}
 }
 
 // judgeUpgrade: a machine that is asked for another Talos was not given one in the same boot, which the
-// second may be written over, nor for the same commit before, unless somebody has reset it since. All other
+// second may be written over, nor for the same commit before, unless somebody has reset it since. Etcd has no alarm. All other
 // nodes are in service, their etcd has a majority without this one, no two are more than one minor
 // version apart, and none is between two versions of Kubernetes.
 func (s *sim) judgeUpgrade(c world.CallRecord) {
@@ -49,6 +71,9 @@ func (s *sim) judgeUpgrade(c world.CallRecord) {
 	s.mu.Lock()
 	now := askedInstall{m.Node, m.Talos, m.BootID, s.fetched, c.At}
 	before, recently, back := slices.Clone(s.asked), time.Since(s.touched) < justTouched, s.back
+	if !s.alarmed.IsZero() && time.Since(s.alarmed) > 2*time.Minute {
+		s.Lab.World.Violate("alarm", "%s is asked for another Talos, and etcd has an alarm", m.Node)
+	}
 	s.asked = append(s.asked, now)
 	s.mu.Unlock()
 	for _, was := range before {

@@ -16,10 +16,12 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/client"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -176,6 +178,8 @@ func (l *upgradeLife) interfere() {
 		"kubernetes is out of order": func() {
 			l.Lab.World.Inject(world.Fault{System: "kube", Kind: world.Answer, Status: http.StatusServiceUnavailable, Text: "out of order", Times: 1 + l.rnd.IntN(100)})
 		},
+		"etcd has an alarm":      func() { l.alarm(411) },
+		"the new Talos hangs":    l.hang,
 		"pushed: back":           func() { l.ask(l.from, "back") },
 		"pushed: forward":        func() { l.ask([2]string{"v1.14.1", "v1.36.1"}, "forward") },
 		"pushed: a worker more":  func() { l.size.Workers++; l.ask(l.wants, "a worker more") },
@@ -213,6 +217,59 @@ func (l *upgradeLife) darken(address string) {
 			return false
 		}
 		network.Darken(address, false)
+		return true
+	})
+}
+
+// alarm has etcd raise an alarm, and somebody disarm it later.
+func (l *upgradeLife) alarm(vmid int) {
+	if l.Agent == nil || !l.alarmed.IsZero() || l.Lab.Talos.RaiseAlarm(vmid, machineapi.EtcdMemberAlarm_NOSPACE) != nil {
+		return
+	}
+	until := time.Now().Add(time.Duration(60+l.rnd.IntN(1200)) * time.Second)
+	l.since(time.Now())
+	l.undo = append(l.undo, func() bool {
+		disarm := func(ctx context.Context, c *client.Client) error {
+			_, err := c.MachineClient.EtcdAlarmDisarm(ctx, &emptypb.Empty{})
+			return err
+		}
+		if time.Now().Before(until) || l.askTalos("10.10.0.11", disarm) != nil {
+			return false
+		}
+		l.since(time.Time{})
+		return true
+	})
+}
+
+// since notes since when etcd has an alarm.
+func (l *upgradeLife) since(at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.alarmed = at
+}
+
+// hang has whatever boots a newer Talos by itself hang for a while, until its VM is reset. Who hangs for another reason
+// than its upgrade is reset by somebody in the end.
+func (l *upgradeLife) hang() {
+	set := func(flaw installer.Flaw) {
+		for _, version := range []string{"v1.12.11", "v1.13.9", "v1.14.1"} {
+			l.Lab.Talos.SpoilImage(version, flaw)
+		}
+	}
+	set(installer.HangsOnReboot)
+	until := time.Now().Add(time.Duration(60+l.rnd.IntN(3600)) * time.Second)
+	l.undo = append(l.undo, func() bool {
+		if time.Now().Before(until) {
+			return false
+		}
+		set(installer.Sound)
+		for _, m := range l.Lab.Talos.Machines() {
+			if m.Stage == "" {
+				l.touch()
+				_ = l.Lab.PVE.Stop(m.VMID)
+				must(l.Lab.PVE.Start(m.VMID))
+			}
+		}
 		return true
 	})
 }
