@@ -187,7 +187,7 @@ func (g *gate) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServ
 	if g.maintenance {
 		return handler(ctx, req)
 	}
-	return g.b.routeUnary(ctx, req, info.FullMethod, handler)
+	return g.b.router().Unary(ctx, req, info.FullMethod, handler)
 }
 
 func (g *gate) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
@@ -199,7 +199,7 @@ func (g *gate) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamS
 	if g.maintenance {
 		err = handler(srv, ss)
 	} else {
-		err = g.b.routeStream(srv, ss, info.FullMethod, handler)
+		err = g.b.router().Stream(srv, ss, info.FullMethod, handler)
 	}
 	if err == nil && ctx.Err() != nil {
 		// A watch that ends because its caller's time is over did not end well.

@@ -36,6 +36,7 @@ type settings struct {
 	acceptedCA [][]byte // PEM, of clients
 	sans       []string // of the Talos API
 	etcdCA     string   // fingerprint; "" : none
+	etcdImage  string   // that the config names; "" : that of Talos
 	kubeCA     string   // fingerprint
 
 	kubelet world.Kubelet
@@ -82,6 +83,7 @@ func (m *machine) readSettings(cfg config.Provider) (*settings, error) {
 	s.sans = security.CertSANs()
 	if etcd := cfg.Cluster().Etcd(); s.control && etcd != nil && etcd.CA() != nil {
 		s.etcdCA = access.HashCertificate(etcd.CA().Crt)
+		s.etcdImage = cfg.RawV1Alpha1().ClusterConfig.EtcdConfig.ContainerImage
 	}
 	s.readKubernetes(m)
 	return s, nil

@@ -29,6 +29,7 @@ type etcd struct {
 	version string    // of a minor: 3.6.0
 	lastIn  string    // the node that joined last, whose learning the next one waits for
 	alarms  []etcddb.Alarm
+	removed []*member // that are still in the part of the database that an etcd of 3.6 reads
 }
 
 // member is one member of an etcd. It is what lies in a node's etcd data
@@ -166,9 +167,24 @@ func (b *boot) runEtcd(m *member, d time.Duration) {
 
 // startAnswering lets a member answer and be counted, if it still is one.
 func (b *boot) startAnswering(m *member) {
-	if slices.Contains(m.of.members, m) {
-		m.on, m.unnamed = b, false
+	e, server := m.of, b.etcdServer()
+	if !slices.Contains(e.members, m) {
+		return
 	}
+	m.on, m.unnamed = b, false
+	if etcddb.ShowsRemoved(server) {
+		for _, back := range e.removed {
+			b.f.world.Report(b.hostname(), "etcd %s has %s, which was removed, for a member again", server, back.name)
+		}
+		e.members, e.removed = append(e.members, e.removed...), nil
+	} else if etcddb.DropsRemoved(server) {
+		e.removed = nil
+	}
+}
+
+// etcdServer is the version of etcd that the machine runs.
+func (b *boot) etcdServer() string {
+	return cmp.Or(etcddb.PinnedIn(b.set.etcdImage), etcddb.ServerOf(b.image.Version))
 }
 
 // runLearner simulates a joining member: it catches up, fails its health checks as
@@ -304,6 +320,9 @@ var (
 func (e *etcd) removeMember(m *member) {
 	e.members = slices.DeleteFunc(e.members, func(o *member) bool { return o == m })
 	e.index++
+	if slices.ContainsFunc(e.members, func(o *member) bool { return o.on != nil && etcddb.LeavesRemoved(o.on.etcdServer()) }) {
+		e.removed = append(e.removed, m)
+	}
 	if b := m.on; b != nil {
 		m.on, m.started, m.learned = nil, false, false
 		b.runAfter(etcdEnds, b.restartEtcd)

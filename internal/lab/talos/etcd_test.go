@@ -678,3 +678,58 @@ func TestAlarms(t *testing.T) {
 		}
 	})
 }
+
+// TestRemovedMembersComeBack: in an upgrade to etcd 3.6 a member that was removed comes back and has a vote, unless the etcd
+// before was one that drops it: with Talos 1.10.9, if no image is pinned.
+func TestRemovedMembersComeBack(t *testing.T) {
+	for name, tc := range map[string]struct {
+		pin  string
+		way  []string
+		want []string
+	}{
+		"direct":    {"", []string{"v1.11.6"}, []string{"cp1", "cp2", "cp3", "cp4"}},
+		"by 3.5.26": {"", []string{"v1.10.9", "v1.11.6"}, []string{"cp1", "cp2", "cp3"}},
+		"pinned":    {"gcr.io/etcd-development/etcd:v3.5.21", []string{"v1.10.9", "v1.11.6"}, []string{"cp1", "cp2", "cp3"}}, // etcd stays
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, world.Config{}, func(l *lab) {
+				pin := []string{}
+				if tc.pin != "" {
+					pin = append(pin, "cluster: {etcd: {image: "+tc.pin+"}}")
+				}
+				for _, n := range []node{cp(1), cp(2), cp(3), cp(4)} {
+					l.fleet.PowerOn(n.guest("v1.10.7"))
+				}
+				time.Sleep(l.world.Latency.Boot + time.Second)
+				for _, n := range []node{cp(1), cp(2), cp(3), cp(4)} {
+					l.apply(n, l.config(n, "v1.10.7", pin...))
+				}
+				time.Sleep(l.world.Latency.Apply + 3*time.Second)
+				l.bootstrap(cp(1))
+				time.Sleep(3 * time.Minute)
+				if err := l.leave(cp(4), time.Minute); err != nil {
+					t.Fatal(err)
+				}
+				l.fleet.PowerOff(cp(4).vmid)
+				for _, version := range tc.way {
+					for _, n := range []node{cp(1), cp(2), cp(3)} {
+						err := l.legacy(within(time.Minute), n, &machineapi.UpgradeRequest{Image: factoryInstaller(version)})
+						if stuck := name == "direct" && n != cp(1); (err != nil) != stuck { // by the member that is not there
+							t.Fatal(err)
+						}
+						time.Sleep(5 * time.Minute)
+					}
+				}
+				l.wantMembers(cp(1), tc.want...)
+				resp, err := l.admin(cp(1)).EtcdStatus(within(time.Second))
+				if err != nil {
+					t.Fatal(err)
+				}
+				server := resp.GetMessages()[0].GetMemberStatus().GetProtocolVersion()
+				if pinned := strings.HasPrefix(server, "3.5."); pinned != (tc.pin != "") {
+					t.Errorf("etcd is %s", server)
+				}
+			})
+		})
+	}
+}

@@ -260,18 +260,18 @@ func (i inside) ReadEtcd(ctx context.Context, call string) (now etcddb.State, er
 		}
 		e := m.of
 		ca, id, began = b.set.kubeCA, e.id, e.began
-		now = etcddb.State{Alarms: slices.Clone(e.alarms), Server: etcddb.ServerOf(b.image.Version), Self: m.id, Contents: etcddb.Contents{Registry: world.Registry{Revision: began}, Index: e.index, Term: e.term}}
+		now = etcddb.State{Alarms: slices.Clone(e.alarms), Server: b.etcdServer(), Self: m.id, Contents: etcddb.Contents{Registry: world.Registry{Revision: began}, Index: e.index, Term: e.term}}
 		if b.showsLeader(e) {
 			now.Leader = e.leader.id
 		}
-		var talos []string
+		var servers []string
 		for _, o := range e.members {
-			now.Members, talos = append(now.Members, o.describe()), append(talos, "")
+			now.Members, servers = append(now.Members, o.describe()), append(servers, "")
 			if o.on != nil {
-				talos[len(talos)-1] = o.on.image.Version
+				servers[len(servers)-1] = o.on.etcdServer()
 			}
 		}
-		e.version = etcddb.Raise(e.version, talos)
+		e.version = etcddb.Raise(e.version, servers)
 		now.Version = e.version
 		return nil
 	}); err != nil {

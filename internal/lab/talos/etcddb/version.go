@@ -28,13 +28,35 @@ func ServerOf(talos string) string {
 	return servers[minor]
 }
 
-// Raise is the version of an etcd whose members run these versions of Talos, "" being one that is
+// PinnedIn is the version of etcd that an image has by its tag, "" of one without a tag.
+func PinnedIn(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	_, tag, _ := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
+	return strings.TrimPrefix(tag, "v")
+}
+
+// LeavesRemoved reports whether an etcd of a version may leave a member that is removed in the part of its database that
+// only one of 3.6 reads; DropsRemoved, whether it drops such members when it starts; and ShowsRemoved, whether it has them
+// for members. In life that takes an old database, which is what a database of the lab is.
+// Source: etcd.io, "Avoiding Zombie Cluster Members When Upgrading to etcd v3.6".
+func LeavesRemoved(server string) bool { return minorOf(server) == "3.5.0" && !DropsRemoved(server) }
+
+// DropsRemoved is described at LeavesRemoved.
+func DropsRemoved(server string) bool {
+	var patch int
+	_, err := fmt.Sscanf(server, "3.5.%d", &patch)
+	return err == nil && patch >= 26
+}
+
+// ShowsRemoved is described at LeavesRemoved.
+func ShowsRemoved(server string) bool { return server != "" && !isOlder(minorOf(server), "3.6.0") }
+
+// Raise is the version of an etcd whose members are of these versions, "" being one that is
 // not known because it is down: the lowest minor of theirs, once all are known. It is never lowered.
 // Source: etcd v3.6.12, etcdserver: decideClusterVersion.
-func Raise(now string, talos []string) string {
+func Raise(now string, servers []string) string {
 	lowest := ""
-	for _, t := range talos {
-		server := ServerOf(t)
+	for _, server := range servers {
 		if server == "" && now != "" {
 			return now
 		}

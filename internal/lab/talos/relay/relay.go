@@ -20,9 +20,62 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// ReadTargets reads from a call which machines it is for; nil: the one at the address local, which
+// Machine is the one that is called.
+type Machine interface {
+	// Describe returns the machine's address and whether it is a control plane.
+	Describe() (address string, control bool)
+	// FindService returns what implements a service on the machine of that address in the same cluster.
+	FindService(ctx context.Context, target, service string) (any, error)
+}
+
+// Router passes calls on: metadata "node" sends one to another machine, "nodes" to several whose
+// answers are put together. A worker passes nothing on. A machine in maintenance mode has none: it
+// ignores the headers.
+type Router struct {
+	Machine  Machine
+	Services []*grpc.ServiceDesc
+}
+
+// Unary has a call answered where it is to be.
+func (r Router) Unary(ctx context.Context, req any, method string, handler grpc.UnaryHandler) (any, error) {
+	nodes, many, err := r.readTargets(ctx, method)
+	if err != nil {
+		return nil, err
+	}
+	if nodes == nil {
+		return handler(ctx, req)
+	}
+	ask := func(node string) (answer, empty proto.Message, err error) {
+		return call(ctx, r.Services, req, method, func(service string) (any, error) { return r.Machine.FindService(ctx, node, service) })
+	}
+	if !many {
+		resp, _, err := ask(nodes[0])
+		return resp, err
+	}
+	return askAll(nodes, ask), nil
+}
+
+// Stream has a stream answered where it is to be.
+func (r Router) Stream(srv any, ss grpc.ServerStream, method string, handler grpc.StreamHandler) error {
+	nodes, many, err := r.readTargets(ss.Context(), method)
+	if err != nil {
+		return err
+	}
+	if nodes == nil {
+		return handler(srv, ss)
+	}
+	service, _, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
+	return stream(ss, method, nodes, many, func(node string) (any, error) { return r.Machine.FindService(ss.Context(), node, service) }, handler)
+}
+
+func (r Router) readTargets(ctx context.Context, method string) (nodes []string, many bool, err error) {
+	local, control := r.Machine.Describe()
+	return readTargets(ctx, method, local, control)
+}
+
+// readTargets reads from a call which machines it is for; nil: the one at the address local, which
 // was asked. A worker passes nothing on.
-func ReadTargets(ctx context.Context, method, local string, control bool) (nodes []string, many bool, err error) {
+func readTargets(ctx context.Context, method, local string, control bool) (nodes []string, many bool, err error) {
 	md, ok := metadata.FromIncomingContext(ctx)
 	if !ok {
 		return nil, false, nil
@@ -46,9 +99,9 @@ func ReadTargets(ctx context.Context, method, local string, control bool) (nodes
 	return nodes, len(md.Get("nodes")) > 0, nil
 }
 
-// Call carries out a unary call on a machine. find returns what implements the service there; empty
+// call carries out a unary call on a machine. find returns what implements the service there; empty
 // is an answer without content, for an error to be put into.
-func Call(ctx context.Context, services []*grpc.ServiceDesc, req any, method string, find func(service string) (any, error)) (resp, empty proto.Message, err error) {
+func call(ctx context.Context, services []*grpc.ServiceDesc, req any, method string, find func(service string) (any, error)) (resp, empty proto.Message, err error) {
 	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
 	for _, d := range services {
 		if d.ServiceName != service {
@@ -78,9 +131,9 @@ func Call(ctx context.Context, services []*grpc.ServiceDesc, req any, method str
 	return nil, nil, status.Errorf(codes.Unimplemented, "unknown method %s for service %s", name, service)
 }
 
-// AskAll asks several machines, one after the other, and puts their answers and errors into one.
+// askAll asks several machines, one after the other, and puts their answers and errors into one.
 // ask returns an answer without content, too, for an error to be put into.
-func AskAll(nodes []string, ask func(node string) (answer, empty proto.Message, err error)) any {
+func askAll(nodes []string, ask func(node string) (answer, empty proto.Message, err error)) any {
 	var all protoreflect.Message
 	for _, node := range nodes {
 		resp, empty, err := ask(node)
@@ -124,9 +177,9 @@ func markNode(msg protoreflect.Message, node string, err error) {
 	msg.Set(msg.Descriptor().Fields().ByName("metadata"), protoreflect.ValueOfMessage(md.ProtoReflect()))
 }
 
-// Stream has machines answer a client's stream: one as if it were the one that was called, or
+// stream has machines answer a client's stream: one as if it were the one that was called, or
 // several whose messages are marked. find returns what implements the service on a machine.
-func Stream(ss grpc.ServerStream, method string, nodes []string, many bool, find func(node string) (any, error), handler grpc.StreamHandler) error {
+func stream(ss grpc.ServerStream, method string, nodes []string, many bool, find func(node string) (any, error), handler grpc.StreamHandler) error {
 	request := &sharedStream{ServerStream: ss, turn: make(chan struct{}, 1)}
 	if !many {
 		impl, err := find(nodes[0])
