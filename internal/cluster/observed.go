@@ -286,8 +286,9 @@ type Member struct {
 	Learner bool
 }
 
-// Etcd is what is the same of all its members.
+// Etcd is what is the same of all its members, and the version of one.
 type Etcd struct {
+	Server string   // the version of the member that was asked: 3.6.12
 	Leader uint64   // id of the member that leads; 0: none
 	Alarms []string // NOSPACE: writes are refused; CORRUPT: a member has other data than the others
 }

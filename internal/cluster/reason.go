@@ -115,6 +115,7 @@ const (
 	EtcdMemberStuck      Reason = "EtcdMemberStuck"
 	EtcdUnhealthy        Reason = "EtcdUnhealthy"
 	EtcdAlarm            Reason = "EtcdAlarm"
+	EtcdTooOld           Reason = "EtcdTooOld"
 	APIServerNotReady    Reason = "APIServerNotReady"
 	StaticPodOutdated    Reason = "StaticPodOutdated"
 	StaticPodNotReady    Reason = "StaticPodNotReady"

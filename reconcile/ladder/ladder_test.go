@@ -220,3 +220,22 @@ func minorOf(t failer, s string) int {
 	}
 	return v.minor
 }
+
+// TestOldEtcd: which hops bring etcd 3.6, and from which etcd none leads there.
+func TestOldEtcd(t *testing.T) {
+	for _, c := range []struct {
+		from, to string
+		want     bool
+	}{
+		{"v1.10.9", "v1.11.6", true}, {"v1.9.6", "v1.10.9", false}, {"v1.11.6", "v1.12.11", false}, {"", "v1.11.6", true}, {"", "v1.10.9", false}, {"v1.13.9", "v1.14.1", false}, {"v1.10.9", "other", false}, {"other", "v1.11.6", false},
+	} {
+		if got := BringsNewEtcd(c.from, c.to); got != c.want {
+			t.Errorf("%q to %q: %v", c.from, c.to, got)
+		}
+	}
+	for version, want := range map[string]bool{"3.5.21": true, "3.5.25": true, "3.5.26": false, "3.6.4": false, "3.5.26-0": false, "3.5.9-0": true, "": false, "latest": false} {
+		if got := IsOldEtcd(version); got != want {
+			t.Errorf("%s: %v", version, got)
+		}
+	}
+}

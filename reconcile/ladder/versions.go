@@ -121,6 +121,23 @@ func ShareEtcd(a, b string) bool {
 	return err == nil && err2 == nil && etcdMinors[v.minor] != 0 && etcdMinors[v.minor] == etcdMinors[w.minor]
 }
 
+// BringsNewEtcd reports whether a hop of Talos from one version to another, or from any where that is "", brings etcd 3.6 or newer
+// in the place of 3.5.
+func BringsNewEtcd(from, to string) bool {
+	v, err := parseVersion(from)
+	w, err2 := parseVersion(to)
+	return (from == "" || err == nil && etcdMinors[v.minor] < 6) && err2 == nil && etcdMinors[w.minor] >= 6
+}
+
+// IsOldEtcd reports whether a version of etcd (3.5.21) is one from which none leads to 3.6: it may have members that were
+// removed, for which the newer one takes them again.
+// Source: etcd.io, "Avoiding Zombie Cluster Members When Upgrading to etcd v3.6".
+func IsOldEtcd(version string) bool {
+	var patch int
+	_, err := fmt.Sscanf(version, "3.5.%d", &patch)
+	return err == nil && patch < 26
+}
+
 // Compare orders two versions: below 0 where a comes before b. ok is false where one of them is no
 // version that is known here.
 func Compare(a, b string) (order int, ok bool) {

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // planDrifts plans what brings a node that is there to what the inventory has: what can
@@ -205,6 +206,8 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 		case len(fixed) > 0:
 			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, Message: "a cluster that lives keeps what it was made with: " + strings.Join(fixed, ", "),
 				Hint: "undo the change in the inventory or in the patch; another network, or another cni, needs another cluster"}, m.describe(n, dr))
+		case upgrade.SkipsEtcd(m.d, m.o, n) != "":
+			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.EtcdTooOld, Message: upgrade.SkipsEtcd(m.d, m.o, n), Hint: "name an etcd of 3.5.26 or newer in 3.5 first, and reboot each control plane"}, m.describe(n, dr))
 		case n.Locked:
 			m.blockLocked(n, []drift.Drift{dr})
 		case c == nil || c.For != dr.Want:

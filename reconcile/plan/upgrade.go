@@ -287,11 +287,18 @@ func (m *planner) holdByGate(n cluster.Node, drifts []cluster.FieldDifference) b
 	return name != ""
 }
 
+// etcdHint is the way from an old etcd to a new one.
+const etcdHint = "take cluster.etcd.image out of the patches while Talos is 1.10.9 or a newer 1.10, which brings etcd 3.5.26, and reboot each control plane; from there it goes on"
+
 // holdHopForEtcd waits with what a hop changes of a node until etcd has no alarm and there is a snapshot of what it has,
 // and reports whether it does.
 func (m *planner) holdHopForEtcd(n cluster.Node, drifts []cluster.FieldDifference) bool {
 	if why := m.etcd.Alarmed(); why != "" {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdAlarm, About: "upgrade", Message: "waits to be upgraded: " + why, Within: etcdWithin, Drift: drifts})
+		return true
+	}
+	if why := upgrade.FindOldEtcd(m.d, m.o); why != "" {
+		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.EtcdTooOld, Message: "is not upgraded: " + why, Hint: etcdHint}, drifts)
 		return true
 	}
 	w, lacks := m.lackSnapshot(retention.BeforeUpgrade)

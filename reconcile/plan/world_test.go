@@ -943,6 +943,16 @@ func (w *world) run(t testing.TB, line string) string {
 		default:
 			w.o.Etcd = cluster.Saw(cluster.Etcd{Alarms: f[1:]})
 		}
+	case "etcd": // runs as this version
+		w.o.Etcd = cluster.Saw(cluster.Etcd{Server: arg(1)})
+	case "pin-etcd": // in the config that a control plane runs, to an image, and in the inventory to another, or none
+		mach, config := w.o.Machines[arg(1)], w.d.Configs[arg(1)]
+		mach.Summary.Images.Etcd = arg(2)
+		config.Summary.Images.Etcd = strings.TrimPrefix(arg(3), "none")
+		if arg(2) != arg(3) {
+			config.Digest = "with-" + arg(3)
+		}
+		w.o.Machines[arg(1)], w.d.Configs[arg(1)] = mach, config
 	case "leads": // etcd
 		members := slices.Clone(w.o.Members.Value)
 		for i := range members {

@@ -190,7 +190,7 @@ func readEtcd(ctx context.Context, p plane) cluster.Seen[cluster.Etcd] {
 	if err != nil {
 		return cluster.Unseen[cluster.Etcd](fmt.Sprintf("ask %s for the status of its etcd: %s", p.node.Name, formatError(err)))
 	}
-	return cluster.Saw(cluster.Etcd{Leader: st.Leader, Alarms: st.Alarms})
+	return cluster.Saw(cluster.Etcd{Server: st.Server, Leader: st.Leader, Alarms: st.Alarms})
 }
 
 // compareMembers asks the others, side by side, whether they name the same members as the first. It

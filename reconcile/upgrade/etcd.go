@@ -1,0 +1,45 @@
+package upgrade
+
+import (
+	"cmp"
+	"fmt"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
+)
+
+// FindOldEtcd is why the first hop of Talos would lead an etcd that is too old to one that does not read it as it is, "" : it would
+// not. Talos brings the etcd of its version, unless a config names another image.
+func FindOldEtcd(d cluster.Desired, o cluster.Observed) string {
+	asked := d.Repository()
+	if !asked.IsHop(cluster.HopTalos) || !ladder.BringsNewEtcd(asked.Hops[0].From, asked.Hops[0].To) {
+		return ""
+	}
+	for _, n := range d.Spec.ControlPlanes() {
+		if has := pinnedEtcd(o.Machines[n.Name].Summary); ladder.IsOldEtcd(has) {
+			return fmt.Sprintf("the machine config of %s has etcd %s", n.Name, has)
+		}
+	}
+	if has := o.Etcd.Value.Server; ladder.IsOldEtcd(has) {
+		return "etcd is " + has
+	}
+	return ""
+}
+
+// SkipsEtcd is why the config that a control plane is to get would do that, "" : it does not.
+func SkipsEtcd(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
+	mach := o.Machines[n.Name]
+	has, want := pinnedEtcd(mach.Summary), pinnedEtcd(d.Repository().Configs[n.Name].Summary)
+	if !ladder.IsOldEtcd(has) || want != "" && strings.HasPrefix(want, "3.5.") || want == "" && !ladder.BringsNewEtcd("", mach.Talos) {
+		return ""
+	}
+	return fmt.Sprintf("its machine config has etcd %s, and is to have %s", has, cmp.Or(want, "that of Talos "+mach.Talos))
+}
+
+// pinnedEtcd is the version of etcd whose image a config names, by its tag; "" : none, or it is not in the tag.
+func pinnedEtcd(s cluster.ConfigSummary) string {
+	image, _, _ := strings.Cut(s.Images.Etcd, "@")
+	_, tag, _ := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
+	return strings.TrimPrefix(tag, "v")
+}
