@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime/debug"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -13,7 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 )
 
-// readWithin bounds for how long it is unknown after a start whether what is there is whole. A
+// readWithin bounds for how long a cluster's snapshots are read after a start, while it is unknown whether they are whole. A
 // snapshot of 8 GiB takes about a minute on a disk that nobody else reads.
 const readWithin = 10 * time.Minute
 
@@ -41,7 +40,7 @@ func (l lineage) has(e snapshot.Entry) bool {
 // readBack has the newest snapshots read to their end, until one of them is whole, that are newer
 // than all of which this process knows that: after a start those that are there. That an earlier
 // process has read them is noted nowhere, for a file may have changed since. It goes on in the background, once for each file.
-func (k *Keeper) readBack(s *snapshot.Store, all []snapshot.Entry, of lineage, now time.Time) {
+func (k *Keeper) readBack(s *snapshot.Store, all []snapshot.Entry, of lineage) {
 	var files []snapshot.Entry
 	for _, e := range all { // the newest first
 		if e.State == retention.Verified {
@@ -54,31 +53,33 @@ func (k *Keeper) readBack(s *snapshot.Store, all []snapshot.Entry, of lineage, n
 	if len(files) == 0 {
 		return
 	}
-	ctx, cancel := k.begin(readWithin, errReadSlowly)
-	k.readUntil, k.stopReading = now.Add(readWithin), cancel
+	ctx, cancel := k.begin()
+	r := &reading{cancel}
+	k.readings[r] = true
 	k.wg.Go(func() {
 		defer cancel()
-		defer k.endReading()
+		defer k.endReading(r)
 		k.readNewest(ctx, s, files, of)
 	})
 }
 
+// reading is that some snapshots of a cluster are read to their end, or wait for that.
+type reading struct{ cancel context.CancelFunc }
+
 var errReadSlowly = fmt.Errorf("they were not read to their end in %v", readWithin)
 
-// readNewest reads snapshots to their end until one is whole. One cluster's are read at a time.
+// readNewest reads snapshots to their end until one is whole. One cluster's are read at a time, and each has its own time.
 func (k *Keeper) readNewest(ctx context.Context, s *snapshot.Store, files []snapshot.Entry, of lineage) {
-	defer func() {
-		if v := recover(); v != nil {
-			k.c.Log.Error("the reading of a snapshot of etcd panicked; whether it is whole is unknown", logging.Cluster, k.cluster, logging.Err, fmt.Sprint(v), logging.Stack, string(debug.Stack()))
-		}
-	}()
 	select {
 	case k.reads <- struct{}{}:
 		defer func() { <-k.reads }()
 	case <-ctx.Done():
+		return
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, readWithin, errReadSlowly)
+	defer cancel()
 	for _, e := range files {
-		read, err := s.Verify(ctx, e)
+		read, err := await(ctx, k, 0, func() (snapshot.Entry, error) { return s.Verify(ctx, e) })
 		switch {
 		case errors.Is(err, errReadSlowly):
 			k.c.Log.Warn("cannot read the snapshots of etcd that are there", logging.Cluster, k.cluster, logging.Detail, e.File, logging.Err, err, logging.Hint, "see whether the directory of snapshots is slow; until the next one is taken none counts as verified")
@@ -106,9 +107,10 @@ func (k *Keeper) learn(read snapshot.Entry, of lineage) bool {
 }
 
 // endReading has the folder looked at again.
-func (k *Keeper) endReading() {
+func (k *Keeper) endReading(r *reading) {
 	k.looking.Lock()
-	k.at, k.readUntil = time.Time{}, time.Time{}
+	k.at = time.Time{}
+	delete(k.readings, r)
 	k.looking.Unlock()
 	k.onRead()
 }
@@ -117,8 +119,8 @@ func (k *Keeper) endReading() {
 func (k *Keeper) stopReadingBack() {
 	k.looking.Lock()
 	defer k.looking.Unlock()
-	if k.stopReading != nil {
-		k.stopReading()
+	for r := range k.readings {
+		r.cancel()
 	}
 }
 

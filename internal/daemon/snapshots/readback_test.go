@@ -3,6 +3,7 @@ package snapshots
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -167,15 +168,24 @@ func TestOtherSecrets(t *testing.T) {
 	})
 }
 
-// slowFolder is a folder on a storage that returns the content of no file before it may.
+// slowFolder is a folder on a storage that returns the content of no file before it may, which is for each file, and lists
+// none before it may; nil: at once.
 type slowFolder struct {
 	*snapshot.Folder
-	may <-chan struct{}
+	may  func(file string) <-chan struct{}
+	list <-chan struct{}
 }
 
 func (f slowFolder) Open(name string) (snapshot.File, error) {
 	file, err := f.Folder.Open(name)
-	return &slowFile{File: file, may: f.may}, err
+	return &slowFile{File: file, may: f.may(name)}, err
+}
+
+func (f slowFolder) List() ([]string, error) {
+	if f.list != nil {
+		<-f.list
+	}
+	return f.Folder.List()
 }
 
 // slowFile returns what a list reads of it at once.
@@ -202,7 +212,7 @@ func inSlowRestart(t *testing.T, story func(a *Archive, k *Keeper, may chan stru
 		a := archiveWith(t, dir, id)
 		a.c.Open = func() (Folder, error) {
 			f, err := snapshot.OpenFolder(dir)
-			return slowFolder{f, may}, err
+			return slowFolder{Folder: f, may: func(string) <-chan struct{} { return may }}, err
 		}
 		story(a, a.Keep("dev", sending(snapshottest.Sent(t), nil), func() {}), may, name.At)
 	})
@@ -249,6 +259,113 @@ func TestReadingIsBounded(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// after is a channel that is closed in some time.
+func after(d time.Duration) <-chan struct{} {
+	c := make(chan struct{})
+	time.AfterFunc(d, func() { close(c) })
+	return c
+}
+
+// TestReadingsAreCountedByThemselves: what waits for the reading of another cluster has its own time after that.
+func TestReadingsAreCountedByThemselves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, id := t.TempDir(), newKey(t)
+		before := archiveWith(t, dir, id)
+		for _, name := range []string{"dev", "prod"} {
+			if err := take(before.Keep(name, sending(snapshottest.Sent(t), nil), func() {}), retention.Scheduled); err != nil {
+				t.Fatal(err)
+			}
+		}
+		a, slow := archiveWith(t, dir, id), map[string]<-chan struct{}{}
+		a.c.Open = func() (Folder, error) {
+			f, err := snapshot.OpenFolder(dir)
+			return slowFolder{Folder: f, may: func(file string) <-chan struct{} {
+				if name, _ := snapshot.ParseName(file); name.Cluster == "dev" {
+					return slow["dev"]
+				}
+				return slow["prod"]
+			}}, err
+		}
+		slow["dev"], slow["prod"] = after(readWithin-time.Minute), after(2*readWithin-2*time.Minute)
+		dev, prod := a.Keep("dev", Source{}, func() {}), a.Keep("prod", Source{}, func() {})
+		observe(dev)
+		synctest.Wait() // it reads first
+		observe(prod)
+		time.Sleep(2*readWithin - 3*time.Minute)
+		if s := observe(prod); s.Verified.Known {
+			t.Errorf("while it is read: %+v", s)
+		}
+		time.Sleep(2 * time.Minute)
+		for _, k := range []*Keeper{dev, prod} {
+			if s := observe(k); s.Verified.Value.IsZero() {
+				t.Errorf("%s: %+v", k.cluster, s)
+			}
+		}
+		for _, a := range []*Archive{before, a} {
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+// TestTwoReadings: the end of one reading is not that of another one of the same cluster, and a new snapshot ends both.
+func TestTwoReadings(t *testing.T) {
+	for _, taken := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			dir, id, older, newer := t.TempDir(), newKey(t), make(chan struct{}), make(chan struct{})
+			files := keepThree(t, dir, id)
+			a := archiveWith(t, dir, id)
+			a.c.Open = func() (Folder, error) {
+				f, err := snapshot.OpenFolder(dir)
+				return slowFolder{Folder: f, may: func(file string) <-chan struct{} {
+					if file > filepath.Base(files[0]) {
+						return newer
+					}
+					return older
+				}}, err
+			}
+			k := a.Keep("dev", Source{}, func() {})
+			observe(k)
+			synctest.Wait()
+			added := keepThree(t, t.TempDir(), id)[0] // by somebody
+			b, err := os.ReadFile(added)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(filepath.Join(dir, filepath.Base(added)), b, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range files {
+				change(t, file, flipBit)
+			}
+			time.Sleep(2 * seenFor)
+			observe(k)
+			synctest.Wait()
+			if taken {
+				k.stopReadingBack()
+				synctest.Wait()
+				if s := observe(k); !s.Verified.Known || !s.Verified.Value.IsZero() {
+					t.Errorf("with both ended: %+v", s)
+				}
+			}
+			close(older)
+			synctest.Wait()
+			if s := observe(k); !taken && s.Verified.Known {
+				t.Errorf("with the older ones read: %+v", s)
+			}
+			close(newer)
+			synctest.Wait()
+			if s := observe(k); !taken && !s.Verified.Value.Equal(s.Newest) {
+				t.Errorf("with all read: %+v", s)
+			}
+			if err := a.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
 }
 
 // TestTakenWhileItReads: a new one is taken and counts, whatever is read of those before it.
@@ -360,6 +477,111 @@ func TestClockSetBack(t *testing.T) {
 		}
 		if seen := k.look(t.Context(), lineageOf(d, facts), at.Add(-30*time.Minute)); !seen.Verified.Value.Equal(all[1].At) {
 			t.Errorf("%+v, and %v is wanted", seen, all[1].At)
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestHangingStorage: a storage that does not answer holds up neither a look, nor what else is seen in a pass, nor the stop of
+// the agent, which the log has a line of.
+func TestHangingStorage(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		reads, listing bool
+		taking         bool
+	}{
+		{name: "within a read", reads: true},
+		{name: "within a list", listing: true},
+		{name: "while one is taken", taking: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				dir, id, hang, answers := t.TempDir(), newKey(t), make(chan struct{}), make(chan struct{})
+				close(answers)
+				keepThree(t, dir, id)
+				var log bytes.Buffer
+				a := archiveWith(t, dir, id)
+				a.c.Log = slog.New(slog.NewTextHandler(&log, nil))
+				a.c.Open = func() (Folder, error) {
+					f, err := snapshot.OpenFolder(dir)
+					slow := slowFolder{Folder: f, may: func(string) <-chan struct{} { return answers }}
+					if c.reads || c.taking {
+						slow.may = func(string) <-chan struct{} { return hang }
+					}
+					if c.listing {
+						slow.list = hang
+					}
+					return slow, err
+				}
+				k := a.Keep("dev", sending(snapshottest.Sent(t), nil), func() {})
+				d, facts := desired(day)
+				ctx, cancel := context.WithCancel(t.Context())
+				looked, taken := make(chan cluster.EtcdSnapshots, 1), make(chan error, 1)
+				if c.taking {
+					go func() { taken <- k.Take(ctx, d, retention.Scheduled, nothing) }()
+				} else {
+					go func() {
+						o := cluster.Observed{Facts: facts}
+						k.Observe(ctx, d, &o)
+						looked <- o.Snapshots
+					}()
+				}
+				synctest.Wait()
+				cancel()
+				if c.taking {
+					if err := <-taken; !errors.Is(err, errHangs) {
+						t.Errorf("taken: %v", err)
+					}
+				} else if s := <-looked; s.Verified.Known || c.listing == (s.Verified.Why == "") {
+					t.Errorf("%+v", s)
+				}
+				if c.listing {
+					time.Sleep(2 * seenFor)
+					o := cluster.Observed{Facts: facts}
+					if k.Observe(context.Background(), d, &o); o.Snapshots.Verified.Why != errHangs.Error() {
+						t.Errorf("the next look: %+v", o.Snapshots)
+					}
+				}
+				if err := a.Close(); err != nil {
+					t.Error(err)
+				}
+				if !strings.Contains(log.String(), "does not answer") {
+					t.Errorf("the log is %s", &log)
+				}
+				close(hang)
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// TestStorageThatAnswersAgain: what is there is seen as soon as a list has ended that hung.
+func TestStorageThatAnswersAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, id, answers := t.TempDir(), newKey(t), make(chan struct{})
+		keepThree(t, dir, id)
+		a, list := archiveWith(t, dir, id), make(chan struct{})
+		close(answers)
+		a.c.Open = func() (Folder, error) {
+			f, err := snapshot.OpenFolder(dir)
+			return slowFolder{Folder: f, may: func(string) <-chan struct{} { return answers }, list: list}, err
+		}
+		k := a.Keep("dev", Source{}, func() {})
+		d, facts := desired(day)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		o := cluster.Observed{Facts: facts}
+		if k.Observe(ctx, d, &o); o.Snapshots.Verified.Why == "" {
+			t.Errorf("%+v", o.Snapshots)
+		}
+		close(list)
+		time.Sleep(2 * seenFor)
+		k.Observe(t.Context(), d, &o)
+		synctest.Wait()
+		if k.Observe(t.Context(), d, &o); o.Snapshots.Verified.Value.IsZero() || o.Snapshots.Kept != 3 {
+			t.Errorf("%+v", o.Snapshots)
 		}
 		if err := a.Close(); err != nil {
 			t.Error(err)

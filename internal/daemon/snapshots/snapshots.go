@@ -40,8 +40,8 @@ type Archive struct {
 	c     Config
 	turn  chan struct{} // one is written at a time
 	reads chan struct{} // and those of one cluster are read back
-	// begin makes the context of what reads: it ends with the Archive, or after a while for a cause.
-	begin func(within time.Duration, cause error) (context.Context, context.CancelFunc)
+	// begin makes the context of what reads: it ends with the Archive.
+	begin func() (context.Context, context.CancelFunc)
 	stop  context.CancelFunc
 	wg    sync.WaitGroup // of what reads
 
@@ -53,15 +53,19 @@ type Archive struct {
 // New makes an Archive. Close it.
 func New(c Config) *Archive {
 	ctx, stop := context.WithCancel(context.Background())
-	return &Archive{c: c, turn: make(chan struct{}, 1), reads: make(chan struct{}, 1), stop: stop, begin: func(within time.Duration, cause error) (context.Context, context.CancelFunc) {
-		return context.WithTimeoutCause(ctx, within, cause)
+	return &Archive{c: c, turn: make(chan struct{}, 1), reads: make(chan struct{}, 1), stop: stop, begin: func() (context.Context, context.CancelFunc) {
+		return context.WithCancel(ctx)
 	}}
 }
 
-// Close ends it. No Keeper of it may be used any longer.
+// Close ends it. No Keeper of it may be used any longer. What its storage keeps is left behind, with a line in the log: nothing
+// can end that but the storage.
 func (a *Archive) Close() error {
 	a.stop()
-	a.wg.Wait()
+	if !a.waitForStorage() {
+		a.c.Log.Warn("the directory of snapshots does not answer; the agent stops without it", logging.Hint, "see whether its storage hangs, such as a file server that is gone")
+		return nil
+	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if a.folder == nil {
@@ -109,19 +113,19 @@ type Keeper struct {
 	source  Source
 	onRead  func()
 
-	looking     sync.Mutex
-	requested   time.Time // when somebody has asked for one that is not taken yet
-	seen        cluster.EtcdSnapshots
-	at          time.Time                  // when that was seen; zero: never, or it has changed
-	states      map[string]retention.State // what this process knows of files of this cluster that it has read to their end, or tried to
-	readUntil   time.Time                  // when those are given up that are read now; zero: none are
-	stopReading context.CancelFunc         // nil: none were read
+	looking   sync.Mutex
+	requested time.Time // when somebody has asked for one that is not taken yet
+	seen      cluster.EtcdSnapshots
+	at        time.Time                  // when that was seen; zero: never, or it has changed
+	states    map[string]retention.State // what this process knows of files of this cluster that it has read to their end, or tried to
+	readings  map[*reading]bool          // of what was there before
+	listing   chan listed                // of a list that its storage keeps; nil: of none
 }
 
 // Keep returns the snapshots of a cluster. onRead is called, by a goroutine of the Archive, when more
 // is known of those that were there before; what Observe sees has changed then.
 func (a *Archive) Keep(name string, from Source, onRead func()) *Keeper {
-	return &Keeper{Archive: a, cluster: name, source: from, onRead: onRead, states: map[string]retention.State{}}
+	return &Keeper{Archive: a, cluster: name, source: from, onRead: onRead, states: map[string]retention.State{}, readings: map[*reading]bool{}}
 }
 
 // seenFor is how long a look at the folder is good: somebody may add or remove files.
@@ -156,11 +160,7 @@ func (k *Keeper) Requested() bool {
 // to its end, and is read for that when it is not known yet whether any is.
 func (k *Keeper) look(ctx context.Context, of lineage, now time.Time) cluster.EtcdSnapshots {
 	out := cluster.EtcdSnapshots{Enabled: true}
-	s, err := k.open()
-	var all []snapshot.Entry
-	if err == nil {
-		all, err = s.List(ctx)
-	}
+	s, all, err := k.list(ctx)
 	if err != nil {
 		out.Verified = cluster.Unseen[time.Time](err.Error())
 		return out
@@ -185,8 +185,8 @@ func (k *Keeper) look(ctx context.Context, of lineage, now time.Time) cluster.Et
 		}
 	}
 	out.Kept, out.Verified, out.Due = len(all), cluster.Saw(verified), snapshot.NextDue(all, now, k.c.Every)
-	k.readBack(s, all, of, now)
-	if verified.IsZero() && now.Before(k.readUntil) {
+	k.readBack(s, all, of)
+	if verified.IsZero() && len(k.readings) > 0 {
 		out.Verified = cluster.Seen[time.Time]{}
 	}
 	return out
@@ -196,6 +196,12 @@ func (k *Keeper) look(ctx context.Context, of lineage, now time.Time) cluster.Et
 // verified and read back. Then those are removed that are no longer needed; what is wrong with
 // that is logged, for the snapshot is there.
 func (k *Keeper) Take(ctx context.Context, d cluster.Desired, kind retention.Kind, progress func(cluster.Progress)) error {
+	_, err := await(ctx, k, storageWithin, func() (struct{}, error) { return struct{}{}, k.take(ctx, d, kind, progress) })
+	return err
+}
+
+// take is Take, of a storage that answers. It has its turn until it ends.
+func (k *Keeper) take(ctx context.Context, d cluster.Desired, kind retention.Kind, progress func(cluster.Progress)) error {
 	select {
 	case k.turn <- struct{}{}:
 	default:
