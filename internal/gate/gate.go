@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/ext"
 
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -28,9 +29,10 @@ const (
 type Input struct {
 	// Objects are the Kubernetes objects that it selects, as in their JSON; numbers are int64 or float64.
 	Objects []map[string]any
-	// Status is what the agent knows of the cluster.
-	Status map[string]any
-	Now    time.Time
+	// Status is what the agent knows of the cluster; nil: that is not known, and NoStatus is why, if that is.
+	Status   map[string]any
+	NoStatus string
+	Now      time.Time
 }
 
 // environment has the variables and functions of conditions.
@@ -79,7 +81,7 @@ func Evaluate(ctx context.Context, condition string, in Input) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	out, _, err := program.ContextEval(ctx, map[string]any{"objects": in.Objects, "status": in.Status, "now": in.Now})
+	out, _, err := program.ContextEval(ctx, map[string]any{"objects": in.Objects, "status": in.readStatus, "now": in.Now})
 	switch {
 	case ctx.Err() != nil:
 		return false, context.Cause(ctx)
@@ -91,4 +93,15 @@ func Evaluate(ctx context.Context, condition string, in Input) (bool, error) {
 		return false, errors.New("it is neither true nor false")
 	}
 	return holds, nil
+}
+
+// readStatus is the status, for a condition that asks for it.
+func (in Input) readStatus() any {
+	switch {
+	case in.Status != nil:
+		return in.Status
+	case in.NoStatus != "":
+		return types.NewErr("the status of the cluster is not known: %s", in.NoStatus)
+	}
+	return types.NewErr("the status of the cluster is not known")
 }

@@ -44,17 +44,15 @@ func (k *Cluster) CheckGates(ctx context.Context, d cluster.Desired, o cluster.O
 	}
 	defer leave()
 	c := &changer{k: k, access: d.Access.Kube}
-	status, err := json.Marshal(statusOf(d, o))
-	if err != nil {
-		status = nil // then what it has is not known
-	}
+	request := requestOf(d, o)
 	tooMuch := ""
 	for _, g := range gates {
 		if tooMuch != "" { // each would take its time of a worker, in every pass
 			out[g.Name] = cluster.Unseen[bool]("it was not looked at, because the gate " + tooMuch + " takes too much")
 			continue
 		}
-		holds, err := c.checkGate(ctx, g, trial.Request{Condition: g.Condition, Status: status, Now: time.Now()})
+		request.Condition, request.Now = g.Condition, time.Now()
+		holds, err := c.checkInTime(ctx, g, request)
 		if out[g.Name] = cluster.Saw(holds); err != nil {
 			out[g.Name] = cluster.Unseen[bool](kubeapi.Reason(err))
 		}
@@ -63,6 +61,32 @@ func (k *Cluster) CheckGates(ctx context.Context, d cluster.Desired, o cluster.O
 		}
 	}
 	return out
+}
+
+// requestOf is what all gates of a cluster are evaluated with.
+func requestOf(d cluster.Desired, o cluster.Observed) (r trial.Request) {
+	status, err := json.Marshal(statusOf(d, o))
+	if r.Status = status; err != nil {
+		r.Status, r.NoStatus = nil, err.Error()
+	}
+	return r
+}
+
+// checkInTime is checkGate, with half of the time that is left: the gates after one that waits for an answer are looked
+// at as well.
+func (c *changer) checkInTime(ctx context.Context, g cluster.Gate, r trial.Request) (bool, error) {
+	if end, bounded := ctx.Deadline(); bounded {
+		within := time.Until(end) / 2
+		late := fmt.Errorf("it was not looked at to its end in %v", within.Round(100*time.Millisecond))
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, within, late)
+		defer cancel()
+	}
+	holds, err := c.checkGate(ctx, g, r)
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	return holds, err
 }
 
 // checkGate reports whether one gate holds.

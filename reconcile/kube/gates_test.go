@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -82,6 +83,37 @@ func TestCheckManyObjects(t *testing.T) {
 		d.Spec.Gates = []cluster.Gate{{Name: "all", Condition: "objects.size() == 501", Objects: cluster.ObjectSelector{APIVersion: "v1", Kind: "ConfigMap", Namespace: "default", Labels: "many"}}}
 		if got := b.cluster.CheckGates(b.Context(), d, cluster.Observed{})["all"]; !got.Value {
 			t.Errorf("%+v", got)
+		}
+	})
+}
+
+// TestGateThatWaits: the gates behind one that is not answered are looked at in the same pass.
+func TestGateThatWaits(t *testing.T) {
+	onDrains(t, 1, func(b *drains) {
+		d := b.desired
+		d.Spec.Gates = []cluster.Gate{{Name: "first", Condition: "1 == 1"}, {Name: "slow", Condition: "2 == 2"}, {Name: "late", Condition: "3 == 3"}, {Name: "last", Condition: "4 == 4"}}
+		evaluate := b.cluster.worker
+		b.cluster.worker = func(ctx context.Context, job worker.Job, l worker.Limits, request []byte, answer worker.Answer) ([]byte, error) {
+			switch {
+			case strings.Contains(string(request), "2 == 2"):
+				<-ctx.Done()
+				return nil, context.Cause(ctx)
+			case strings.Contains(string(request), "3 == 3"):
+				return nil, &worker.Exceeded{What: worker.Time, Limit: l.Wall.String()}
+			}
+			return evaluate(ctx, job, l, request, answer)
+		}
+		ctx, cancel := context.WithTimeout(b.Context(), 15*time.Second)
+		defer cancel()
+		got := b.cluster.CheckGates(ctx, d, cluster.Observed{})
+		for _, g := range d.Spec.Gates {
+			seen, known := got[g.Name], g.Name == "first" || g.Name == "last"
+			if seen.Known != known || seen.Value != known || known != (seen.Why == "") {
+				t.Errorf("%s: %+v", g.Name, seen)
+			}
+		}
+		if why := got["slow"].Why; why != "it was not looked at to its end in 7.5s" {
+			t.Error(why)
 		}
 	})
 }

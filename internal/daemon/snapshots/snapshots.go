@@ -63,7 +63,7 @@ func New(c Config) *Archive {
 func (a *Archive) Close() error {
 	a.stop()
 	if !a.waitForStorage() {
-		a.c.Log.Warn("the directory of snapshots does not answer; the agent stops without it", logging.Hint, "see whether its storage hangs, such as a file server that is gone")
+		a.c.Log.Warn("the directory of snapshots does not answer; the agent stops without it", logging.Hint, "see whether its storage hangs, such as a file server that does not answer")
 		return nil
 	}
 	a.mu.Lock()

@@ -12,7 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/snapshot"
 )
 
-// A storage that hangs, such as a file server that is gone, keeps what reads or writes there, and nothing but itself ends
+// A storage that hangs, such as a file server that is off, keeps what reads or writes there, and nothing but itself ends
 // that: no context, and no signal. Who waits for it is held up by it no longer than it must.
 
 // storageWithin is how long what must end has for its last call of the storage.

@@ -25,7 +25,8 @@ var limits = worker.Limits{CPU: 2 * time.Second, Wall: time.Minute, Memory: 384 
 type Request struct {
 	Condition string
 	Objects   [][]byte // each as JSON
-	Status    []byte   // an object in JSON
+	Status    []byte   // an object in JSON; nil: it is not known
+	NoStatus  string   // why
 	Now       time.Time
 }
 
@@ -38,14 +39,16 @@ func Evaluate(ctx context.Context, on worker.Runner, r Request) (bool, error) {
 	return evaluating.Run(ctx, on, limits, r, nil)
 }
 
-// TookTooMuch reports whether an evaluation was ended at a limit, or has ended its worker: it would again.
+// TookTooMuch reports whether an evaluation was ended at a limit, or has ended its worker: it would again. Time that passes is
+// no such limit: a host that is busy lets whatever runs there wait.
 func TookTooMuch(err error) bool {
-	return errors.Is(err, worker.ErrCrashed) || errors.As(err, new(*worker.Exceeded))
+	exceeded := new(worker.Exceeded)
+	return errors.Is(err, worker.ErrCrashed) || errors.As(err, &exceeded) && exceeded.What != worker.Time
 }
 
 // evaluate evaluates a condition in this process.
 func evaluate(r Request) (bool, error) {
-	in := gate.Input{Now: r.Now}
+	in := gate.Input{Now: r.Now, NoStatus: r.NoStatus}
 	for _, b := range r.Objects {
 		object, err := decodeObject(b)
 		if err != nil {
@@ -60,10 +63,10 @@ func evaluate(r Request) (bool, error) {
 	return gate.Evaluate(context.Background(), r.Condition, in)
 }
 
-// decodeObject decodes an object. Whole numbers are int64, as conditions compare them.
+// decodeObject decodes an object; nil: there is none. Whole numbers are int64, as conditions compare them.
 func decodeObject(b []byte) (out map[string]any, err error) {
 	if len(b) == 0 {
-		return map[string]any{}, nil
+		return nil, nil
 	}
 	decoder := json.NewDecoder(strings.NewReader(string(b)))
 	decoder.UseNumber()

@@ -40,6 +40,37 @@ func TestEvaluate(t *testing.T) {
 	}
 }
 
+// TestStatusUnknown: a condition that asks for a status that is not known is unknown, with the reason; whatever else is not.
+func TestStatusUnknown(t *testing.T) {
+	for _, c := range []struct {
+		status, noStatus, condition, want string
+	}{
+		{"", "", `!has(status.nodes)`, "false: the status of the cluster is not known"},
+		{"null", "", `!has(status.nodes)`, "false: the status of the cluster is not known"},
+		{"", "it is too long", `status.size() == 0`, "false: the status of the cluster is not known: it is too long"},
+		{"", "it is too long", `objects.size() == 0`, "true"},
+		{"{}", "", `!has(status.nodes)`, "true"},
+	} {
+		holds, err := Evaluate(t.Context(), worker.Run, Request{Condition: c.condition, Status: []byte(c.status), NoStatus: c.noStatus})
+		got := fmt.Sprint(holds)
+		if err != nil {
+			got += ": " + err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s of %q: %s, want %s", c.condition, c.status, got, c.want)
+		}
+	}
+}
+
+// TestTookTooMuch: a host that is busy lets an evaluation wait; that is no cost of its condition.
+func TestTookTooMuch(t *testing.T) {
+	for what, want := range map[string]bool{worker.Time: false, worker.CPU: true, worker.Memory: true, worker.Output: true} {
+		if got := TookTooMuch(fmt.Errorf("evaluate it: %w", &worker.Exceeded{What: what})); got != want {
+			t.Errorf("%s: %t", what, got)
+		}
+	}
+}
+
 // TestBounds: what takes memory or time without a bound, though CEL counts it as few steps, ends its worker, and nothing else.
 func TestBounds(t *testing.T) {
 	twice := "a40 == a40"
