@@ -30,7 +30,7 @@ func (r *Reconciler) Upgrade(order cluster.UpgradeOrder) error {
 	case asked.NoWay != "" && !upgrade.IsUnderWay(v.desired, v.observed):
 		return cluster.WithReason(cluster.TalosVersionDrift, fault.Errorf("set the versions back", "upgrade %s: there is no way: %s", r.c.Cluster, asked.NoWay))
 	case !upgrade.IsUnderWay(v.desired, v.observed):
-		return cluster.WithReason(cluster.NothingToAccept, fault.Errorf("`talos-agent status "+r.c.Cluster+"` shows what they run; a push is known after `talos-agent reconcile`", "upgrade %s: there is nothing to upgrade", r.c.Cluster))
+		return cluster.WithReason(cluster.NothingToDo, fault.Errorf("`talos-agent status "+r.c.Cluster+"` shows what they run; a push is known after `talos-agent reconcile`", "upgrade %s: there is nothing to upgrade", r.c.Cluster))
 	case asked.Held != "":
 		return cluster.WithReason(asked.Held, fault.Errorf(fmt.Sprintf("`talos-agent plan %s` shows what would be done; `talos-agent approve` approves it, where the switch is approve", r.c.Cluster), "upgrade %s: %s", r.c.Cluster, asked.HeldBy))
 	}

@@ -80,6 +80,7 @@ func methodsOf(mux *http.ServeMux, r *http.Request) (methods []string) {
 var statuses = map[cluster.Reason]int{
 	cluster.Starting:        http.StatusServiceUnavailable,
 	cluster.NothingToAccept: http.StatusConflict,
+	cluster.NothingToDo:     http.StatusConflict,
 	cluster.InventoryUnread: http.StatusConflict,
 }
 

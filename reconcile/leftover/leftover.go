@@ -219,3 +219,25 @@ func lacksAPI(d cluster.Desired, o cluster.Observed) bool {
 func EtcdOf(d cluster.Desired, o cluster.Observed) quorum.Etcd {
 	return quorum.Of(slices.Concat(d.Spec.Nodes, RemovedNodes(d, o)), o)
 }
+
+// Settle lets the world do by itself what the plan waits for of what is left over, for a forecast. It reports whether anything
+// changed.
+func Settle(d cluster.Desired, o *cluster.Observed) (changed bool) {
+	for _, n := range RemovedNodes(d, *o) {
+		if _, watched := o.Machines[n.Name]; !watched { // it is taken to work
+			mach := cluster.Machine{Reach: cluster.Configured, Stage: "running"}
+			if n.Role == cluster.ControlPlane {
+				mach.Services = map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}
+			}
+			o.Machines[n.Name] = mach
+			changed = true
+		}
+	}
+	for _, id := range LostMembers(d, *o) {
+		if since, ok := o.LostSince[id]; !ok || o.Now.Sub(since) < LostFor {
+			o.LostSince[id] = o.Now.Add(-LostFor)
+			changed = true
+		}
+	}
+	return changed
+}

@@ -125,21 +125,5 @@ func endRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running) {
 // whether anything changed.
 func settleWorld(d cluster.Desired, o *cluster.Observed) bool {
 	changed := effect.Settle(d, o, quorum.WasSeen(*o))
-	for _, n := range leftover.RemovedNodes(d, *o) {
-		if _, watched := o.Machines[n.Name]; !watched { // it is taken to work
-			mach := cluster.Machine{Reach: cluster.Configured, Stage: "running"}
-			if n.Role == cluster.ControlPlane {
-				mach.Services = map[string]cluster.Service{"etcd": {State: "Running", Healthy: true}}
-			}
-			o.Machines[n.Name] = mach
-			changed = true
-		}
-	}
-	for _, id := range leftover.LostMembers(d, *o) {
-		if since, ok := o.LostSince[id]; !ok || o.Now.Sub(since) < leftover.LostFor {
-			o.LostSince[id] = o.Now.Add(-leftover.LostFor)
-			changed = true
-		}
-	}
-	return changed
+	return leftover.Settle(d, o) || changed
 }

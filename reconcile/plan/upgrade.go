@@ -131,7 +131,7 @@ func (m *planner) planSupply() {
 	if m.supply = upgrade.JudgeSupply(m.d, m.o); len(m.supply.Ask) > 0 {
 		m.do(action.CheckInstallers{Cluster: m.d.Spec.Name, Images: m.supply.Ask})
 	}
-	m.plan.Blocked = append(m.plan.Blocked, m.supply.Blocks(m.d.Spec.Name)...)
+	m.plan.Blocked = slices.Concat(m.plan.Blocked, m.supply.Blocks(m.d.Spec.Name), upgrade.BlockRollbacks(m.d, m.o))
 }
 
 // holdForSupply waits with what a hop changes of a node until those are known to be there, and reports whether it does.
@@ -207,7 +207,7 @@ func (m *planner) nodesBefore() []cluster.Wait {
 		var w cluster.Wait
 		switch {
 		case upgrade.FailedInstall(m.d, m.o, n) != "":
-			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded, because %s", upgrade.DescribeStop(m.o, n))}
+			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded, because %s", upgrade.DescribeStop(m.d, m.o, n))}
 		case upgrade.RollsBack(m.d, m.o, n):
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded, because %s is rolled back", n.Name)}
 		case m.isPassed(n.Name):

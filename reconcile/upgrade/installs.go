@@ -71,6 +71,16 @@ func runsAsked(d cluster.Desired, mach cluster.Machine) bool {
 	return mach.Reach == cluster.Configured && mach.Talos != "" && mach.Talos == asked.Spec.Versions.Talos && mach.Schematic != "" && mach.Schematic == asked.Schematic
 }
 
+// runsImage reports whether a machine is seen to run what an installer installs.
+func runsImage(d cluster.Desired, mach cluster.Machine, image string) bool {
+	return mach.Reach == cluster.Configured && mach.Talos != "" && mach.Schematic != "" && image == drift.InstallerRun(d, mach)
+}
+
+// hasBootedSince reports whether a machine is seen in another boot than the one in which something was installed on it.
+func hasBootedSince(mach cluster.Machine, in cluster.Install) bool {
+	return mach.Reach == cluster.Configured && mach.BootID != "" && mach.BootID != in.Boot
+}
+
 // AfterInstall is what becomes of a machine on which an installer has had its time, for people.
 func AfterInstall(d cluster.Desired, in cluster.Install) string {
 	if in.Image == Installer(d) {
@@ -102,12 +112,11 @@ func EndedInstalls(d cluster.Desired, o cluster.Observed) []string {
 	for name, in := range o.Facts.Installs {
 		_, stays := d.Spec.Node(name)
 		mach := o.Machines[name]
-		ended := runsAsked(d, mach)
-		if in.Back { // for this commit it goes no way of the others
+		ended := runsAsked(d, mach) || runsImage(d, mach, in.Image)
+		if in.Back { // for this commit it goes no way of the others, and whether it went back is shown
 			ended = in.Revision != d.Repository().Revision
 		}
-		booted := mach.Reach == cluster.Configured && mach.BootID != "" && mach.BootID != in.Boot
-		if runs := mach.Talos != "" && mach.Schematic != "" && in.Image == drift.InstallerRun(d, mach); !stays || o.VMs[name].Presence == cluster.Absent || booted && (runs || ended) {
+		if !stays || o.VMs[name].Presence == cluster.Absent || hasBootedSince(mach, in) && ended {
 			out = append(out, name)
 		}
 	}

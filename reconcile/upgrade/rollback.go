@@ -32,7 +32,7 @@ func JudgeRollback(d cluster.Desired, o cluster.Observed, n cluster.Node) (comma
 	case pending && in.Failed == "":
 		return refuse(cluster.WaitingForTurn, "`talos-agent status "+d.Spec.Name+"` shows what it waits for; a push takes it back", "what was installed on it last has not booted yet")
 	case to == "":
-		return refuse(cluster.NothingToAccept, fmt.Sprintf("`talosctl -n %s rollback` boots whatever its other slot has", n.IP), "the agent does not know what its other slot has: it has not upgraded it, an installation on it has not ended well, or the journal was lost")
+		return refuse(cluster.NothingToDo, fmt.Sprintf("`talosctl -n %s rollback` boots whatever its other slot has", n.IP), "the agent does not know what its other slot has: it has not upgraded it, an installation on it has not ended well, it was rolled back, or the journal was lost")
 	}
 	command = cluster.Intent{Kind: cluster.IntendRollback, Node: n.Name, Target: mach.BootID, Versions: cluster.Versions{Talos: to}, Revision: d.Repository().Revision}
 	return command, judgeGoingBack(d, o, n, to)
@@ -115,6 +115,25 @@ func AsksRollback(o cluster.Observed, drifts []drift.Drift) bool {
 	return IsRollback(drifts) && !in.Done
 }
 
+// isNotTaken reports whether the machine of a node was asked, at this revision, to boot what it ran before, and runs the same all
+// the same: the other one did not start, or the request did not arrive.
+func isNotTaken(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
+	in, mach := o.Facts.Installs[n.Name], o.Machines[n.Name]
+	return in.Back && in.Revision == d.Repository().Revision && hasBootedSince(mach, in) && runsImage(d, mach, in.Image)
+}
+
+// BlockRollbacks reports the nodes that were rolled back and run the same all the same. They are not asked again.
+func BlockRollbacks(d cluster.Desired, o cluster.Observed) (out []cluster.Block) {
+	for _, n := range d.Spec.Nodes {
+		if in := o.Facts.Installs[n.Name]; isNotTaken(d, o, n) {
+			out = append(out, cluster.Block{Subject: n.Name, Reason: cluster.RollbackNotTaken, About: in.Version(),
+				Message: fmt.Sprintf("it was rebooted into the Talos that it ran before, %s, and runs %s still, or again: the older one did not start, or the machine was not asked", in.Failed, in.Version()),
+				Hint:    fmt.Sprintf("its console, and `talosctl -n %s dmesg`, may show why; talos_version set back and pushed has the older one installed; any other push ends this", n.IP)})
+		}
+	}
+	return out
+}
+
 // NoteEarlier notes in f what machines ran before what is seen to run on them now, of those that run what was installed last. One
 // that went back does not go forth again, and one that is deleted has nothing.
 func NoteEarlier(f *cluster.Facts, d cluster.Desired, o cluster.Observed) {
@@ -139,8 +158,11 @@ func NoteEarlier(f *cluster.Facts, d cluster.Desired, o cluster.Observed) {
 }
 
 // DescribeStop puts it into words for the other nodes.
-func DescribeStop(o cluster.Observed, n cluster.Node) string {
-	if o.Facts.Installs[n.Name].Back {
+func DescribeStop(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
+	switch {
+	case isNotTaken(d, o, n):
+		return "the rollback of " + n.Name + " did not take effect"
+	case o.Facts.Installs[n.Name].Back:
 		return n.Name + " was rolled back"
 	}
 	return "the installation on " + n.Name + " failed"
@@ -153,6 +175,8 @@ func DescribeFailed(d cluster.Desired, o cluster.Observed, n cluster.Node) (reas
 	switch {
 	case failed == "":
 		return "", "", ""
+	case isNotTaken(d, o, n):
+		return cluster.RolledBack, fmt.Sprintf("it runs Talos %s, and was to go back to what it ran before, %s", o.Facts.Installs[n.Name].Version(), failed), "a push has it upgraded again"
 	case o.Facts.Installs[n.Name].Back:
 		return cluster.RolledBack, fmt.Sprintf("it ran Talos %s, and went back to what it ran before, %s", o.Facts.Installs[n.Name].Version(), failed),
 			"a push has it upgraded again, and talos_version or talos.schematic set back has the others follow it"

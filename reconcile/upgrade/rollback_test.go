@@ -21,7 +21,7 @@ func TestJudgeRollback(t *testing.T) {
 		"a worker over another etcd": {func(w *world) { w.o.Facts.Earlier["wk-1"] = "v1.13.9" }, ""},
 		"two minors back":            {func(w *world) { w.o.Facts.Earlier["wk-1"] = "v1.12.11" }, cluster.TalosVersionDrift},
 		"other extensions":           {func(w *world) { w.o.Facts.Earlier["wk-1"] = "v1.14.1" }, ""},
-		"not known":                  {func(w *world) { w.o.Facts.Earlier = nil }, cluster.NothingToAccept},
+		"not known":                  {func(w *world) { w.o.Facts.Earlier = nil }, cluster.NothingToDo},
 		"it does not answer": {func(w *world) {
 			w.o.Machines["wk-1"] = cluster.Machine{Reach: cluster.Silent, BootID: "b", Talos: "v1.14.1"}
 		}, cluster.NodeUnknown},
@@ -127,6 +127,47 @@ func TestFollowRollback(t *testing.T) {
 		c.edit(&d, &o, &in)
 		if now, ended, refused := FollowRollback(d, o, in); ended != c.ended || now.Target != c.boot || refused.Message != c.why || (refused.Hint == "") != (c.why == "") {
 			t.Errorf("%s: ended: %t, in boot %s: %+v", name, ended, now.Target, refused)
+		}
+	}
+}
+
+// TestRollbackNotTaken: a machine that runs after its rollback what it ran before that is named until another commit comes, is not
+// upgraded for this one, and is not asked again; one that went back, or is on its way, is none.
+func TestRollbackNotTaken(t *testing.T) {
+	for name, c := range map[string]struct {
+		mach     cluster.Machine
+		revision cluster.Revision
+		asked    string // what the inventory asks for
+		want     cluster.Reason
+		about    cluster.Reason // why it is not upgraded
+		ended    bool
+	}{
+		"it runs the same":               {cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: "v1.14.1", Schematic: "s"}, "main@sha1:1", "v1.14.1", cluster.RollbackNotTaken, cluster.RolledBack, false},
+		"it runs the same, and is late":  {cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: "v1.14.1", Schematic: "s"}, "main@sha1:1", "v1.15.0", cluster.RollbackNotTaken, cluster.RolledBack, false},
+		"it went back":                   {cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: "v1.14.0", Schematic: "s"}, "main@sha1:1", "v1.14.1", "", cluster.RolledBack, false},
+		"it has not booted":              {cluster.Machine{Reach: cluster.Configured, BootID: "a", Talos: "v1.14.1", Schematic: "s"}, "main@sha1:1", "v1.14.1", "", cluster.RolledBack, false},
+		"it does not answer":             {cluster.Machine{Reach: cluster.Silent}, "main@sha1:1", "v1.14.1", "", cluster.RolledBack, false},
+		"what it runs is not known":      {cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: "v1.14.1"}, "main@sha1:1", "v1.14.1", "", cluster.RolledBack, false},
+		"another commit":                 {cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: "v1.14.1", Schematic: "s"}, "main@sha1:2", "v1.14.1", "", "", true},
+		"another commit, and it is back": {cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: "v1.14.0", Schematic: "s"}, "main@sha1:2", "v1.14.1", "", "", true},
+	} {
+		d := cluster.Desired{Schematic: "s"}
+		d.Revision, d.Spec.Versions.Talos, d.Spec.Nodes = c.revision, "v1.14.1", []cluster.Node{{Name: "wk-1", Role: cluster.Worker}}
+		image := Installer(d)
+		d.Spec.Versions.Talos = c.asked
+		o := cluster.Observed{Machines: map[string]cluster.Machine{"wk-1": c.mach}, VMs: map[string]cluster.VM{"wk-1": {Presence: cluster.Present}}}
+		o.Facts.Installs = map[string]cluster.Install{"wk-1": {Image: image, Boot: "a", Revision: "main@sha1:1", Back: true, Failed: "by order of ann"}}
+		blocks := BlockRollbacks(d, o)
+		var got cluster.Reason
+		if len(blocks) == 1 {
+			got = blocks[0].Reason
+		}
+		reason, message, hint := DescribeFailed(d, o, d.Spec.Nodes[0])
+		if len(blocks) > 1 || got != c.want || reason != c.about || (reason == "") != (message == "" && hint == "") {
+			t.Errorf("%s: %+v; it is not upgraded for %q: %s", name, blocks, reason, message)
+		}
+		if ended := len(EndedInstalls(d, o)) > 0; ended != c.ended {
+			t.Errorf("%s: ended: %t", name, ended)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func (s *sim) untilRolledBack(name, version string) {
 func TestRollback(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	inClusterOf(t, size{ControlPlanes: 3, Workers: 2}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
-		if err := s.Cluster().RollBack("dev-wk-1", "ann"); cluster.ReasonOf(err) != cluster.NothingToAccept {
+		if err := s.Cluster().RollBack("dev-wk-1", "ann"); cluster.ReasonOf(err) != cluster.NothingToDo {
 			t.Errorf("before any upgrade: %v", err)
 		}
 		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
@@ -49,7 +49,7 @@ func TestRollback(t *testing.T) {
 		s.untilRolledBack("dev-wk-1", "v1.13.8")
 		s.Quiet(time.Hour)
 		w.wantDown("dev-cp-1:1 dev-cp-2:1 dev-cp-3:1 dev-wk-1:2 dev-wk-2:1")
-		if err := s.Cluster().RollBack("dev-wk-1", "ann"); cluster.ReasonOf(err) != cluster.NothingToAccept {
+		if err := s.Cluster().RollBack("dev-wk-1", "ann"); cluster.ReasonOf(err) != cluster.NothingToDo {
 			t.Errorf("once more: %v", err)
 		}
 		must(s.Cluster().RollBack("dev-cp-2", "ann"))
@@ -91,6 +91,14 @@ func TestRollbackIsAskedOnce(t *testing.T) {
 			s.Until(2*time.Hour, "asked and rebooted", func(st cluster.Status) bool {
 				return w.count()[name] == before+2 && len(s.cordoned()) == 0 && len(st.Running) == 0
 			})
+			notTaken := func(st cluster.Status) bool {
+				return slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool { return b.Subject == name && b.Reason == cluster.RollbackNotTaken })
+			}
+			s.Until(time.Hour, "shown", notTaken)
+			s.Quiet(time.Hour)
+			if !notTaken(s.Status()) || w.count()[name] != before+2 {
+				t.Errorf("%s was taken down %d times, and is %+v", name, w.count()[name]-before, s.Status().Blocked)
+			}
 		}
 		sent := 0
 		for _, c := range s.Lab.World.Calls() {

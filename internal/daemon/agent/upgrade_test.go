@@ -391,7 +391,7 @@ func TestUpgradeByOrder(t *testing.T) {
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		now := cluster.UpgradeOrder{Now: true, By: "ann"}
-		if err := s.Cluster().Upgrade(now); cluster.ReasonOf(err) != cluster.NothingToAccept {
+		if err := s.Cluster().Upgrade(now); cluster.ReasonOf(err) != cluster.NothingToDo {
 			t.Errorf("without an upgrade: %v", err)
 		}
 		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1\nupgrade: approve\n"+closedFor(12*time.Hour))
