@@ -1,7 +1,6 @@
 package reconcile
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,8 +31,42 @@ func (r *Reconciler) RollBack(node, by string) error {
 	if refused.Reason != "" {
 		return cluster.WithReason(refused.Reason, fault.Errorf(refused.Hint, "roll back %s: %s", node, refused.Message))
 	}
-	in.At, in.By = time.Now().UTC(), cmp.Or(text.OneLine(by), "root")
+	in.At, in.By = time.Now().UTC(), userOf(by)
 	return r.command(fmt.Sprintf("ordered that %s goes back to Talos %s, by order of %s", node, in.Versions.Talos, in.By), func(f *cluster.Facts) { f.Intend(in) })
+}
+
+// CancelRollback withdraws the command that a node is rolled back. It is refused where there is none, for a node that the
+// inventory does not have (ErrUnknownNode), and when its machine was asked, or is being asked.
+func (r *Reconciler) CancelRollback(node, by string) error {
+	if v := r.view.Load(); v != nil {
+		if _, ok := v.desired.Spec.Node(node); !ok {
+			return fmt.Errorf("withdraw the rollback of %s: %w", text.OneLine(node), ErrUnknownNode)
+		}
+	}
+	refused := r.refuseCancel(node)
+	if refused != nil {
+		return refused
+	}
+	err := r.command(fmt.Sprintf("withdrew the rollback of %s, by order of %s", node, userOf(by)), func(f *cluster.Facts) {
+		if in, _ := f.Intent(cluster.IntendRollback); in.Node == node && !in.Done {
+			f.Drop(cluster.IntendRollback)
+		}
+	})
+	if _, left := r.c.Journal.Facts().Intent(cluster.IntendRollback); left && err == nil { // it was asked meanwhile
+		err = r.refuseCancel(node)
+	}
+	return err
+}
+
+// refuseCancel is why the command that a node is rolled back cannot be withdrawn; nil: it can.
+func (r *Reconciler) refuseCancel(node string) error {
+	switch in, ordered := r.c.Journal.Facts().Intent(cluster.IntendRollback); {
+	case !ordered || in.Node != node:
+		return cluster.WithReason(cluster.NothingToDo, fault.Errorf("`talos-agent status "+r.c.Cluster+"` shows what is done", "withdraw the rollback of %s: there is no order to withdraw", node))
+	case in.Done:
+		return cluster.WithReason(cluster.RolledBack, fault.Errorf("a push has it upgraded again", "withdraw the rollback of %s: its machine was asked to go back already", node))
+	}
+	return nil
 }
 
 // rollBackTalos has the machine of a drained node boot the Talos that it ran before. That it went back is made durable before
@@ -54,12 +87,20 @@ func (r *Reconciler) rollBackTalos(ctx context.Context, d cluster.Desired, a act
 	case before.Earlier[name] != in.Versions.Talos:
 		err = errors.New("another Talos was installed on it since")
 	default:
+		withdrawn := false
 		err = r.c.Journal.Update(func(f *cluster.Facts) {
+			if now, _ := f.Intent(cluster.IntendRollback); !now.Equal(in) {
+				withdrawn = true
+				return
+			}
 			f.Installs[name] = cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), Back: true, Failed: "by order of " + in.By}
 			asked := in
 			asked.Done = true
 			f.Intend(asked)
 		})
+		if err == nil && withdrawn {
+			err = errors.New("the command was withdrawn, or is for another boot")
+		}
 	}
 	if err != nil {
 		return r.restoreRestart(a.Node, begun, err)

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 
@@ -40,6 +41,18 @@ func (r *Reconciler) Upgrade(order cluster.UpgradeOrder) error {
 		f.Intend(cluster.Intent{Kind: cluster.IntendUpgrade, Revision: asked.Revision, Order: all, At: time.Now().UTC()})
 	})
 }
+
+// CancelUpgrade withdraws what was ordered of the upgrade of the revision in force. What is under way ends.
+func (r *Reconciler) CancelUpgrade(by string) error {
+	in, ordered := r.c.Journal.Facts().Intent(cluster.IntendUpgrade)
+	if !ordered {
+		return cluster.WithReason(cluster.NothingToDo, fault.Errorf("`talos-agent upgrade "+r.c.Cluster+"` shows what holds it", "upgrade %s: there is no order to withdraw", r.c.Cluster))
+	}
+	return r.command(fmt.Sprintf("withdrew the order about the upgrade of %s, by order of %s", in.Revision.Short(), userOf(by)), func(f *cluster.Facts) { f.Drop(cluster.IntendUpgrade) })
+}
+
+// userOf is who has commanded something.
+func userOf(by string) string { return cmp.Or(text.OneLine(by), "root") }
 
 // dropOrders takes the orders out of f that are for another revision, or whose upgrade or rollback has ended. refused is why a
 // rollback is not carried out any more.

@@ -110,18 +110,23 @@ repository: talos_version and kubernetes_version in cluster.yaml.
 With --now the upgrade of the present commit goes on outside of its window, and
 without a soak. With --despite it does not wait for a node that is not Ready; that
 one is upgraded when it is. Both hold until the upgrade has ended or another commit
-comes, and what else that commit changes waits for the window as before.
+comes, or --cancel withdraws them, and what else that commit changes waits for the
+window as before.
 
 Neither passes a gate or a switch (apply or upgrade: off or approve), takes down
 more nodes than may be unavailable, or a control plane that etcd needs.`,
 		Example: `  talos-agent upgrade dev
-  sudo talos-agent upgrade dev --now --despite wk-2`,
+  sudo talos-agent upgrade dev --now --despite wk-2
+  sudo talos-agent upgrade dev --cancel`,
 		Args:              cobra.MaximumNArgs(1),
 		ValidArgsFunction: clusterNames,
 	}
 	var order cluster.UpgradeOrder
 	cmd.Flags().BoolVar(&order.Now, "now", false, "go on outside of the window, and without a soak")
 	cmd.Flags().StringArrayVar(&order.Despite, "despite", nil, "do not wait for this node while it is not Ready; may be given several times")
+	cancel := cmd.Flags().Bool("cancel", false, "withdraw what was ordered with --now and --despite")
+	cmd.MarkFlagsMutuallyExclusive("cancel", "now")
+	cmd.MarkFlagsMutuallyExclusive("cancel", "despite")
 	completeFlag(cmd, "despite", func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return nodeNames(cmd, args), cobra.ShellCompDirectiveNoFileComp
 	})
@@ -135,7 +140,7 @@ more nodes than may be unavailable, or a control plane that etcd needs.`,
 		if err != nil {
 			return err
 		}
-		if order.IsZero() {
+		if order.IsZero() && !*cancel {
 			s, err := c.Status(cmd.Context(), name)
 			if err != nil {
 				return err
@@ -145,8 +150,12 @@ more nodes than may be unavailable, or a control plane that etcd needs.`,
 		}
 		slices.Sort(order.Despite)
 		order.By = nameUser()
-		if err := c.Upgrade(cmd.Context(), name, order); err != nil {
+		if err := c.Upgrade(cmd.Context(), name, api.UpgradeRequest{UpgradeOrder: order, Cancel: *cancel}); err != nil {
 			return err
+		}
+		if *cancel {
+			_, _ = fmt.Fprintf(env.stdout, "%s: the order is withdrawn; what was begun ends, and the rest waits as before it\n", name)
+			return nil
 		}
 		_, _ = fmt.Fprintf(env.stdout, "%s: the upgrade goes on %s\n", name, order)
 		return nil
@@ -172,18 +181,27 @@ not taken down, and with a Ready node no more than may be unavailable.
 
 Refused are a machine that does not answer, and a control plane whose older etcd
 could not read what the newer one has written, or Kubernetes that does not run on the
-Talos of before.`,
-		Example: `  sudo talos-agent rollback wk-2`,
-		Args:    cobra.RangeArgs(1, 2), ValidArgsFunction: clusterOrNodeNames,
+Talos of before.
+
+With --cancel the order is withdrawn, as long as the machine was not asked: the node is
+put back into service as it is.`,
+		Example: `  sudo talos-agent rollback wk-2
+  sudo talos-agent rollback wk-2 --cancel`,
+		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: clusterOrNodeNames,
 	}
+	cancel := cmd.Flags().Bool("cancel", false, "withdraw that, as long as its machine was not asked")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, c, node := cmd.Context(), newClient(cmd), args[len(args)-1]
 		name, err := chooseCluster(ctx, c, args[:len(args)-1])
 		if err != nil {
 			return err
 		}
-		if err := c.RollBack(ctx, name, node, api.RollbackRequest{By: nameUser()}); err != nil {
+		if err := c.RollBack(ctx, name, node, api.RollbackRequest{By: nameUser(), Cancel: *cancel}); err != nil {
 			return err
+		}
+		if *cancel {
+			_, _ = fmt.Fprintf(env.stdout, "%s does not go back; `talos-agent status %s` shows when it is in service\n", node, name)
+			return nil
 		}
 		_, _ = fmt.Fprintf(env.stdout, "%s goes back to the Talos that it ran before; `talos-agent status %s` shows how far it is\n", node, name)
 		return nil

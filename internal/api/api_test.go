@@ -165,6 +165,12 @@ func (c stubCluster) Accept(r cluster.Revision) error {
 func (c stubCluster) Upgrade(o cluster.UpgradeOrder) error {
 	return c.note(fmt.Sprintf("upgrade %v %v by %s", o.Now, o.Despite, o.By), c.name)
 }
+func (c stubCluster) CancelUpgrade(by string) error {
+	return c.note("withdraw by "+by, c.name)
+}
+func (c stubCluster) CancelRollback(node, by string) error {
+	return c.note(fmt.Sprintf("withdraw %s by %s", node, by), c.name)
+}
 func (c stubCluster) RequestSnapshot() error { return c.note("snapshot", c.name) }
 func (c stubCluster) ForecastForget(node string) (cluster.Forecast, error) {
 	return cluster.Forecast{Cluster: c.name, Notes: []string{node}}, nil
@@ -262,8 +268,12 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 		"all":            func() error { return c.ReconcileAll(ctx) },
 		"suspend":        func() error { return c.Suspend(ctx, "dev") },
 		"upgrade true [wk-1] by ann": func() error {
-			return c.Upgrade(ctx, "dev", cluster.UpgradeOrder{Now: true, Despite: []string{"wk-1"}, By: "ann"})
+			return c.Upgrade(ctx, "dev", UpgradeRequest{UpgradeOrder: cluster.UpgradeOrder{Now: true, Despite: []string{"wk-1"}, By: "ann"}})
 		},
+		"withdraw by ann": func() error {
+			return c.Upgrade(ctx, "dev", UpgradeRequest{UpgradeOrder: cluster.UpgradeOrder{By: "ann"}, Cancel: true})
+		},
+		"withdraw wk-1 by ann":  func() error { return c.RollBack(ctx, "dev", "wk-1", RollbackRequest{By: "ann", Cancel: true}) },
 		"roll back wk-1 by ann": func() error { return c.RollBack(ctx, "dev", "wk-1", RollbackRequest{By: "ann"}) },
 		"snapshot":              func() error { return c.RequestSnapshot(ctx, "dev") },
 		"resume":                func() error { return c.Resume(ctx, "dev") },

@@ -238,9 +238,9 @@ func (c *Client) Accept(ctx context.Context, name string, req AcceptRequest) err
 	return c.call(ctx, "POST", clusterPath(name, "accept"), jsonBody(req), nil)
 }
 
-// Upgrade lets the upgrade of the revision in force do what is ordered.
-func (c *Client) Upgrade(ctx context.Context, name string, order cluster.UpgradeOrder) error {
-	return c.call(ctx, "POST", clusterPath(name, "upgrade"), jsonBody(order), nil)
+// Upgrade lets the upgrade of the revision in force do what is ordered, or no longer.
+func (c *Client) Upgrade(ctx context.Context, name string, req UpgradeRequest) error {
+	return c.call(ctx, "POST", clusterPath(name, "upgrade"), jsonBody(req), nil)
 }
 
 // RequestSnapshot has a snapshot of etcd taken now; Status shows when it is there.
@@ -248,7 +248,7 @@ func (c *Client) RequestSnapshot(ctx context.Context, name string) error {
 	return c.call(ctx, "POST", clusterPath(name, "snapshot"), nil, nil)
 }
 
-// RollBack has the machine of a node boot the Talos that it ran before.
+// RollBack has the machine of a node boot the Talos that it ran before, or no longer.
 func (c *Client) RollBack(ctx context.Context, name, node string, req RollbackRequest) error {
 	return c.call(ctx, "POST", clusterPath(name, nodePath(node, "rollback")), jsonBody(req), nil)
 }

@@ -82,8 +82,12 @@ type Cluster interface {
 	Approve(digest string) error
 	// Upgrade lets the upgrade of the revision in force do what is ordered.
 	Upgrade(order cluster.UpgradeOrder) error
+	// CancelUpgrade withdraws what was ordered of the upgrade, by the command of a user.
+	CancelUpgrade(by string) error
 	// RollBack has the machine of a node boot the Talos that it ran before, by the command of a user.
 	RollBack(node, by string) error
+	// CancelRollback withdraws that, where its machine was not asked yet.
+	CancelRollback(node, by string) error
 	// RequestSnapshot has a snapshot of etcd taken now; the status shows when it is there.
 	RequestSnapshot() error
 	// ForecastForget returns what it means to take the machine of a node for lost.
@@ -163,9 +167,16 @@ type ApproveRequest struct {
 	Digest string `json:"digest"`
 }
 
+// UpgradeRequest is the body of an upgrade: what is ordered, or that what was ordered is withdrawn.
+type UpgradeRequest struct {
+	cluster.UpgradeOrder
+	Cancel bool `json:"cancel,omitempty"`
+}
+
 // RollbackRequest is the body of a rollback.
 type RollbackRequest struct {
-	By string `json:"by,omitempty"` // the user who has asked for it, as the command names that
+	By     string `json:"by,omitempty"` // the user who has asked for it, as the command names that
+	Cancel bool   `json:"cancel,omitempty"`
 }
 
 // ForgetRequest is the body of a forget.
@@ -317,19 +328,22 @@ var routes = []route{
 		}
 		return returnEmpty(c.Approve(req.Digest))
 	}},
-	{pattern: "POST /v1/clusters/{name}/upgrade", access: forRoot, kind: "Done", does: "let the upgrade of the revision in force go on now, outside of its window and without a soak, or despite nodes that are not Ready; `order` of the status' `upgrade` shows it", serve: func(r *http.Request, d Daemon) (any, error) {
-		var order cluster.UpgradeOrder
-		if err := decodeBody(r, &order); err != nil {
+	{pattern: "POST /v1/clusters/{name}/upgrade", access: forRoot, kind: "Done", does: "let the upgrade of the revision in force go on now, outside of its window and without a soak, or despite nodes that are not Ready, or, with `cancel`, no longer; `order` of the status' `upgrade` shows it", serve: func(r *http.Request, d Daemon) (any, error) {
+		var req UpgradeRequest
+		if err := decodeBody(r, &req); err != nil {
 			return nil, err
 		}
-		if order.IsZero() {
-			return nil, &Error{Status: http.StatusBadRequest, Reason: cluster.RequestInvalid, Message: "the body orders nothing", Hint: "`now`, `despite`, or both"}
+		if req.IsZero() != req.Cancel {
+			return nil, &Error{Status: http.StatusBadRequest, Reason: cluster.RequestInvalid, Message: "the body orders nothing, or to withdraw what it orders", Hint: "`now`, `despite`, or both; or `cancel`"}
 		}
 		c, err := findCluster(r, d)
 		if err != nil {
 			return nil, err
 		}
-		return returnEmpty(c.Upgrade(order))
+		if req.Cancel {
+			return returnEmpty(c.CancelUpgrade(req.By))
+		}
+		return returnEmpty(c.Upgrade(req.UpgradeOrder))
 	}},
 	{pattern: "POST /v1/clusters/{name}/snapshot", access: forRoot, kind: "Done", does: "take a snapshot of etcd now; `snapshots` of the status shows when it is there", serve: askCluster(func(_ *http.Request, c Cluster) (any, error) {
 		return returnEmpty(c.RequestSnapshot())
@@ -337,7 +351,7 @@ var routes = []route{
 	{pattern: "GET /v1/clusters/{name}/nodes/{node}/forget", access: forRoot, kind: "Forecast", does: "what would happen if the machine of a node were taken for lost, and what that means", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
 		return c.ForecastForget(r.PathValue("node"))
 	})},
-	{pattern: "POST /v1/clusters/{name}/nodes/{node}/rollback", access: forRoot, kind: "Done", does: "have the machine of a node boot the Talos that it ran before, and stay there until another commit comes", serve: func(r *http.Request, d Daemon) (any, error) {
+	{pattern: "POST /v1/clusters/{name}/nodes/{node}/rollback", access: forRoot, kind: "Done", does: "have the machine of a node boot the Talos that it ran before, and stay there until another commit comes; with `cancel`, withdraw that, where it was not asked yet", serve: func(r *http.Request, d Daemon) (any, error) {
 		var req RollbackRequest
 		if err := decodeBody(r, &req); err != nil {
 			return nil, err
@@ -345,6 +359,9 @@ var routes = []route{
 		c, err := findCluster(r, d)
 		if err != nil {
 			return nil, err
+		}
+		if req.Cancel {
+			return returnEmpty(c.CancelRollback(r.PathValue("node"), req.By))
 		}
 		return returnEmpty(c.RollBack(r.PathValue("node"), req.By))
 	}},

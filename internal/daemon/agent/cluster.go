@@ -125,6 +125,11 @@ func (m *managedCluster) RollBack(node, by string) error {
 	return m.explainNode(m.Reconciler.RollBack(node, by), node)
 }
 
+// CancelRollback implements api.Cluster.
+func (m *managedCluster) CancelRollback(node, by string) error {
+	return m.explainNode(m.Reconciler.CancelRollback(node, by), node)
+}
+
 // Upgrade implements api.Cluster.
 func (m *managedCluster) Upgrade(order cluster.UpgradeOrder) error {
 	err := m.Reconciler.Upgrade(order)

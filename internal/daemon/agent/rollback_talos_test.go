@@ -111,3 +111,52 @@ func TestRollbackIsAskedOnce(t *testing.T) {
 		}
 	})
 }
+
+// TestOrdersAreWithdrawn: root withdraws an order before it is carried out, and what was as before it is so again; where there is none, or
+// the machine was asked already, that is named.
+func TestOrdersAreWithdrawn(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		if err := s.Cluster().CancelUpgrade("ann"); cluster.ReasonOf(err) != cluster.NothingToDo {
+			t.Errorf("no order about an upgrade: %v", err)
+		}
+		if err := s.Cluster().CancelRollback("dev-wk-9", "ann"); !errors.Is(err, api.ErrUnknownNode) {
+			t.Errorf("a node that there is not: %v", err)
+		}
+		closed := closedFor(12 * time.Hour)
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9\n"+closed)
+		waits := func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Waiting, func(w cluster.WaitStatus) bool { return w.Reason == cluster.WaitingForWindow })
+		}
+		s.Until(time.Hour, "waits for its window", waits)
+		must(s.Cluster().Upgrade(cluster.UpgradeOrder{Now: true, By: "ann"}))
+		must(s.Cluster().CancelUpgrade("bob"))
+		s.Quiet(time.Hour)
+		if st := s.Status(); !waits(st) || !st.Upgrade.Order.IsZero() {
+			t.Errorf("the order holds: %+v", st.Upgrade)
+		}
+		w.wantDown("")
+		push("the window is open", closed, "")
+		s.untilAppliedIn(4*time.Hour, "upgraded")
+		w.wantDown("dev-cp-1:1 dev-wk-1:1")
+		if err := s.Cluster().CancelRollback("dev-wk-1", "ann"); cluster.ReasonOf(err) != cluster.NothingToDo {
+			t.Errorf("no order to go back: %v", err)
+		}
+		must(s.Cluster().RollBack("dev-wk-1", "ann"))
+		s.Until(time.Hour, "drained", func(cluster.Status) bool { return len(s.cordoned()) > 0 })
+		if err := s.Cluster().CancelRollback("dev-cp-1", "ann"); cluster.ReasonOf(err) != cluster.NothingToDo {
+			t.Errorf("another node: %v", err)
+		}
+		must(s.Cluster().CancelRollback("dev-wk-1", "bob"))
+		s.untilAppliedIn(time.Hour, "as it was")
+		s.Quiet(time.Hour)
+		s.wantTalos("v1.13.9")
+		w.wantDown("dev-cp-1:1 dev-wk-1:1")
+		must(s.Cluster().RollBack("dev-wk-1", "ann"))
+		s.Until(time.Hour, "asked", func(cluster.Status) bool { return w.count()["dev-wk-1"] == 2 })
+		if err := s.Cluster().CancelRollback("dev-wk-1", "ann"); cluster.ReasonOf(err) != cluster.RolledBack {
+			t.Errorf("it was asked already: %v", err)
+		}
+		s.untilRolledBack("dev-wk-1", "v1.13.8")
+	})
+}
