@@ -182,7 +182,7 @@ func phasesOf(d cluster.Desired, o cluster.Observed) map[string]cluster.Phase {
 // Forecast lists everything that is going to happen for the pushed revision, with the pods that are
 // lost by that.
 func (r *Reconciler) Forecast(ctx context.Context) (cluster.Forecast, error) {
-	f, err := r.forecast()
+	f, err := r.forecast(ctx)
 	if err == nil {
 		r.nameLostPods(ctx, r.view.Load().desired, &f)
 	}
@@ -190,7 +190,7 @@ func (r *Reconciler) Forecast(ctx context.Context) (cluster.Forecast, error) {
 }
 
 // forecast is Forecast without those pods, for which Kubernetes is asked.
-func (r *Reconciler) forecast() (cluster.Forecast, error) {
+func (r *Reconciler) forecast(ctx context.Context) (cluster.Forecast, error) {
 	v := r.view.Load()
 	if v == nil {
 		return cluster.Forecast{}, ErrNoInventory
@@ -204,7 +204,9 @@ func (r *Reconciler) forecast() (cluster.Forecast, error) {
 	if !o.Facts.Destroying() {
 		o.Facts.Drop(cluster.IntendSuspend) // what resume would do
 	}
-	f := plan.Forecast(v.desired, o, r.c.Policy())
+	d, hops := r.asApproved(ctx, v, o)
+	f := plan.Forecast(d, o, r.c.Policy())
+	awaitHops(&f, hops)
 	f.Problems = slices.Concat(v.desired.Warnings, f.Problems)
 	if v.stop != nil {
 		f.Blocked = append([]cluster.Block{v.stop.block}, f.Blocked...)
@@ -274,7 +276,7 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 	if v := r.view.Load(); v != nil {
 		o, seen = v.observed, v.seen
 	}
-	d, problems := r.desire(snap, seen, facts, time.Now())
+	d, hops, problems := r.desireApproved(snap, seen, facts, time.Now())
 	if problems.HasErrors() {
 		return cluster.Forecast{Cluster: snap.Spec.Name, Revision: snap.Revision, Problems: problems}, problems
 	}
@@ -298,6 +300,7 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 	o.ImageCached, o.Installers, o.Charts = r.c.Images.Cached(d, facts), r.c.Images.Installers(), r.c.Releases.CachedCharts(d, facts)
 	notes := r.compareReleases(ctx, d, &o)
 	f := plan.Forecast(d, o, r.c.Policy())
+	awaitHops(&f, hops)
 	f.Notes = append(f.Notes, notes...)
 	f.Digest = "" // only what was pushed can be approved
 	f.Problems = slices.Concat(warnings, problems, f.Problems)

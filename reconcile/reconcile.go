@@ -246,7 +246,7 @@ func (r *Reconciler) Accept(revision cluster.Revision) error {
 // digest, of which a beginning is enough. A plan that changes afterwards waits again: by what
 // somebody pushes, another node that leaves the inventory, or a step that was not shown.
 func (r *Reconciler) Approve(digest string) error {
-	f, err := r.forecast()
+	f, err := r.forecast(r.exec.ctx)
 	switch {
 	case err != nil:
 		return err

@@ -49,6 +49,46 @@ func (r *Reconciler) stageOf(snap cluster.Snapshot, goal cluster.Versions, seen 
 	return stage, held, by
 }
 
+// desireApproved is desire as if the way to other versions were approved, where that is all that holds it, and that way.
+func (r *Reconciler) desireApproved(snap cluster.Snapshot, seen upgrade.Seen, facts cluster.Facts, now time.Time) (cluster.Desired, []cluster.Hop, cluster.Problems) {
+	d, problems := r.desire(snap, seen, facts, now)
+	if d.Held != cluster.ChangeUnapproved || problems.HasErrors() {
+		return d, nil, problems
+	}
+	hops := d.Hops
+	facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: snap.Revision})
+	d, problems = r.desire(snap, seen, facts, now)
+	return d, hops, problems
+}
+
+// asApproved is what is desired of a view as if the way to other versions were approved, and that way, where it waits for that.
+func (r *Reconciler) asApproved(ctx context.Context, v *view, o cluster.Observed) (cluster.Desired, []cluster.Hop) {
+	asked := v.desired.Repository()
+	if asked.Held != cluster.ChangeUnapproved {
+		return v.desired, nil
+	}
+	snap := asked.Snapshot
+	snap.Spec.Versions = asked.Goal
+	snap.Spec.Nodes = slices.Clone(snap.Spec.Nodes)
+	for i := range snap.Spec.Nodes {
+		snap.Spec.Nodes[i].Components = cluster.Components{}
+	}
+	d, hops, problems := r.desireApproved(snap, v.seen, o.Facts, o.Now)
+	if problems.HasErrors() {
+		return v.desired, nil
+	}
+	d = r.keepRunning(ctx, d, o)
+	d.Removed, d.Silent = v.desired.Removed, v.desired.Silent
+	return d, hops
+}
+
+// awaitHops notes in a forecast that it is as if a way to other versions were approved.
+func awaitHops(f *cluster.Forecast, hops []cluster.Hop) {
+	if len(hops) > 0 {
+		f.Changes, f.Unapproved = append(f.Changes, cluster.ApprovableHops(hops)), true
+	}
+}
+
 // isOtherStage reports whether a cluster is to come to another point than that of d, by what is seen now.
 func (r *Reconciler) isOtherStage(d cluster.Desired, seen upgrade.Seen, facts cluster.Facts) bool {
 	have := upgrade.Stage{Versions: d.Spec.Versions, Hops: d.Hops, Waits: d.StageWaits, NoWay: d.NoWay, Back: d.Back}

@@ -423,6 +423,41 @@ func TestUpgradeByOrder(t *testing.T) {
 	})
 }
 
+// TestUpgradeIsApproved: what is shown of an upgrade that waits for approval, of what was pushed and before it is, is what is done
+// after it.
+func TestUpgradeIsApproved(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 1}
+	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1\nupgrade: approve")
+		s.Until(time.Hour, "held", func(st cluster.Status) bool { return st.Upgrade != nil && st.Upgrade.Held != "" })
+		s.Quiet(time.Hour)
+		f, err := s.Cluster().Forecast(s.T.Context())
+		must(err)
+		var drained []string
+		for _, step := range f.Steps {
+			if step.Action == cluster.DrainNode {
+				drained = append(drained, step.Subject)
+			}
+		}
+		slices.Sort(drained)
+		if !f.Unapproved || !slices.Equal(drained, []string{"dev-cp-1", "dev-wk-1"}) || len(f.Blocked) > 0 {
+			t.Errorf("unapproved: %t, drained are %v; %+v", f.Unapproved, drained, f.Blocked)
+		}
+		w.wantDown("")
+		must(s.Cluster().Approve(f.Digest[:12]))
+		s.Until(4*time.Hour, "upgraded, and what Talos deploys waits", func(st cluster.Status) bool {
+			return st.Reason == cluster.ChangeUnapproved && st.Upgrade == nil
+		})
+		f, err = s.Cluster().Forecast(s.T.Context())
+		must(err)
+		must(s.Cluster().Approve(f.Digest[:12]))
+		s.untilAppliedIn(time.Hour, "applied")
+		s.wantTalos("v1.14.1")
+		w.wantDown("dev-cp-1:1 dev-wk-1:1")
+	})
+}
+
 // TestWindowClosesBetweenNodes: a window that closes while nodes are upgraded holds the next one, and takes none out of service; the
 // rest follows when it is open.
 func TestWindowClosesBetweenNodes(t *testing.T) {
