@@ -483,7 +483,8 @@ func describeProgress(nodes []cluster.NodeStatus, o cluster.Observed, p plan.Pla
 	case len(p.Actions) > 0:
 		what = p.Actions[0].Info().Text
 	default:
-		what = p.Waiting[0].Subject + ": " + p.Waiting[0].Message
+		w := cluster.RootOf(p.Waiting)
+		what = w.Subject + ": " + w.Message
 	}
 	return fmt.Sprintf("%d of %d nodes Ready; %s", ready, len(nodes), what)
 }

@@ -46,6 +46,13 @@ func TestConditionOfACluster(t *testing.T) {
 		"something runs beside a snapshot": {o: cluster.Observed{Running: running}, p: plan.Plan{Phases: phases(cluster.PhaseReady), Actions: []action.Action{action.TakeSnapshot{Cluster: "dev"}}}, want: "Reconciling Progressing: 0 of 0 nodes Ready; start vm cp-1"},
 		"something begins":                 {p: plan.Plan{Phases: phases(cluster.PhaseReady), Actions: []action.Action{start}}, want: "Reconciling Progressing: 0 of 0 nodes Ready; " + start.Info().Text},
 		"something waits":                  {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{wait}, want: "Reconciling Progressing: 0 of 0 nodes Ready; cp-1: waits"},
+		"nodes wait for one that waits": {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{
+			{Subject: "wk-2", Reason: cluster.WaitingForTurn, About: "wk-1", Message: "waits until wk-1 has its turn"},
+			{Subject: "wk-1", Reason: cluster.WaitingForHop, About: "cp-1", Message: "waits until cp-1 is Ready"}, wait.Wait}},
+			want: "Reconciling Progressing: 0 of 0 nodes Ready; cp-1: waits"},
+		"nodes wait for each other": {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{
+			{Subject: "wk-1", Reason: cluster.WaitingForTurn, About: "wk-2", Message: "waits for wk-2"}, {Subject: "wk-2", Reason: cluster.WaitingForTurn, About: "wk-1", Message: "waits for wk-1"}}},
+			want: "Reconciling Progressing: 0 of 0 nodes Ready; wk-2: waits for wk-1"},
 		"something waits for too long":     {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{wait, late}, want: "Stalled NodeUnknown: cp-1: waits (for longer than it should)", about: "cp-1 y"},
 		"something is wrong at once":       {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{atOnce}, want: "Stalled NodeUnknown: cp-1: waits", about: "cp-1 y"},
 		"something is blocked":             {p: plan.Plan{Phases: phases(cluster.PhaseUnknown), Blocked: []cluster.Block{block}}, waits: []cluster.WaitStatus{late}, want: "Stalled ActionFailed: cp-1: failed", about: "cp-1 x"},
