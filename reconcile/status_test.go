@@ -53,11 +53,11 @@ func TestConditionOfACluster(t *testing.T) {
 		"nodes wait for each other": {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{
 			{Subject: "wk-1", Reason: cluster.WaitingForTurn, About: "wk-2", Message: "waits for wk-2"}, {Subject: "wk-2", Reason: cluster.WaitingForTurn, About: "wk-1", Message: "waits for wk-1"}}},
 			want: "Reconciling Progressing: 0 of 0 nodes Ready; wk-2: waits for wk-1"},
-		"something waits for too long":     {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{wait, late}, want: "Stalled NodeUnknown: cp-1: waits (for longer than it should)", about: "cp-1 y"},
-		"something is wrong at once":       {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{atOnce}, want: "Stalled NodeUnknown: cp-1: waits", about: "cp-1 y"},
-		"something is blocked":             {p: plan.Plan{Phases: phases(cluster.PhaseUnknown), Blocked: []cluster.Block{block}}, waits: []cluster.WaitStatus{late}, want: "Stalled ActionFailed: cp-1: failed", about: "cp-1 x"},
-		"nothing is seen":                  {p: plan.Plan{Phases: phases(cluster.PhaseUnknown)}, want: "Unknown NodeUnknown: nothing can be seen"},
-		"nothing is seen, and why":         {p: plan.Plan{Phases: phases(cluster.PhaseUnknown)}, waits: []cluster.WaitStatus{late}, want: "Unknown NodeUnknown: cp-1: waits", about: "cp-1 y"},
+		"something waits for too long": {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{wait, late}, want: "Stalled NodeUnknown: cp-1: waits (for longer than it should)", about: "cp-1 y"},
+		"something is wrong at once":   {p: plan.Plan{Phases: phases(cluster.PhaseReady), Waiting: []cluster.Wait{wait.Wait}}, waits: []cluster.WaitStatus{atOnce}, want: "Stalled NodeUnknown: cp-1: waits", about: "cp-1 y"},
+		"something is blocked":         {p: plan.Plan{Phases: phases(cluster.PhaseUnknown), Blocked: []cluster.Block{block}}, waits: []cluster.WaitStatus{late}, want: "Stalled ActionFailed: cp-1: failed", about: "cp-1 x"},
+		"nothing is seen":              {p: plan.Plan{Phases: phases(cluster.PhaseUnknown)}, want: "Unknown NodeUnknown: nothing can be seen"},
+		"nothing is seen, and why":     {p: plan.Plan{Phases: phases(cluster.PhaseUnknown)}, waits: []cluster.WaitStatus{late}, want: "Unknown NodeUnknown: cp-1: waits", about: "cp-1 y"},
 		"a machine answers": {o: cluster.Observed{Machines: map[string]cluster.Machine{"cp-1": {Reach: cluster.Configured}}}, p: plan.Plan{Phases: phases(cluster.PhaseUnknown), Waiting: []cluster.Wait{wait.Wait}},
 			want: "Reconciling Progressing: 0 of 0 nodes Ready; cp-1: waits"},
 

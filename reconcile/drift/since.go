@@ -41,6 +41,9 @@ func Describe(d cluster.Desired, o cluster.Observed, n cluster.Node, drifts []Dr
 	var out []cluster.FieldDifference
 	for _, dr := range drifts {
 		f := cluster.FieldDifference{Field: dr.Field, Has: cmp.Or(dr.Have, "none"), Wants: dr.Wants(), How: string(dr.How), By: dr.By, Since: dr.Since}
+		if takesNoReboot(d, o, n, dr) {
+			f.How = string(InPlace)
+		}
 		switch {
 		case dr.By != "" || !OriginOf(d, o, n, dr.Field).Edited:
 		case dr.Reason == cluster.HardwareDrift:
@@ -51,6 +54,19 @@ func Describe(d cluster.Desired, o cluster.Observed, n cluster.Node, drifts []Dr
 		out = append(out, seenSince(o, n.Name, partOf(dr), f))
 	}
 	return out
+}
+
+// takesNoReboot reports whether a machine is known to take its config while it runs: it was asked, or the config
+// differs in the images of Kubernetes alone, as in an upgrade of that.
+func takesNoReboot(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) bool {
+	mach, config := o.Machines[n.Name], d.Repository().Configs[n.Name]
+	switch {
+	case dr.Field != FieldConfig || dr.How != Reboot || dr.Want != config.Digest:
+		return false
+	case mach.Change != nil && mach.Change.For == dr.Want && mach.Change.Refused == "":
+		return !mach.Change.Reboots
+	}
+	return mach.Summary.OnlyImages(config.Summary)
 }
 
 // partOf is the part of a node that a drift is of.

@@ -88,3 +88,30 @@ func TestOriginOfDrift(t *testing.T) {
 		}
 	}
 }
+
+// TestConfigThatTakesNoReboot: what is shown of a config that a machine takes while it runs is no reboot.
+func TestConfigThatTakesNoReboot(t *testing.T) {
+	n := cluster.Node{Name: "wk-1", Role: cluster.Worker}
+	old, other := cluster.ConfigSummary{Rest: "a", Images: cluster.Images{Kubelet: "1"}}, cluster.ConfigSummary{Rest: "b"}
+	for name, c := range map[string]struct {
+		runs   cluster.ConfigSummary
+		change *cluster.Change
+		want   How
+	}{
+		"another kubelet":                     {old, nil, InPlace},
+		"more than that":                      {other, nil, Reboot},
+		"it is not known what runs":           {cluster.ConfigSummary{}, nil, Reboot},
+		"it takes it while it runs":           {other, &cluster.Change{For: "new"}, InPlace},
+		"it takes it with a reboot":           {old, &cluster.Change{For: "new", Reboots: true}, Reboot},
+		"it refuses it":                       {other, &cluster.Change{For: "new", Refused: "no"}, Reboot},
+		"another config was asked about once": {other, &cluster.Change{For: "old"}, Reboot},
+	} {
+		d := cluster.Desired{Configs: map[string]cluster.Config{"wk-1": {Digest: "new", Summary: cluster.ConfigSummary{Rest: "a", Images: cluster.Images{Kubelet: "2"}}}}}
+		mach := cluster.Machine{Reach: cluster.Configured, ConfigDigest: "had", Summary: c.runs, Change: c.change}
+		o := cluster.Observed{Machines: map[string]cluster.Machine{"wk-1": mach}}
+		got := Describe(d, o, n, OfMachine(d, o, n, mach))
+		if len(got) != 1 || got[0].How != string(c.want) {
+			t.Errorf("%s: %+v, want %s", name, got, c.want)
+		}
+	}
+}
