@@ -333,13 +333,14 @@ func configIntent(d cluster.Desired) cluster.Intent {
 }
 
 // statusOfUpgrade is how far a cluster has come on its way to the versions of its inventory; nil at the end of it.
-func statusOfUpgrade(d cluster.Desired, facts cluster.Facts, ran upgrade.Ran) *cluster.UpgradeStatus {
+func statusOfUpgrade(d cluster.Desired, facts cluster.Facts, seen upgrade.Seen) *cluster.UpgradeStatus {
 	asked := d.Repository()
-	if len(asked.Hops) == 0 {
+	hops, upgraded, back := upgrade.WayOf(asked, seen)
+	if len(hops) == 0 {
 		return nil
 	}
-	out := &cluster.UpgradeStatus{Upgraded: ran.CountAt(asked.Hops[0]), Nodes: len(d.Spec.Nodes), Held: asked.HeldBy, Order: facts.UpgradeOrder(asked.Revision)}
-	for _, hop := range asked.Hops {
+	out := &cluster.UpgradeStatus{Upgraded: upgraded, Nodes: len(d.Spec.Nodes), Back: back, Held: asked.HeldBy, Order: facts.UpgradeOrder(asked.Revision)}
+	for _, hop := range hops {
 		out.Hops = append(out.Hops, hop.String())
 	}
 	return out

@@ -54,7 +54,7 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	s.Waiting = r.waiting(now, p)
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)
-	s.Snapshots, s.Upgrade = statusOfSnapshots(d.Spec.Name, o), statusOfUpgrade(d, o.Facts, m.seenRunning.Ran)
+	s.Snapshots, s.Upgrade = statusOfSnapshots(d.Spec.Name, o), statusOfUpgrade(d, o.Facts, m.seenRunning)
 	setCondition(&s, d, o, p, m.fetchErr)
 	if stop, v := r.findRefusal(), r.view.Load(); stop != nil && v != nil && v.inForce && s.Condition == cluster.Stalled && s.Cause() == stop.block.Key() {
 		s.Message += "; " + d.Revision.Short() + " stays in force: " + r.standUnder(stop, s, d, o, p)

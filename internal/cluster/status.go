@@ -59,6 +59,7 @@ type UpgradeStatus struct {
 	Hops     []string `json:"hops"`     // what is left of it, in order: the first is made now
 	Upgraded int      `json:"upgraded"` // how many nodes have what the first leads to
 	Nodes    int      `json:"nodes"`
+	Back     bool     `json:"back,omitempty"` // the first is a version of before, which is asked for again
 	Held     string   `json:"held,omitempty"` // why it is not made: which switch
 	// StuckSince is since when it does not go on because the cluster is Stalled; zero while it does, or is held.
 	StuckSince time.Time `json:"stuckSince,omitzero"`

@@ -102,7 +102,14 @@ func (p Printer) printUpgrade(u *cluster.UpgradeStatus) {
 	if u == nil {
 		return
 	}
-	p.Printf("  upgrade to %s: %d of %s have the first", strings.Join(u.Hops, ", then "), u.Upgraded, text.Count(u.Nodes, "node"))
+	way, has := "upgrade to", "the first"
+	if u.Back {
+		way = "goes back to"
+	}
+	if u.Back && len(u.Hops) == 1 {
+		has = "it"
+	}
+	p.Printf("  %s %s: %d of %s have %s", way, strings.Join(u.Hops, ", then "), u.Upgraded, text.Count(u.Nodes, "node"), has)
 	switch {
 	case u.Held != "":
 		p.Printf("; %s %s", p.Paint("held", Yellow), u.Held)

@@ -150,6 +150,35 @@ func TestCountAt(t *testing.T) {
 	}
 }
 
+// TestWayBack: versions that go back are on the way, first, and a node has them when nothing newer is seen on it.
+func TestWayBack(t *testing.T) {
+	var d cluster.Desired
+	d.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}, {Name: "wk-1", Role: cluster.Worker}, {Name: "wk-2", Role: cluster.Worker}}
+	d.Spec.Versions, d.Goal = versions("v1.14.1", "v1.35.10"), versions("v1.13.9", "v1.35.10")
+	o := cluster.Observed{Machines: map[string]cluster.Machine{"cp-1": {Reach: cluster.Configured, Talos: "v1.14.1"}, "wk-1": {Reach: cluster.Configured, Talos: "v1.13.9"}},
+		Nodes: cluster.Saw(map[string]cluster.KubeNode{"cp-1": {Kubelet: "v1.35.10"}, "wk-1": {Kubelet: "v1.36.1"}})}
+	ran := Ran{"cp-1": versions("v1.14.1", "v1.35.10"), "wk-1": versions("v1.13.9", "v1.36.1")} // wk-2 was not seen
+	later := []cluster.Hop{{Kind: cluster.HopTalos, From: "v1.13.9", To: "v1.14.1"}}
+	for name, c := range map[string]struct {
+		way  cluster.Way
+		want string
+	}{
+		"no way":                  {cluster.Way{}, "[] 0 false"},
+		"forth":                   {cluster.Way{Hops: later}, "[Talos v1.14.1] 1 false"},
+		"Talos":                   {cluster.Way{Back: cluster.Back{Talos: true}}, "[Talos v1.13.9] 1 true"},
+		"Kubernetes":              {cluster.Way{Back: cluster.Back{Kubernetes: true}}, "[Kubernetes v1.35.10] 1 true"},
+		"both":                    {cluster.Way{Back: cluster.Back{Kubernetes: true, Talos: true}}, "[Kubernetes v1.35.10 Talos v1.13.9] 1 true"},
+		"Kubernetes before Talos": {cluster.Way{Back: cluster.Back{Kubernetes: true}, Hops: later}, "[Kubernetes v1.35.10 Talos v1.14.1] 1 true"},
+	} {
+		c.way.Goal = d.Goal
+		d.Way = c.way
+		hops, upgraded, back := WayOf(d, Seen{Ran: ran, Observed: o})
+		if got := fmt.Sprint(hops, upgraded, back); got != c.want {
+			t.Errorf("%s: %s, want %s", name, got, c.want)
+		}
+	}
+}
+
 // TestWatch: what does not answer runs what it ran, and one that is out of service for its turn has not ended it.
 func TestWatch(t *testing.T) {
 	old, now := versions("v1.13.9", "v1.36.1"), versions("v1.14.1", "v1.36.1")

@@ -35,6 +35,7 @@ func TestBothTakenBack(t *testing.T) {
 				s.wantTalosOf("v1.13.9")
 				s.goesBack()
 				push("and back", other, old)
+				s.Until(time.Hour, "shown", func(st cluster.Status) bool { return st.Upgrade != nil && st.Upgrade.Back })
 				s.untilAppliedIn(12*time.Hour, "back")
 				s.wantTalos("v1.12.11")
 				s.wantKubernetes(c.from)
