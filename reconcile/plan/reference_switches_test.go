@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // What may happen to a cluster that is as its inventory has it, by which the values of a switch
@@ -36,7 +37,7 @@ var (
 	all3         = event{"`cpu` of all workers is pushed", []string{"node wk-1 cores=8", "node wk-2 cores=8", "node wk-3 cores=8"}}
 	silentPlane  = event{"cp-2 has not answered for 20 minutes", []string{"dead cp-2 20m"}}
 	silentWorker = event{"wk-2 has not answered for 20 minutes", []string{"dead wk-2 20m"}}
-	newTalos     = event{"a newer `talos_version` is pushed", []string{"wants v1.14.1"}}
+	newTalos     = event{"a newer `talos_version` is pushed, and all nodes have its installer", []string{"runs v1.13.9 v1.36.1", "versions v1.14.1 v1.36.1", "installer"}}
 	planeLess    = event{"cp-3 leaves the inventory", []string{"remove cp-3"}}
 )
 
@@ -69,7 +70,7 @@ var settings = []setting{
 	{"apply", "approve", func(s *cluster.Spec) { s.ApplyApproved = true }, func(p *cluster.Policy) { p.ApplyApproved = true }, []event{pushed, running, leaves, upgraded, edited, comes}, nil},
 	{"apply", "off", func(s *cluster.Spec) { s.ApplyOff = true }, func(p *cluster.Policy) { p.ApplyOff = true }, []event{pushed, running, leaves, upgraded, edited, comes}, nil},
 	{"upgrade", "auto", func(*cluster.Spec) {}, func(*cluster.Policy) {}, []event{newTalos}, nil},
-	{"upgrade", "window", func(s *cluster.Spec) { s.Upgrade = cluster.UpgradeInWindow }, func(p *cluster.Policy) { p.Upgrade = cluster.UpgradeInWindow }, []event{newTalos}, func(s *cluster.Spec) { s.Window = closed }},
+	{"upgrade", "window", func(s *cluster.Spec) { s.Upgrade, s.Window = cluster.UpgradeInWindow, closed }, func(p *cluster.Policy) { p.Upgrade = cluster.UpgradeInWindow }, []event{newTalos}, func(s *cluster.Spec) { s.Window = closed }},
 	{"upgrade", "approve", func(s *cluster.Spec) { s.Upgrade = cluster.UpgradeApproved }, func(p *cluster.Policy) { p.Upgrade = cluster.UpgradeApproved }, []event{newTalos}, nil},
 	{"upgrade", "off", func(s *cluster.Spec) { s.Upgrade = cluster.UpgradeOff }, func(p *cluster.Policy) { p.Upgrade = cluster.UpgradeOff }, []event{newTalos}, nil},
 	{"window", "open", func(s *cluster.Spec) { s.Window = open }, func(p *cluster.Policy) { p.Window = open }, []event{pushed, leaves}, nil},
@@ -115,6 +116,8 @@ func decided(t *testing.T, set func(*world), e event, ofDrains bool) string {
 	for _, line := range e.lines {
 		w.run(t, line)
 	}
+	w.stage()
+	w.d.Held, w.d.HeldBy = upgrade.Stage{Hops: w.d.Hops}.Hold(w.d.Snapshot, w.p, w.o.Facts)
 	p := Make(w.d, w.o, w.p)
 	var now, held []string
 	for _, a := range p.Actions {
@@ -130,6 +133,9 @@ func decided(t *testing.T, set func(*world), e event, ofDrains bool) string {
 	}
 	subjects := map[string][]string{} // by what is reported of them
 	report := func(reason cluster.Reason, subject, message string) {
+		if w.d.HeldBy != "" { // in the words of the cluster or of the host
+			message = strings.ReplaceAll(message, w.d.HeldBy, "`upgrade` holds that")
+		}
 		if subject == "wk-3" && len(now) > 0 { // as the one before it
 			return
 		}
