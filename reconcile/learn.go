@@ -103,6 +103,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 		delete(after.Restarts, node)
 	}
 	clampTimes(&after, o.Now)
+	r.learnReturns(before, *o)
 	noteReturns(&after, *o)
 	installed := upgrade.EndedInstalls(d, *o)
 	upgrade.NoteEarlier(&after, d, *o)
@@ -333,11 +334,34 @@ func (r *Reconciler) learnReady(o cluster.Observed, p *plan.Plan) error {
 	return err
 }
 
+// learnReturns reports how long machines were on their way into another boot that are seen in it only after the action that sent
+// them there had given up: it is what later ones are waited for.
+func (r *Reconciler) learnReturns(before cluster.Facts, o cluster.Observed) {
+	for _, b := range o.Backoffs {
+		was, down := before.Restarts[b.Subject]
+		isReboot := b.Kind == cluster.RebootNode || b.Kind == cluster.UpgradeTalos || b.Kind == cluster.RollBackTalos
+		isSent := func(a cluster.Running) bool { return a.Node == b.Subject }
+		if !isReboot || !down || was.Returned || !isReturned(was, o.Machines[b.Subject]) || slices.ContainsFunc(o.Running, isSent) {
+			continue
+		}
+		began := was.At
+		if was.Reset.At.After(began) {
+			began = was.Reset.At
+		}
+		r.c.OnAction(cluster.Outcome{Action: b.Kind, Subject: b.Subject, Text: b.Subject + " has come back, later than it was waited for", Began: began.UTC(), DurationMS: o.Now.Sub(began).Milliseconds(), Result: cluster.Done})
+	}
+}
+
+// isReturned reports whether a machine is seen in another boot than the one that a restart has ended.
+func isReturned(r cluster.Restart, mach cluster.Machine) bool {
+	return mach.Reach == cluster.Configured && mach.BootID != "" && mach.BootID != r.Boot
+}
+
 // noteReturns notes of machines that were taken down that they were seen in another boot since: one that does not answer later
 // has another reason for that.
 func noteReturns(f *cluster.Facts, o cluster.Observed) {
 	for node, r := range f.Restarts {
-		if mach := o.Machines[node]; mach.Reach == cluster.Configured && mach.BootID != "" && mach.BootID != r.Boot {
+		if isReturned(r, o.Machines[node]) {
 			r.Returned = true
 			f.Restarts[node] = r
 		}

@@ -221,6 +221,22 @@ func TestUpgradeThatHangs(t *testing.T) {
 	}
 }
 
+// TestUpgradeToWhatBootsSlowly: a Talos whose every boot takes longer than a machine may be silent by default has one VM reset, and what
+// that boot took is known for the other nodes.
+func TestUpgradeToWhatBootsSlowly(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	inClusterOf(t, size{ControlPlanes: 1, Workers: 3}, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
+		s.Lab.Talos.SpoilImage("v1.13.9", installer.BootsSlowly)
+		before := len(s.Lab.World.Calls())
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
+		s.untilAppliedIn(12*time.Hour, "upgraded")
+		s.wantTalos("v1.13.9")
+		if resets := s.timesReset(before); resets != 1 {
+			s.T.Errorf("%d resets", resets)
+		}
+	})
+}
+
 // TestUpgradeWithoutInstaller: an extension that the last version of the way lacks stops the upgrade before anything is done
 // to a node, also while the factory does not answer, and a version that has it leads on.
 func TestUpgradeWithoutInstaller(t *testing.T) {

@@ -124,7 +124,7 @@ func (m *machine) startBoot() {
 	b.events = system.NewEvents(b.id)
 	m.boot = b
 	b.publishSequence("initialize", machineapi.SequenceEvent_START)
-	d := m.f.world.Latency.Boot
+	d := m.f.world.Latency.Boot + m.f.flaws[image.Version].Delay()
 	m.f.world.Spend("boot", m.subject(), d, "start/"+m.subject())
 	b.runAfter(d, b.finishStart)
 }

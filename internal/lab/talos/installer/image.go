@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/compatibility"
@@ -30,7 +31,17 @@ const (
 	// HangsOnReboot: nothing of Talos runs after a machine has booted it by itself, and it does after a
 	// power cycle or a reset.
 	HangsOnReboot
+	// BootsSlowly: every boot takes minutes longer, in which nothing answers.
+	BootsSlowly
 )
+
+// Delay is how much longer than another one a version with a flaw boots.
+func (f Flaw) Delay() time.Duration {
+	if f == BootsSlowly {
+		return 6 * time.Minute
+	}
+	return 0
+}
 
 // Reference is what the reference of an installer image asks for.
 type Reference struct {
