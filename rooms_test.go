@@ -134,7 +134,7 @@ var rooms = map[string]room{
 		may: []string{"internal/cluster", "internal/gate/trial", "internal/kubeapi", "internal/text", "internal/fault", "internal/retry", "internal/logging", "internal/worker", "reconcile/edits"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"},
 		tests: []string{"internal/worker/workertest"}},
 	"reconcile/kube/manifests": {why: "one system, over connections that kubeapi makes; where the manifests come from it is handed",
-		may: []string{"internal/cluster", "internal/kubeapi", "reconcile/edits"}, never: []string{"os", "os/exec", "log", "log/slog", "github.com/luthermonson/go-proxmox", "github.com/siderolabs/talos", "helm.sh"}, tests: []string{"internal/lab/kube/system"}},
+		may: []string{"internal/cluster", "internal/kubeapi", "reconcile/edits", "reconcile/ladder"}, never: []string{"os", "os/exec", "log", "log/slog", "github.com/luthermonson/go-proxmox", "github.com/siderolabs/talos", "helm.sh"}, tests: []string{"internal/lab/kube/system"}},
 	"reconcile/helm": {why: "one system, over connections that kubeapi makes; fetches charts by itself, with the authorities of the config",
 		may: []string{"internal/cluster", "internal/kubeapi", "internal/text", "internal/certpool", "internal/fault", "internal/retry", "internal/logging", "internal/platform", "internal/worker", "reconcile/edits", "reconcile/helm/record", "reconcile/helm/render"}, never: []string{"helm.sh/helm/v3/pkg/cli", "helm.sh/helm/v3/pkg/getter", "os/exec"},
 		tests: []string{"internal/worker/workertest"}},

@@ -154,12 +154,24 @@ type DeprecatedAPI struct {
 // Manifests are the bootstrap manifests: the objects of Kubernetes that the machines of control planes
 // render, which Talos makes where they are missing and never changes.
 type Manifests struct {
-	Rendered Secret // a list of objects as JSON, the same on all control planes; there may be Secrets among them
-	// Changes are what applying them would do to the objects that are there.
+	Rendered RenderedManifests
+	// Inventoried: all nodes run a Talos that notes in Kubernetes which objects are its own.
+	Inventoried bool
+	// Changes are what applying them would do to the objects that are there, what it deletes first.
 	Changes []ObjectChange
 	Since   time.Time // since when there are changes, in every look of this agent
+	// Rolling are the Deployments and DaemonSets whose pods are not all of what is rendered yet, each with how far they are.
+	Rolling []string
 	// Left are the objects that differ and are not changed, each with why: somebody else keeps them.
 	Left []string
+}
+
+// RenderedManifests are the bootstrap manifests as all control planes render them.
+type RenderedManifests struct {
+	Objects Secret // a list as JSON; there may be Secrets among them
+	// Lacks is what a control plane has not rendered yet of what its config asks for, "" : nothing. Its objects look
+	// like those that nothing renders any longer.
+	Lacks string
 }
 
 // Differences are all fields that would change, each with its object.
@@ -167,7 +179,10 @@ func (m Manifests) Differences() []FieldDifference {
 	var out []FieldDifference
 	for _, c := range m.Changes {
 		fields := c.Fields
-		if len(fields) == 0 {
+		switch {
+		case c.Deleted:
+			fields = []FieldDifference{{Field: "the object", Has: "what was rendered before", Wants: "nothing"}}
+		case len(fields) == 0:
 			fields = []FieldDifference{{Field: "the object", Has: "nothing", Wants: "what is rendered"}}
 		}
 		for _, f := range fields {
@@ -182,12 +197,17 @@ func (m Manifests) Differences() []FieldDifference {
 // ObjectChange is what would become of an object of Kubernetes.
 type ObjectChange struct {
 	Object string            // "DaemonSet kube-system/kube-proxy"
-	Fields []FieldDifference // none: it is made
+	Fields []FieldDifference // none: it is made, or deleted
+	// Deleted: Talos has made it, and no control plane renders it any longer.
+	Deleted bool
 }
 
 // String implements fmt.Stringer: the object with the first of its fields.
 func (c ObjectChange) String() string {
-	if len(c.Fields) == 0 {
+	switch {
+	case c.Deleted:
+		return c.Object + " (deleted: nothing renders it)"
+	case len(c.Fields) == 0:
 		return c.Object + " (new)"
 	}
 	first := c.Fields[0]

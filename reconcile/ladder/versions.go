@@ -94,6 +94,13 @@ func UsesLifecycle(talos string) bool {
 	return err == nil && v.minor >= 13
 }
 
+// KeepsInventory reports whether a version of Talos lists in Kubernetes which objects it has deployed, and talosctl deletes
+// those by it that nothing renders any longer. Source: Talos v1.14, SupportsSSAManifestSync.
+func KeepsInventory(talos string) bool {
+	v, err := parseVersion(talos)
+	return err == nil && v.minor >= 13
+}
+
 // etcdMinors are the minor versions of etcd 3 that come with Talos 1.x, by minor version. Source:
 // Talos 1.8.4 to 1.14.1, constants.DefaultEtcdVersion.
 var etcdMinors = map[int]int{8: 5, 9: 5, 10: 5, 11: 6, 12: 6, 13: 6, 14: 7}

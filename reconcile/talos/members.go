@@ -1,7 +1,6 @@
 package talos
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -237,31 +236,31 @@ func isSettled(planes []plane, members []cluster.Member) bool {
 
 // Rendered returns the bootstrap manifests that the control planes render, as a list of objects in JSON. It is
 // unknown while one of them does not answer, and where they do not render the same.
-func (f *Fleet) Rendered(ctx context.Context, d cluster.Desired) cluster.Seen[cluster.Secret] {
+func (f *Fleet) Rendered(ctx context.Context, d cluster.Desired) cluster.Seen[cluster.RenderedManifests] {
 	planes, _, _ := f.planes(d, "")
 	planes = slices.DeleteFunc(planes, func(p plane) bool { return p.removed })
-	found, errs := make([][]byte, len(planes)), make([]error, len(planes))
+	found, errs, lacks := make([]rendered.Manifests, len(planes)), make([]error, len(planes)), ""
 	ctx, cancel := context.WithTimeout(ctx, allWithin)
 	defer cancel()
 	var all sync.WaitGroup
 	for i, p := range planes {
-		if p.link == nil {
-			errs[i] = errors.New("its machine is not reached")
-			continue
+		if errs[i] = errors.New("its machine is not reached"); p.link != nil {
+			all.Go(func() { found[i], errs[i] = rendered.Read(ctx, p.link.cosi) })
 		}
-		all.Go(func() { found[i], errs[i] = rendered.Read(ctx, p.link.cosi) })
 	}
 	all.Wait()
 	for i, p := range planes {
 		switch {
 		case errs[i] != nil:
-			return cluster.Unseen[cluster.Secret](p.node.Name + ": " + formatError(errs[i]))
-		case !bytes.Equal(found[i], found[0]):
-			return cluster.Unseen[cluster.Secret](fmt.Sprintf("%s and %s do not render the same", planes[0].node.Name, p.node.Name))
+			return cluster.Unseen[cluster.RenderedManifests](p.node.Name + ": " + formatError(errs[i]))
+		case found[i].Objects != found[0].Objects:
+			return cluster.Unseen[cluster.RenderedManifests](fmt.Sprintf("%s and %s do not render the same", planes[0].node.Name, p.node.Name))
+		case found[i].Lacks != "":
+			lacks = p.node.Name + " has not rendered " + found[i].Lacks
 		}
 	}
 	if len(planes) == 0 || len(planes) < len(d.Spec.ControlPlanes()) {
-		return cluster.Unseen[cluster.Secret]("not all control planes are watched yet")
+		return cluster.Unseen[cluster.RenderedManifests]("not all control planes are watched yet")
 	}
-	return cluster.Saw(cluster.NewSecret(found[0]))
+	return cluster.Saw(cluster.RenderedManifests{Objects: cluster.SecretString(found[0].Objects), Lacks: lacks})
 }

@@ -88,6 +88,7 @@ func (a *apiserver) startServing() {
 		return
 	}
 	a.c.world.Report(a.cp.Node, "kube-apiserver is ready")
+	a.cl.deploy(a.cp)
 	a.cl.apiUp(a)
 	a.c.queueCallback(func() { a.ready(true) })
 }

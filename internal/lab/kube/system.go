@@ -17,8 +17,7 @@ import (
 // definition was made.
 const establish = time.Second
 
-// fillStore fills an empty store with what Kubernetes and Talos put into a new
-// cluster.
+// fillStore fills an empty store with what Kubernetes puts into a new cluster.
 func (cl *cluster) fillStore(cp world.ControlPlane) {
 	if cl.filled {
 		return
@@ -30,6 +29,23 @@ func (cl *cluster) fillStore(cp world.ControlPlane) {
 	for _, o := range system.NewCluster(cp) {
 		cl.addObject(findBuiltin(o.Group, o.Resource), o)
 	}
+}
+
+// deploy makes what Talos deploys, as far as it is missing, and lists it: the machine of a control plane does when it starts,
+// and when its config has it render something else.
+func (cl *cluster) deploy(cp world.ControlPlane) {
+	key := objectKey("kube-system", system.Inventory)
+	listed := map[string]any{}
+	if o := cl.store.getObject(resConfigMaps, key); o != nil {
+		listed = rules.MapAt(o.body, "data")
+	}
+	missing, listed := system.Deploy(cp, listed, func(o system.Object) bool {
+		return cl.store.getObject(findBuiltin(o.Group, o.Resource), objectKey(o.Namespace, o.Name)) != nil
+	})
+	for _, o := range missing {
+		cl.addObject(findBuiltin(o.Group, o.Resource), o)
+	}
+	cl.store.updateObject(resConfigMaps, key, func(o map[string]any) bool { return system.SetData(o, listed) })
 }
 
 // addObject makes an object the way a client would, defaults and all, if a snapshot did not bring it.

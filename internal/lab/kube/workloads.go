@@ -203,7 +203,8 @@ func (cl *cluster) tendDeployment(key string) {
 	}
 	complete := ready >= want && updated == want && replicas == updated
 	// One in four may be missing, as the default strategy allows.
-	conditions := deploymentConditions(w, newest, ready >= want-want/4, complete)
+	_, set := splitKey(newest)
+	conditions := rules.DeploymentConditions(w.o.body, set, ready >= want-want/4, complete)
 	rs := cl.store.getObject(resReplicaSets, newest)
 	if rs != nil {
 		conditions = append(conditions, rules.ListAt(rs.body, "status", "conditions")...)
@@ -212,26 +213,6 @@ func (cl *cluster) tendDeployment(key string) {
 	status["conditions"] = conditions
 	cl.setStatus(w.ref, status)
 	cl.recordRollout(w, complete && want > 0)
-}
-
-// deploymentConditions are those of a Deployment whose newest ReplicaSet is at key
-// newest.
-func deploymentConditions(w workload, newest string, available, complete bool) []any {
-	conditions := slices.DeleteFunc(slices.Clone(rules.ListAt(w.o.body, "status", "conditions")), func(c any) bool {
-		m, _ := c.(map[string]any)
-		return rules.TextAt(m, "type") == "ReplicaFailure" // its ReplicaSet's
-	})
-	if available {
-		conditions = rules.SetCondition(conditions, "Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
-	} else {
-		conditions = rules.SetCondition(conditions, "Available", "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
-	}
-	reason, message := "ReplicaSetUpdated", "ReplicaSet %q is progressing."
-	if complete {
-		reason, message = "NewReplicaSetAvailable", "ReplicaSet %q has successfully progressed."
-	}
-	_, rs := splitKey(newest)
-	return rules.SetCondition(conditions, "Progressing", "True", reason, fmt.Sprintf(message, rs))
 }
 
 const revisionAnnotation = "deployment.kubernetes.io/revision"

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 	"github.com/talos-agent/talos-agent/reconcile/edits"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
 
 const (
@@ -45,8 +47,8 @@ type Config struct {
 	API  func() (server string, ok bool)
 	Dial kubeapi.Dial
 	Wrap kubeapi.Wrap
-	// Rendered are the manifests as all control planes render them, a list of objects in JSON.
-	Rendered func(context.Context, cluster.Desired) cluster.Seen[cluster.Secret]
+	// Rendered are the manifests as all control planes render them.
+	Rendered func(context.Context, cluster.Desired) cluster.Seen[cluster.RenderedManifests]
 }
 
 // Keeper compares the manifests of one cluster, and applies them.
@@ -83,7 +85,7 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	switch {
 	case !k.since.IsZero():
 		good = min(againFor, k.asked.Sub(k.since))
-	case last.Known && len(last.Value.Changes) == 0:
+	case last.Known && len(last.Value.Changes)+len(last.Value.Rolling) == 0:
 		good = goodFor
 	}
 	k.mu.Unlock()
@@ -92,7 +94,7 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 		return
 	}
 	asked := time.Now()
-	o.Manifests = k.look(ctx, d)
+	o.Manifests = k.look(ctx, d, areInventoried(d, o.Nodes.Value))
 	since := k.countFailures(asked, o.Manifests.Known)
 	if !o.Manifests.Known && same && last.Known && asked.Sub(since) < missedFor {
 		o.Manifests = last
@@ -136,69 +138,95 @@ func describeNodes(d cluster.Desired, nodes map[string]cluster.KubeNode) (all st
 	return all, true
 }
 
+// areInventoried reports whether all nodes run a Talos that lists what it deploys: talosctl prunes on the same condition.
+func areInventoried(d cluster.Desired, nodes map[string]cluster.KubeNode) bool {
+	return !slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
+		version, ok := strings.CutPrefix(nodes[n.Name].OS, "Talos (")
+		return !ok || !ladder.KeepsInventory(strings.TrimSuffix(version, ")"))
+	})
+}
+
 // look compares now.
-func (k *Keeper) look(ctx context.Context, d cluster.Desired) cluster.Seen[cluster.Manifests] {
+func (k *Keeper) look(ctx context.Context, d cluster.Desired, inventoried bool) cluster.Seen[cluster.Manifests] {
 	rendered := k.c.Rendered(ctx, d)
 	if !rendered.Known {
 		return cluster.Unseen[cluster.Manifests](rendered.Why)
 	}
 	ctx, cancel := context.WithTimeout(ctx, lookWithin)
 	defer cancel()
-	found, err := k.compare(ctx, d, rendered.Value)
-	if err != nil {
+	found := cluster.Manifests{Rendered: rendered.Value, Inventoried: inventoried}
+	if err := k.compare(ctx, d, &found); err != nil {
 		return cluster.Unseen[cluster.Manifests](kubeapi.Reason(err))
 	}
 	return cluster.Saw(found)
 }
 
-// compare tries to apply every object, and changes nothing.
-func (k *Keeper) compare(ctx context.Context, d cluster.Desired, rendered cluster.Secret) (found cluster.Manifests, err error) {
-	found.Rendered = rendered
-	err = k.withClient(d, func(c *client) error {
-		objects, err := c.read(rendered)
+// compare tries to apply every object of found, and changes nothing.
+func (k *Keeper) compare(ctx context.Context, d cluster.Desired, found *cluster.Manifests) error {
+	return k.withClient(d, found.Inventoried, func(c *client) error {
+		objects, err := c.read(found.Rendered.Objects)
 		if err != nil {
 			return err
 		}
+		pruned, err := c.findUnrendered(ctx, objects)
+		if err != nil {
+			return err
+		}
+		for _, o := range pruned {
+			switch {
+			case o.kept != "":
+				found.Left = append(found.Left, o.name()+": nothing renders it any longer, and "+o.kept)
+			case found.Rendered.Lacks != "":
+				found.Left = append(found.Left, o.name()+": nothing renders it now, and "+found.Rendered.Lacks)
+			default:
+				found.Changes = append(found.Changes, cluster.ObjectChange{Object: o.name(), Deleted: true})
+			}
+		}
 		for _, o := range objects {
-			change, left, err := c.try(ctx, o)
+			t, err := c.try(ctx, o)
 			switch {
 			case err != nil:
 				return fmt.Errorf("try to apply %s: %w", nameOf(o), err)
-			case left != "":
-				found.Left = append(found.Left, nameOf(o)+": "+left)
-			case change != nil:
-				found.Changes = append(found.Changes, *change)
+			case t.left != "":
+				found.Left = append(found.Left, nameOf(o)+": "+t.left)
+			case t.change != nil:
+				found.Changes = append(found.Changes, *t.change)
+			case t.rolls != "":
+				found.Rolling = append(found.Rolling, nameOf(o)+": "+t.rolls)
 			}
 		}
 		return nil
 	})
-	return found, err
 }
 
-// Sync applies the objects that a comparison has shown to differ, and no other. Each is tried once more right
-// before: one that somebody else has taken over meanwhile is left. It ends with the first error.
+// Sync applies the objects that a comparison has shown to differ, and deletes those that it has shown to be rendered
+// no longer; no other. Each is tried once more right before: one that somebody else has taken over meanwhile is
+// left. It ends with the first error. What it applies is in the inventory before, and what it deletes until after that:
+// if it ends in between, nothing that Talos has made is missing there.
 func (k *Keeper) Sync(ctx context.Context, d cluster.Desired, m cluster.Manifests) error {
 	defer k.Forget("")
-	return k.withClient(d, func(c *client) error {
-		objects, err := c.read(m.Rendered)
+	return k.withClient(d, m.Inventoried, func(c *client) error {
+		objects, err := c.read(m.Rendered.Objects)
 		if err != nil {
 			return err
 		}
-		for _, o := range objects {
-			shown := slices.ContainsFunc(m.Changes, func(c cluster.ObjectChange) bool { return c.Object == nameOf(o) })
-			if !shown {
-				continue
-			}
+		shown := slices.DeleteFunc(slices.Clone(objects), func(o *unstructured.Unstructured) bool {
+			return !slices.ContainsFunc(m.Changes, func(c cluster.ObjectChange) bool { return c.Object == nameOf(o) && !c.Deleted })
+		})
+		if err := c.addToInventory(ctx, shown); err != nil {
+			return fmt.Errorf("list the manifests in %s: %s", inventoryName, kubeapi.Reason(err))
+		}
+		for _, o := range shown {
 			if err := c.apply(ctx, o); err != nil {
 				return fmt.Errorf("apply %s: %s", nameOf(o), kubeapi.Reason(err))
 			}
 		}
-		return nil
+		return k.prune(ctx, d, m, c, objects)
 	})
 }
 
 // withClient has something done with a client of the API that is ready now.
-func (k *Keeper) withClient(d cluster.Desired, do func(*client) error) error {
+func (k *Keeper) withClient(d cluster.Desired, inventoried bool, do func(*client) error) error {
 	server, ok := k.c.API()
 	if !ok {
 		return errors.New("no kube-apiserver is ready on a control plane's own address")
@@ -226,17 +254,18 @@ func (k *Keeper) withClient(d cluster.Desired, do func(*client) error) error {
 	if err != nil {
 		return err
 	}
-	return do(&client{objects, restmapper.NewDiscoveryRESTMapper(groups)})
+	return do(&client{objects, restmapper.NewDiscoveryRESTMapper(groups), inventoried})
 }
 
 // client asks one API.
 type client struct {
-	objects dynamic.Interface
-	kinds   meta.RESTMapper
+	objects     dynamic.Interface
+	kinds       meta.RESTMapper
+	inventoried bool // what is applied is marked, and what is not rendered any longer deleted
 }
 
 // read reads the objects, each with its namespace: one of a kind that has namespaces is in default where it
-// names none, as for Talos.
+// names none, and one of another kind is in none, as for Talos.
 func (c *client) read(rendered cluster.Secret) ([]*unstructured.Unstructured, error) {
 	objects, err := readObjects(rendered.Reveal())
 	if err != nil {
@@ -258,6 +287,7 @@ func (c *client) find(o *unstructured.Unstructured) (dynamic.ResourceInterface, 
 		return nil, err
 	}
 	if m.Scope.Name() != meta.RESTScopeNameNamespace {
+		o.SetNamespace("") // whoever wrote it may have named one: Talos ignores that, too
 		return c.objects.Resource(m.Resource), nil
 	}
 	if o.GetNamespace() == "" {
@@ -294,14 +324,10 @@ func (c *client) judge(ctx context.Context, o *unstructured.Unstructured) (j jud
 			j.left = "Helm has it, in release " + release
 			return j, nil
 		}
-		if inventory := j.has.GetAnnotations()[owningInventory]; inventory != "" {
-			annotations := o.GetAnnotations()
-			if annotations == nil {
-				annotations = map[string]string{}
-			}
-			annotations[owningInventory] = inventory
-			o.SetAnnotations(annotations)
-		}
+	}
+	if other := c.mark(o, j.has); other != "" {
+		j.left = fmt.Sprintf("the inventory %s has it", other)
+		return j, nil
 	}
 	if j.body, err = json.Marshal(o); err != nil {
 		return j, err
@@ -333,30 +359,41 @@ func (c *client) patch(ctx context.Context, name string, j judged, dry bool) (*u
 	return j.at.Patch(ctx, name, types.ApplyPatchType, j.body, opts)
 }
 
-// try returns what an apply would change of an object, or why it is left; neither: it is as it should be. One that
-// the API refuses, whatever is asked again, keeps no other from being compared; what the API writes about
-// it may quote a secret, and is not shown.
-func (c *client) try(ctx context.Context, o *unstructured.Unstructured) (*cluster.ObjectChange, string, error) {
+// tried is what an apply would change of an object, or why it is left, or how far what it changed has come; none of
+// these: it is as it should be.
+type tried struct {
+	change *cluster.ObjectChange
+	left   string
+	rolls  string
+}
+
+// try finds what an apply would do to an object. One that the API refuses, whatever is asked again, keeps no other from
+// being compared; what the API writes about it may quote a secret, and is not shown.
+func (c *client) try(ctx context.Context, o *unstructured.Unstructured) (tried, error) {
 	j, err := c.judge(ctx, o)
 	switch {
 	case meta.IsNoMatchError(err):
-		return nil, "its kind is not served", nil
+		return tried{left: "its kind is not served"}, nil
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsMethodNotSupported(err):
-		return nil, fmt.Sprintf("Kubernetes refuses it (%s)", apierrors.ReasonForError(err)), nil
+		return tried{left: fmt.Sprintf("Kubernetes refuses it (%s)", apierrors.ReasonForError(err))}, nil
 	case err != nil, j.left != "":
-		return nil, j.left, err
+		return tried{left: j.left}, err
 	}
 	change := &cluster.ObjectChange{Object: nameOf(o)}
 	if j.has == nil {
-		return change, "", nil
+		return tried{change: change}, nil
 	}
-	for _, e := range edits.Compare(j.has.Object, j.would.Object) {
+	would := j.would
+	if j.has.GetAnnotations()[owningInventory] == "" {
+		would = withoutMark(would) // what Talos < 1.13 made bears none, and gets it when it changes
+	}
+	for _, e := range edits.Compare(j.has.Object, would.Object) {
 		change.Fields = append(change.Fields, cluster.FieldDifference{Field: e.Path, Has: e.Has, Wants: e.Wants})
 	}
 	if len(change.Fields) == 0 {
-		return nil, "", nil
+		return tried{rolls: describeRollout(j.has)}, nil
 	}
-	return change, "", nil
+	return tried{change: change}, nil
 }
 
 // apply applies an object that is still to be changed.

@@ -29,7 +29,9 @@ type bench struct {
 	*testing.T
 	plane    world.ControlPlane
 	desired  cluster.Desired
-	rendered cluster.Seen[cluster.Secret]
+	rendered cluster.Seen[cluster.RenderedManifests]
+	os       string // of its node
+	refuse   func(*http.Request) bool
 	keeper   *Keeper
 	set      *kubernetes.Clientset
 }
@@ -50,7 +52,7 @@ func bubble(t *testing.T, do func(*bench)) {
 			clusters.Close()
 			w.Close()
 		}()
-		b := &bench{T: t, plane: world.ControlPlane{Node: "cp-1", Address: netip.MustParseAddr("10.0.0.11"), CACert: ca.PEM, CAKey: ca.KeyPEM,
+		b := &bench{T: t, os: "Talos (v1.13.9)", plane: world.ControlPlane{Node: "cp-1", Address: netip.MustParseAddr("10.0.0.11"), CACert: ca.PEM, CAKey: ca.KeyPEM,
 			Kubernetes: "v1.36.1", Talos: "v1.13.9", CNI: "flannel", KubeProxy: true, PodCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12"}}
 		up := make(chan bool, 16)
 		clusters.ServeAPI(ca.Fingerprint(), "etcd-1", b.plane, func(ready bool) { up <- ready })
@@ -73,8 +75,8 @@ func bubble(t *testing.T, do func(*bench)) {
 		if b.set, err = kubernetes.NewForConfigAndClient(&rest.Config{Host: server, QPS: -1}, &http.Client{Transport: conn}); err != nil {
 			t.Fatal(err)
 		}
-		b.keeper = New(Config{API: func() (string, bool) { return server, true }, Dial: link.DialContext,
-			Rendered: func(context.Context, cluster.Desired) cluster.Seen[cluster.Secret] { return b.rendered }})
+		b.keeper = New(Config{API: func() (string, bool) { return server, true }, Dial: link.DialContext, Wrap: func(to http.RoundTripper) http.RoundTripper { return refuser{to, b} },
+			Rendered: func(context.Context, cluster.Desired) cluster.Seen[cluster.RenderedManifests] { return b.rendered }})
 		do(b)
 	})
 }
@@ -92,13 +94,13 @@ func (b *bench) render(talos, proxy string) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	b.rendered = cluster.Saw(cluster.NewSecret(text))
+	b.rendered = cluster.Saw(cluster.RenderedManifests{Objects: cluster.NewSecret(text)})
 	b.keeper.Forget("")
 }
 
 // look is what is seen now.
 func (b *bench) look() cluster.Seen[cluster.Manifests] {
-	o := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{"cp-1": {Ready: true, Kubelet: "v1.36.1", BootID: "1"}})}
+	o := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{"cp-1": {Ready: true, OS: b.os, Kubelet: "v1.36.1", BootID: "1"}})}
 	b.keeper.Observe(b.Context(), b.desired, &o)
 	return o.Manifests
 }
@@ -192,14 +194,14 @@ func TestSyncKept(t *testing.T) {
 // not looked at has no reason.
 func TestUnseen(t *testing.T) {
 	bubble(t, func(b *bench) {
-		differ := cluster.Unseen[cluster.Secret]("cp-1 and cp-2 do not render the same")
+		differ := cluster.Unseen[cluster.RenderedManifests]("cp-1 and cp-2 do not render the same")
 		b.rendered = differ
 		if seen := b.look(); seen.Known || seen.Why != differ.Why {
 			b.Errorf("at first: %+v", seen)
 		}
 		b.keeper.Forget("")
 		for _, text := range []string{"", "{}", `[{"kind":"Pod"}]`} {
-			b.rendered = cluster.Saw(cluster.SecretString(text))
+			b.rendered = cluster.Saw(cluster.RenderedManifests{Objects: cluster.SecretString(text)})
 			if seen := b.look(); seen.Known || seen.Why == "" {
 				b.Errorf("%q: %+v", text, seen)
 			}
@@ -229,7 +231,8 @@ func TestUnseen(t *testing.T) {
 			b.Errorf("a node is not Ready: %+v", o.Manifests)
 		}
 		b.keeper.Forget("")
-		b.rendered = cluster.Saw(cluster.SecretString(`[{"apiVersion":"example.org/v1","kind":"Thing","metadata":{"name":"a"}},{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b"},"data":{"c":"d"}}]`))
+		b.os = "Talos (v1.12.11)" // which deletes nothing
+		b.rendered = cluster.Saw(cluster.RenderedManifests{Objects: cluster.SecretString(`[{"apiVersion":"example.org/v1","kind":"Thing","metadata":{"name":"a"}},{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b"},"data":{"c":"d"}}]`)})
 		b.expect("a kind that is not served", "ConfigMap default/b (new)", "Thing a: its kind is not served")
 	})
 }

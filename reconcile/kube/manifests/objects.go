@@ -23,10 +23,6 @@ const fieldManager = "talos"
 // ours are the managers that write what Talos has rendered: before 1.13 talosctl was one of its own name.
 var ours = []string{fieldManager, "talosctl"}
 
-// owningInventory is the annotation with which Talos >= 1.13 marks what it made. Talos does not render it, so that
-// applying without it would take it away. Source: Talos v1.14, ManifestApplyController.
-const owningInventory = "config.k8s.io/owning-inventory"
-
 // readObjects reads what control planes render, in the order in which it is applied: what others
 // need comes first.
 func readObjects(rendered []byte) ([]*unstructured.Unstructured, error) {

@@ -1,7 +1,9 @@
 package rules
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -32,4 +34,22 @@ func NewRefusal(code int, text string) metav1.Status {
 		http.StatusGatewayTimeout:       metav1.StatusReasonTimeout,
 	}
 	return metav1.Status{Status: metav1.StatusFailure, Message: text, Reason: reasons[code], Code: int32(code)}
+}
+
+// DeploymentConditions are those of a Deployment whose newest ReplicaSet is set.
+func DeploymentConditions(deployment map[string]any, set string, available, complete bool) []any {
+	conditions := slices.DeleteFunc(slices.Clone(ListAt(deployment, "status", "conditions")), func(c any) bool {
+		m, _ := c.(map[string]any)
+		return TextAt(m, "type") == "ReplicaFailure" // its ReplicaSet's
+	})
+	if available {
+		conditions = SetCondition(conditions, "Available", "True", "MinimumReplicasAvailable", "Deployment has minimum availability.")
+	} else {
+		conditions = SetCondition(conditions, "Available", "False", "MinimumReplicasUnavailable", "Deployment does not have minimum availability.")
+	}
+	reason, message := "ReplicaSetUpdated", "ReplicaSet %q is progressing."
+	if complete {
+		reason, message = "NewReplicaSetAvailable", "ReplicaSet %q has successfully progressed."
+	}
+	return SetCondition(conditions, "Progressing", "True", reason, fmt.Sprintf(message, set))
 }

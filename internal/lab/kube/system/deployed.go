@@ -1,6 +1,7 @@
 package system
 
 import (
+	"maps"
 	"strconv"
 	"strings"
 
@@ -27,12 +28,7 @@ func Deployed(cp world.ControlPlane, proxy string) (out []Object) {
 	add := func(group, resource, name string, body map[string]any) {
 		out = append(out, Object{group, resource, "kube-system", name, body, talosManager})
 	}
-	minor := newest
-	if parts := strings.Split(cp.Talos, "."); len(parts) > 1 {
-		if n, err := strconv.Atoi(parts[1]); err == nil && images[n].coreDNS != "" {
-			minor = n
-		}
-	}
+	minor := minorOf(cp)
 	if !cp.NoDNS {
 		addDNS(cp, "registry.k8s.io/coredns/coredns:"+images[minor].coreDNS, add)
 	}
@@ -78,9 +74,66 @@ func addDNS(cp world.ControlPlane, image string, add func(group, resource, name 
 	add("apps", "deployments", "coredns", dns)
 }
 
+// Inventory is the ConfigMap of kube-system in which Talos lists what it has deployed, and the value of the annotation of that.
+// Source: Talos v1.14, constants.
+const Inventory = "talos-bootstrap-manifests-inventory"
+
+// Deploy is what the machine of a control plane makes of what it renders: what is missing, before Talos 1.13; and since, what is
+// missing and is not listed in the inventory, be it that somebody has deleted it. All that is there gets listed, whoever made it,
+// and nothing is ever taken out. Source: Talos v1.14, ManifestApplyController.
+func Deploy(cp world.ControlPlane, listed map[string]any, isThere func(Object) bool) (missing []Object, lists map[string]any) {
+	keeps := minorOf(cp) >= 13
+	if lists = maps.Clone(listed); lists == nil {
+		lists = map[string]any{}
+	}
+	for _, o := range Deployed(cp, "registry.k8s.io/kube-proxy:"+cp.Kubernetes) {
+		key := o.entry()
+		_, is := lists[key]
+		switch {
+		case keeps && is, isThere(o):
+		case keeps:
+			rules.EnsureMap(o.Body, "metadata")["annotations"] = map[string]any{"config.k8s.io/owning-inventory": Inventory}
+			missing = append(missing, o)
+		default:
+			missing = append(missing, o)
+		}
+		if keeps {
+			lists[key] = ""
+		}
+	}
+	if inventory := (Object{"", "configmaps", "kube-system", Inventory, map[string]any{}, ""}); keeps && !isThere(inventory) {
+		missing = append(missing, inventory)
+	}
+	return missing, lists
+}
+
+// SetData gives a ConfigMap its data, and reports whether it was other.
+func SetData(o, data map[string]any) bool {
+	same := maps.Equal(rules.MapAt(o, "data"), data)
+	o["data"] = data
+	return !same
+}
+
+// entry is what an object is in the inventory. Source: cli-utils, ObjMetadata.
+func (o Object) entry() string {
+	return strings.Join([]string{o.Namespace, o.Name, o.Group, kinds[o.Resource]}, "_")
+}
+
+// minorOf is the minor version of the Talos of a control plane.
+func minorOf(cp world.ControlPlane) int {
+	if parts := strings.Split(cp.Talos, "."); len(parts) > 1 {
+		if n, err := strconv.Atoi(parts[1]); err == nil && images[n].coreDNS != "" {
+			return n
+		}
+	}
+	return newest
+}
+
+// kinds are those of what Talos deploys.
+var kinds = map[string]string{"serviceaccounts": "ServiceAccount", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment"}
+
 // Manifest is an object as a machine's resources have it.
 func (o Object) Manifest() map[string]any {
-	kinds := map[string]string{"serviceaccounts": "ServiceAccount", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment"}
 	version := "v1"
 	if o.Group != "" {
 		version = o.Group + "/v1"

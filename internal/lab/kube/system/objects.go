@@ -29,19 +29,18 @@ type Object struct {
 	Manager                          string // who owns its fields, "": no one is noted
 }
 
-// NewCluster is what Kubernetes and Talos put into a new cluster.
+// NewCluster is what Kubernetes puts into a new cluster.
 func NewCluster(cp world.ControlPlane) (out []Object) {
 	for _, ns := range []string{"default", "kube-system", "kube-public", "kube-node-lease"} {
 		out = append(out, Object{"", "namespaces", "", ns, map[string]any{}, ""})
 	}
-	out = append(out, Object{"", "services", "default", "kubernetes", map[string]any{
+	return append(out, Object{"", "services", "default", "kubernetes", map[string]any{
 		"metadata": map[string]any{"labels": map[string]any{"component": "apiserver", "provider": "kubernetes"}},
 		"spec": map[string]any{
 			"clusterIP": rules.NthAddr(rules.FirstRange(cp.ServiceCIDR), 1).String(),
 			"ports":     []any{map[string]any{"name": "https", "port": int64(443), "targetPort": int64(6443)}},
 		},
 	}, ""})
-	return append(out, Deployed(cp, "registry.k8s.io/kube-proxy:"+cp.Kubernetes)...)
 }
 
 // newWorkload is a workload of one container that is found by its k8s-app label. It
