@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
@@ -26,6 +28,77 @@ func (s *sim) imageOf(resource, name string) string {
 	}
 	s.T.Errorf("there is no %s", name)
 	return ""
+}
+
+// lists reports whether Kubernetes has an object in a namespace, and whether Talos' inventory lists it there by a key.
+func (s *sim) lists(group, resource, namespace, name, key string) (there, listed bool) {
+	s.T.Helper()
+	for _, o := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}, namespace) {
+		there = there || o.GetName() == name
+	}
+	for _, o := range s.Lab.Kube.Objects("", schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}, "kube-system") {
+		if o.GetName() == "talos-bootstrap-manifests-inventory" {
+			data, _, _ := unstructured.NestedMap(o.Object, "data")
+			_, listed = data[key]
+		}
+	}
+	return there, listed
+}
+
+// TestManifestsPruned: what a push switches off of what Talos deploys stays while the nodes make a hop, is shown then, and deleted at its
+// end, in a cluster of three control planes; and taken out of Talos' inventory. While a manifest that the config names cannot be downloaded,
+// nothing is: its objects look the same.
+func TestManifestsPruned(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 3, Workers: 1}
+		files := sz.Files()
+		const file, patch = "inventory/dev/cluster.yaml", "inventory/dev/patches/extra.yaml"
+		changed(t, files, file, "cni: cilium\n", "cni: flannel\npatches: {controlplane: [patches/extra.yaml]}\n")
+		changed(t, files, file, "addons: [addons/cilium.yaml, addons/podinfo.yaml]", "addons: []")
+		changed(t, files, file, "kubernetes_version: v1.36.1", "kubernetes_version: v1.35.10")
+		const inline = "cluster:\n  inlineManifests:\n    - name: a\n      contents: |\n        apiVersion: v1\n        kind: ConfigMap\n        metadata: {name: a, namespace: kube-system}\n        data: {b: c}\n"
+		files[patch] = []byte(inline)
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Push(files, "the cluster")
+		s.Boot()
+		s.UntilReady(30 * time.Minute)
+		expect := func(what string, want bool) {
+			t.Helper()
+			for key, o := range map[string][3]string{"kube-system_a__ConfigMap": {"", "configmaps", "a"}, "kube-system_kube-proxy_apps_DaemonSet": {"apps", "daemonsets", "kube-proxy"}} {
+				if there, listed := s.lists(o[0], o[1], "kube-system", o[2], key); there != want || listed != want {
+					t.Errorf("%s: %s is there: %v, and listed: %v", what, o[2], there, listed)
+				}
+			}
+		}
+		expect("when it is made", true)
+
+		files[patch] = []byte("cluster:\n  proxy: {disabled: true}\n  extraManifests: [https://manifests.example.org/later.yaml]\n")
+		changed(t, files, file, "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
+		s.Push(files, "less, and one that cannot be downloaded")
+		s.untilAppliedIn(4*time.Hour, "upgraded")
+		expect("while one is not downloaded", true)
+		if text := s.Status().Problems.Error(); !strings.Contains(text, "DaemonSet kube-system/kube-proxy: nothing renders it now, and dev-cp-") || !strings.Contains(text, "1 of the 1 further manifests") {
+			t.Errorf("no warning has what is not downloaded: %s", text)
+		}
+
+		files[patch] = []byte("cluster:\n  proxy: {disabled: true}\n")
+		changed(t, files, file, "talos_version: v1.13.9", "talos_version: v1.14.1")
+		s.Push(files, "another talos")
+		s.Until(4*time.Hour, "it is shown", func(st cluster.Status) bool {
+			text, err := json.Marshal(st)
+			return err == nil && strings.Contains(string(text), "DaemonSet kube-system/kube-proxy (deleted: nothing renders it)")
+		})
+		s.untilAppliedIn(4*time.Hour, "upgraded")
+		expect("at the end", false)
+		if image := s.imageOf("daemonsets", "kube-flannel"); image == "" {
+			t.Error("Flannel is not there")
+		}
+		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
+		s.Halt()
+	})
 }
 
 // TestManifestsFollow: what Talos deploys once when a cluster is made follows each hop: kube-proxy the version of Kubernetes,

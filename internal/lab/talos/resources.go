@@ -135,6 +135,7 @@ func (b *boot) writeConfigured() {
 			t.PodCIDRs, t.CNIName = strings.Split(p.PodCIDR, ","), p.CNI
 			t.FlannelEnabled, t.ProxyEnabled, t.CoreDNSEnabled = p.CNI == "flannel", p.KubeProxy, !p.NoDNS
 		})
+		putResource(b, "k8s.ControlPlaneExtraManifestsController", k8s.NewExtraManifestsConfig(), func(r *k8s.ExtraManifestsConfig) { manifests.FillExtra(r.TypedSpec(), s.provider) })
 		keepResources(b, "k8s.ManifestController", func(id string) *k8s.Manifest { return k8s.NewManifest(k8s.ControlPlaneNamespaceName, id) }, manifests.Bootstrap(p, s.provider))
 	}
 	b.writeKubernetes()

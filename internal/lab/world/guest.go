@@ -113,7 +113,8 @@ type ControlPlane struct {
 	Talos       string // that deploys what a new cluster has; "": the newest that is known
 	CNI         string // flannel | none
 	KubeProxy   bool
-	NoDNS       bool // Talos deploys no CoreDNS
+	NoDNS       bool             // Talos deploys no CoreDNS
+	Extra       []map[string]any // objects of the machine config that Talos deploys besides its own
 	PodCIDR     string
 	ServiceCIDR string
 }

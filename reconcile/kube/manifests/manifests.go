@@ -32,8 +32,10 @@ const (
 	// lookWithin bounds one comparison: some 30 objects, one request or two each.
 	lookWithin = 10 * time.Second
 	// goodFor is how long a comparison is used while no node changes: what Talos renders changes
-	// with its version, which takes a boot, and with the kubelets'. What of its config is rendered changes now and then.
+	// with its version, which takes a boot, with the kubelets', and with the configs of control planes.
 	goodFor = 24 * time.Hour
+	// lacksFor is the same while a control plane has not rendered all that it is to, as where it cannot download it.
+	lacksFor = 10 * time.Minute
 	// againFor is the same where there is something to be done, or nothing could be compared: that is tried at
 	// growing distances at first, since an agent that starts has no connection yet.
 	againFor = 30 * time.Second
@@ -58,8 +60,10 @@ type Keeper struct {
 	mu    sync.Mutex
 	asked time.Time
 	nodes string // what the nodes ran then
-	seen  cluster.Seen[cluster.Manifests]
-	since time.Time // of the first comparison in a row that failed; zero: the last one did not
+	// configs are those of the control planes then.
+	configs string
+	seen    cluster.Seen[cluster.Manifests]
+	since   time.Time // of the first comparison in a row that failed; zero: the last one did not
 }
 
 // New makes a Keeper. It makes no request before Observe.
@@ -79,17 +83,20 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	if !o.Nodes.Known || !ready || o.Facts.Destroying() {
 		return
 	}
+	configs := describeConfigs(d, *o)
 	k.mu.Lock()
-	age, last, same := time.Since(k.asked), k.seen, k.nodes == nodes
+	age, last, same, edited := time.Since(k.asked), k.seen, k.nodes == nodes, k.configs != configs
 	good := againFor
 	switch {
 	case !k.since.IsZero():
 		good = min(againFor, k.asked.Sub(k.since))
+	case last.Known && len(last.Value.Changes)+len(last.Value.Rolling) == 0 && last.Value.Rendered.Lacks != "":
+		good = lacksFor
 	case last.Known && len(last.Value.Changes)+len(last.Value.Rolling) == 0:
 		good = goodFor
 	}
 	k.mu.Unlock()
-	if same && age < good {
+	if same && !edited && age < good {
 		o.Manifests = last
 		return
 	}
@@ -106,7 +113,7 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.asked, k.nodes, k.seen = asked, nodes, o.Manifests
+	k.asked, k.nodes, k.configs, k.seen = asked, nodes, configs, o.Manifests
 }
 
 // countFailures notes how a comparison ended, and returns since when all have failed.
@@ -136,6 +143,15 @@ func describeNodes(d cluster.Desired, nodes map[string]cluster.KubeNode) (all st
 		}
 	}
 	return all, true
+}
+
+// describeConfigs is what the control planes run of their configs.
+func describeConfigs(d cluster.Desired, o cluster.Observed) string {
+	var all []string
+	for _, n := range d.Spec.ControlPlanes() {
+		all = append(all, o.Machines[n.Name].ConfigDigest)
+	}
+	return strings.Join(all, " ")
 }
 
 // areInventoried reports whether all nodes run a Talos that lists what it deploys: talosctl prunes on the same condition.

@@ -236,3 +236,37 @@ func TestUnseen(t *testing.T) {
 		b.expect("a kind that is not served", "ConfigMap default/b (new)", "Thing a: its kind is not served")
 	})
 }
+
+// TestCompareAgain: what is as it should be is not asked for again, before a control plane gets another config, which may have it render
+// something else; where one has not rendered all that it is to, it is asked again a while later.
+func TestCompareAgain(t *testing.T) {
+	bubble(t, func(b *bench) {
+		asked := 0
+		b.keeper.c.Rendered = func(context.Context, cluster.Desired) cluster.Seen[cluster.RenderedManifests] {
+			asked++
+			return b.rendered
+		}
+		b.render("v1.13.9", "v1.36.1")
+		look := func(config string, want int) {
+			t.Helper()
+			o := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{"cp-1": {Ready: true, OS: b.os, Kubelet: "v1.36.1"}}), Machines: map[string]cluster.Machine{"cp-1": {ConfigDigest: config}}}
+			if b.keeper.Observe(b.Context(), b.desired, &o); !o.Manifests.Known || asked != want {
+				t.Errorf("config %s: asked %d times, want %d; %+v", config, asked, want, o.Manifests)
+			}
+		}
+		look("a", 1)
+		time.Sleep(lacksFor)
+		look("a", 1)
+		b.rendered.Value.Lacks = "one is missing"
+		look("b", 2)
+		time.Sleep(lacksFor - time.Second)
+		look("b", 2)
+		time.Sleep(time.Second)
+		look("b", 3)
+		b.rendered.Value.Lacks = ""
+		time.Sleep(lacksFor)
+		look("b", 4)
+		time.Sleep(goodFor - time.Second)
+		look("b", 4)
+	})
+}

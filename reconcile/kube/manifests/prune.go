@@ -56,10 +56,10 @@ func (c *client) findUnrendered(ctx context.Context, rendered []*unstructured.Un
 	return out, nil
 }
 
-// lookUp looks for an object of the inventory that is not rendered; none and not gone is one that is, or of which nothing is
+// lookUp looks for an object of the inventory that is not rendered; neither one nor absent is one that is, or of which nothing is
 // known: its key names none, or its kind is not served now. One that is rendered as of another group counts as rendered: the
 // two may be one object.
-func (c *client) lookUp(ctx context.Context, key string, rendered []*unstructured.Unstructured) (u unrendered, gone bool, err error) {
+func (c *client) lookUp(ctx context.Context, key string, rendered []*unstructured.Unstructured) (u unrendered, absent bool, err error) {
 	e, ok := parseEntry(key)
 	if !ok {
 		return u, false, nil
@@ -166,24 +166,24 @@ func (c *client) shrinkInventory(ctx context.Context, rendered []*unstructured.U
 	if err != nil {
 		return fmt.Errorf("read %s: %s", inventoryName, kubeapi.Reason(err))
 	}
-	var gone []string
+	var absent []string
 	for _, key := range keys {
-		_, isGone, err := c.lookUp(ctx, key, rendered)
+		_, isAbsent, err := c.lookUp(ctx, key, rendered)
 		if err != nil {
 			return fmt.Errorf("look up %s: %s", kubeapi.Sanitize(key), kubeapi.Reason(err))
 		}
-		if isGone {
-			gone = append(gone, key)
+		if isAbsent {
+			absent = append(absent, key)
 		}
 	}
-	if len(gone) == 0 {
+	if len(absent) == 0 {
 		return nil
 	}
 	err = c.changeInventory(ctx, func(keys []string) []string {
-		return slices.DeleteFunc(keys, func(key string) bool { return slices.Contains(gone, key) })
+		return slices.DeleteFunc(keys, func(key string) bool { return slices.Contains(absent, key) })
 	})
 	if err != nil {
-		return fmt.Errorf("take out of %s what is gone: %s", inventoryName, kubeapi.Reason(err))
+		return fmt.Errorf("take out of %s what is not there: %s", inventoryName, kubeapi.Reason(err))
 	}
 	return nil
 }

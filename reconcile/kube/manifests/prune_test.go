@@ -97,7 +97,7 @@ func TestPrune(t *testing.T) {
 		if got := b.listed(); got != others+proxies {
 			t.Fatalf("Talos lists %s", got)
 		}
-		b.list("kube-system_long-gone__ConfigMap", "no key", "kube-system_a_example.org_Thing")
+		b.list("kube-system_deleted__ConfigMap", "no key", "kube-system_a_example.org_Thing")
 		b.plane.KubeProxy = false
 		b.render("v1.13.9", "v1.36.1")
 		m := b.expect("kube-proxy is switched off", proxyDeleted, accountDeleted)
@@ -140,10 +140,10 @@ func TestPruneKept(t *testing.T) {
 		// want is what is left to be deleted; the ServiceAccount beside it always is.
 		want string
 	}{
-		"nothing is done to it":                   {func(*bench) {}, proxyDeleted},
-		"another label":                           {func(b *bench) { b.patchProxy("kubectl-label", `{"metadata":{"labels":{"a":"b"}}}`) }, proxyDeleted},
-		"its mark is gone, and Talos has made it": {func(b *bench) { b.patchProxy("kubectl", `{"metadata":{"annotations":null}}`) }, proxyDeleted},
-		"a release of Helm":                       {annotated("meta.helm.sh/release-name", "proxy"), ""},
+		"nothing is done to it":                      {func(*bench) {}, proxyDeleted},
+		"another label":                              {func(b *bench) { b.patchProxy("kubectl-label", `{"metadata":{"labels":{"a":"b"}}}`) }, proxyDeleted},
+		"its mark is removed, and Talos has made it": {func(b *bench) { b.patchProxy("kubectl", `{"metadata":{"annotations":null}}`) }, proxyDeleted},
+		"a release of Helm":                          {annotated("meta.helm.sh/release-name", "proxy"), ""},
 		"Helm manages it": {func(b *bench) {
 			b.patchProxy("helm", `{"metadata":{"labels":{"app.kubernetes.io/managed-by":"Helm"}}}`)
 		}, ""},

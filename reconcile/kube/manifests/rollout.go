@@ -9,33 +9,27 @@ import (
 )
 
 // describeRollout is how far the pods of a Deployment or DaemonSet are from being those that it asks for, "" : they are,
-// or it has none. Pods that are of the newest kind and do not run hold no rollout, unless none runs: what a node lacks
-// is shown of the node. Source: kubectl, rollout status.
+// or it has none, or whoever set it so replaces them by hand. Pods that are of the newest kind and do not run are no rollout: what
+// they lack is shown of them. Source: kubectl, rollout status.
 func describeRollout(o *unstructured.Unstructured) string {
-	var generation, observed, wants, updated, old, available int64
+	var generation, observed int64
+	var wants, updated, old int32
+	read := runtime.DefaultUnstructuredConverter.FromUnstructured
 	switch kind := o.GroupVersionKind(); {
-	case kind.Group != "apps":
-		return ""
-	case kind.Kind == "Deployment":
+	case kind.Group == "apps" && kind.Kind == "Deployment":
 		var d appsv1.Deployment
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d) != nil {
+		if read(o.Object, &d) != nil || d.Spec.Paused || d.Spec.Replicas == nil {
 			return ""
 		}
-		wants = 1
-		if d.Spec.Replicas != nil {
-			wants = int64(*d.Spec.Replicas)
-		}
 		generation, observed = d.Generation, d.Status.ObservedGeneration
-		updated, old, available = int64(d.Status.UpdatedReplicas), int64(d.Status.Replicas-d.Status.UpdatedReplicas), int64(d.Status.AvailableReplicas)
-	case kind.Kind == "DaemonSet":
+		wants, updated, old = *d.Spec.Replicas, d.Status.UpdatedReplicas, d.Status.Replicas-d.Status.UpdatedReplicas
+	case kind.Group == "apps" && kind.Kind == "DaemonSet":
 		var d appsv1.DaemonSet
-		if runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d) != nil || d.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
+		if read(o.Object, &d) != nil || d.Spec.UpdateStrategy.Type == appsv1.OnDeleteDaemonSetStrategyType {
 			return ""
 		}
 		generation, observed = d.Generation, d.Status.ObservedGeneration
-		wants, updated, available = int64(d.Status.DesiredNumberScheduled), int64(d.Status.UpdatedNumberScheduled), int64(d.Status.NumberAvailable)
-	default:
-		return ""
+		wants, updated = d.Status.DesiredNumberScheduled, d.Status.UpdatedNumberScheduled
 	}
 	switch {
 	case observed < generation:
@@ -43,9 +37,7 @@ func describeRollout(o *unstructured.Unstructured) string {
 	case updated < wants:
 		return fmt.Sprintf("%d of %d pods are new", updated, wants)
 	case old > 0:
-		return fmt.Sprintf("%d pods from before are left", old)
-	case available == 0 && wants > 0:
-		return fmt.Sprintf("none of %d pods is available", wants)
+		return fmt.Sprintf("pods from before are left: %d", old)
 	}
 	return ""
 }

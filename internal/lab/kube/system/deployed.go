@@ -1,9 +1,12 @@
 package system
 
 import (
+	"cmp"
 	"maps"
 	"strconv"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -86,13 +89,13 @@ func Deploy(cp world.ControlPlane, listed map[string]any, isThere func(Object) b
 	if lists = maps.Clone(listed); lists == nil {
 		lists = map[string]any{}
 	}
-	for _, o := range Deployed(cp, "registry.k8s.io/kube-proxy:"+cp.Kubernetes) {
+	for _, o := range append(Deployed(cp, "registry.k8s.io/kube-proxy:"+cp.Kubernetes), listExtra(cp)...) {
 		key := o.entry()
 		_, is := lists[key]
 		switch {
 		case keeps && is, isThere(o):
 		case keeps:
-			rules.EnsureMap(o.Body, "metadata")["annotations"] = map[string]any{"config.k8s.io/owning-inventory": Inventory}
+			rules.EnsureMap(rules.EnsureMap(o.Body, "metadata"), "annotations")["config.k8s.io/owning-inventory"] = Inventory
 			missing = append(missing, o)
 		default:
 			missing = append(missing, o)
@@ -116,7 +119,7 @@ func SetData(o, data map[string]any) bool {
 
 // entry is what an object is in the inventory. Source: cli-utils, ObjMetadata.
 func (o Object) entry() string {
-	return strings.Join([]string{o.Namespace, o.Name, o.Group, kinds[o.Resource]}, "_")
+	return strings.Join([]string{o.Namespace, strings.ReplaceAll(o.Name, ":", "__"), o.Group, kinds[o.Resource]}, "_")
 }
 
 // minorOf is the minor version of the Talos of a control plane.
@@ -129,8 +132,27 @@ func minorOf(cp world.ControlPlane) int {
 	return newest
 }
 
-// kinds are those of what Talos deploys.
-var kinds = map[string]string{"serviceaccounts": "ServiceAccount", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment"}
+// kinds are those of what Talos deploys, and of what a machine config may have it deploy besides.
+var kinds = map[string]string{"serviceaccounts": "ServiceAccount", "services": "Service", "daemonsets": "DaemonSet", "deployments": "Deployment",
+	"configmaps": "ConfigMap", "secrets": "Secret", "namespaces": "Namespace", "clusterroles": "ClusterRole", "clusterrolebindings": "ClusterRoleBinding"}
+
+// listExtra are the objects of a machine config, of the kinds above; one that names no namespace is in default.
+func listExtra(cp world.ControlPlane) (out []Object) {
+	for _, body := range cp.Extra {
+		kind := rules.TextAt(body, "kind")
+		o := Object{"", strings.ToLower(kind) + "s", rules.TextAt(body, "metadata", "namespace"), rules.TextAt(body, "metadata", "name"), runtime.DeepCopyJSON(body), talosManager}
+		if group, _, ok := strings.Cut(rules.TextAt(body, "apiVersion"), "/"); ok {
+			o.Group = group
+		}
+		if o.Namespace = cmp.Or(o.Namespace, "default"); o.Resource == "namespaces" || strings.HasPrefix(o.Resource, "clusterrole") {
+			o.Namespace = ""
+		}
+		if kinds[o.Resource] == kind && o.Name != "" {
+			out = append(out, o)
+		}
+	}
+	return out
+}
 
 // Manifest is an object as a machine's resources have it.
 func (o Object) Manifest() map[string]any {

@@ -43,7 +43,7 @@ func NewKinds() (*Kinds, error) {
 		&configres.MachineConfig{}, &configres.MachineType{},
 		&etcdres.Member{}, &etcdres.Spec{},
 		&hardware.SystemInformation{}, &hardware.Processor{}, &hardware.MemoryModule{},
-		&k8s.APIServerConfig{}, &k8s.BootstrapManifestsConfig{}, &k8s.ControllerManagerConfig{}, &k8s.KubeletConfig{}, &k8s.KubeletSpec{}, &k8s.Manifest{}, &k8s.Nodename{}, &k8s.NodeLabelSpec{}, &k8s.NodeStatus{}, &k8s.NodeTaintSpec{}, &k8s.SchedulerConfig{}, &k8s.StaticPod{}, &k8s.StaticPodStatus{},
+		&k8s.APIServerConfig{}, &k8s.BootstrapManifestsConfig{}, &k8s.ControllerManagerConfig{}, &k8s.ExtraManifestsConfig{}, &k8s.KubeletConfig{}, &k8s.KubeletSpec{}, &k8s.Manifest{}, &k8s.Nodename{}, &k8s.NodeLabelSpec{}, &k8s.NodeStatus{}, &k8s.NodeTaintSpec{}, &k8s.SchedulerConfig{}, &k8s.StaticPod{}, &k8s.StaticPodStatus{},
 		&network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
 		&network.ResolverStatus{}, &network.RouteStatus{}, &network.Status{}, &network.TimeServerStatus{},
 		&runtime.BootID{}, &runtime.Diagnostic{}, &runtime.ExtensionStatus{}, &runtime.ImageFactorySchematic{}, &runtime.KernelParamStatus{},

@@ -102,6 +102,10 @@ func ReadPlane(to *world.ControlPlane, cfg config.Provider) {
 	if dns := cfg.K8sCoreDNSConfig(); dns != nil {
 		to.NoDNS = !dns.Enabled()
 	}
+	to.Extra = nil
+	for _, m := range cfg.K8sInlineManifestConfigs() {
+		to.Extra = append(to.Extra, readInline(m.Contents())...)
+	}
 	if api := cfg.K8sAPIServerConfig(); api != nil {
 		to.Kubernetes, to.SANs = system.TagOf(api.Image()), slices.Clone(api.CertSANs())
 	}
