@@ -60,6 +60,7 @@ const (
 	SnapshotsUnknown   Reason = "SnapshotsUnknown"
 	ManifestsUnknown   Reason = "ManifestsUnknown"
 	ManifestsOutdated  Reason = "ManifestsOutdated"
+	ManifestsRolling   Reason = "ManifestsRolling"
 )
 
 // The reasons that concern a host or a storage.

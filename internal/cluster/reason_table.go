@@ -70,6 +70,7 @@ var clusterReasons = []ReasonInfo{
 	{SnapshotsUnknown, Everyone, "The snapshots of etcd that this host keeps cannot be read; or the newest are read to their end, which the agent does after each start.", "See `snapshots` in config.yaml, and whether its directory can be read."},
 	{ManifestsUnknown, Everyone, "Whether what Talos deploys once, kube-proxy and the cluster's DNS for example, is as its control planes render it now is not known; until it is, no hop of an upgrade begins.", "The message names what cannot be read; where control planes render it differently, see the patches of their machine configs."},
 	{ManifestsOutdated, Everyone, "What Talos deploys once is not as its control planes render it now, and is changed before the next hop of an upgrade begins.", "Nothing; the message names the objects."},
+	{ManifestsRolling, Everyone, "The pods of what Talos deploys once are not all of what was applied yet; until they are, no hop of an upgrade begins, and none has ended.", "`kubectl -n kube-system rollout status` of the workload that the message names, and `kubectl -n kube-system describe pod`, show what its pods lack when it takes long."},
 	{BootstrapUncertain, Everyone, "Whether etcd was founded is not known: the node that was asked to is deleted, or another one may have.", "The hint shows what is safe."},
 }
 

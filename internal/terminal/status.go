@@ -147,7 +147,7 @@ func (p Printer) PrintUpgrade(s cluster.Status) {
 
 // upgradeHolds are the reasons for which an upgrade does not go on.
 var upgradeHolds = []cluster.Reason{cluster.WaitingForHop, cluster.WaitingForInstaller, cluster.WaitingForGate, cluster.WaitingForCanary, cluster.WaitingForSoak, cluster.WaitingForWindow,
-	cluster.WaitingForTurn, cluster.WaitingForBudget, cluster.WaitingForQuorum, cluster.EtcdAlarm, cluster.EtcdTooOld, cluster.WaitingForSnapshot, cluster.SnapshotsUnknown, cluster.ApplyingOff, cluster.ChangeUnapproved,
+	cluster.WaitingForTurn, cluster.WaitingForBudget, cluster.WaitingForQuorum, cluster.EtcdAlarm, cluster.EtcdTooOld, cluster.WaitingForSnapshot, cluster.SnapshotsUnknown, cluster.ManifestsUnknown, cluster.ManifestsOutdated, cluster.ManifestsRolling, cluster.ApplyingOff, cluster.ChangeUnapproved,
 	cluster.TalosVersionDrift, cluster.KubernetesDrift, cluster.SchematicDrift, cluster.UpgradeFailed, cluster.UpgradeFellBack, cluster.RolledBack, cluster.RollbackNotTaken, cluster.UpgradeStuck}
 
 // printSnapshots prints how snapshots of etcd stand, where any are taken.

@@ -17,7 +17,8 @@ import (
 // new machine config has been watched for as long as it has to be. It reports whether
 // anything changed.
 func Settle(d cluster.Desired, o *cluster.Observed, founded bool) bool {
-	changed := false
+	changed := len(o.Manifests.Value.Rolling) > 0
+	o.Manifests.Value.Rolling = nil
 	network := d.Spec.CNI != cluster.CNICilium || o.Releases.Value[string(cluster.CNICilium)].Status == "deployed"
 	for _, n := range d.Spec.Nodes {
 		vm, m := o.VMs[n.Name], o.Machines[n.Name]

@@ -357,18 +357,18 @@ func (m *planner) planHops() {
 // it. It is no part of the hop, and waits for an approval of its own where changes are approved: what
 // it changes is known only then.
 func (m *planner) planManifests() {
-	reason, why := upgrade.AwaitsManifests(m.d, m.o)
+	w := upgrade.WaitForManifests(m.d, m.o, apiWithin)
 	for _, phase := range m.plan.Phases {
 		if phase != cluster.PhaseReady {
 			return
 		}
 	}
-	name := m.d.Spec.Name
-	if reason == "" || !m.o.Facts.WasReady() || m.isHeld() { // until it was Ready once Talos deploys them
+	name, why := m.d.Spec.Name, w.Message
+	if w.Reason == "" || !m.o.Facts.WasReady() || m.isHeld() { // until it was Ready once Talos deploys them
 		return
 	}
-	if reason == cluster.ManifestsUnknown {
-		m.wait(cluster.Wait{Subject: name, Reason: reason, Message: why, Within: apiWithin, Hint: "its control planes have to answer, and to render the same: one that runs another version or was edited by hand is shown by `talos-agent status " + name + "`"})
+	if w.Reason != cluster.ManifestsOutdated {
+		m.wait(w)
 		return
 	}
 	a := action.SyncManifests{Cluster: name, Manifests: m.o.Manifests.Value}
@@ -379,7 +379,7 @@ func (m *planner) planManifests() {
 		m.blockDrift(cluster.Block{Subject: name, Reason: cluster.ApplyingOff, About: "manifests", Message: why, Hint: "set `apply: auto` and `upgrade: auto`, or `talosctl upgrade-k8s` to the version that the nodes run"}, a.Manifests.Differences())
 	case (m.asksApproval() || mode == cluster.UpgradeApproved) && !m.o.Facts.Approved(m.d.Repository().Revision, a.Info().Step()):
 		m.blockDrift(cluster.Block{Subject: name, Reason: cluster.ChangeUnapproved, About: "manifests", Message: why, Hint: m.approveHint()}, a.Manifests.Differences())
-	case (!ever || opens.After(m.o.Now)) && !m.order().Now:
+	case (!ever || opens.After(m.o.Now)) && !m.order().Now && !upgrade.WentBack(m.d, m.o):
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForWindow, About: "manifests", Message: fmt.Sprintf("waits for its window, which opens at %s: %s", text.Moment(opens), a.Info().Text), Drift: a.Manifests.Differences()})
 	default:
 		m.do(a)

@@ -228,12 +228,18 @@ func (w *world) run(t testing.TB, line string) string {
 		w.d.Back.Kubernetes = true
 	case "kept": // versions that all nodes ran before
 		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendConfig, Versions: cluster.Versions{Talos: arg(1), Kubernetes: arg(2)}})
+	case "came": // all nodes, to versions from others
+		w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendConfig, Versions: cluster.Versions{Talos: arg(1), Kubernetes: arg(2)}, Previous: cluster.Versions{Talos: arg(3), Kubernetes: arg(4)}})
 	case "manifests": // of Talos: as they are rendered, outdated, kept by somebody, or not known
 		switch changes := []cluster.ObjectChange{{Object: "DaemonSet kube-system/kube-proxy", Fields: []cluster.FieldDifference{{Field: "spec.template.spec.containers[kube-proxy].image", Has: "kube-proxy:v1", Wants: "kube-proxy:v2"}, {Field: "metadata.labels.a"}}}, {Object: "ConfigMap kube-system/coredns"}}; arg(1) {
 		case "same":
 			w.o.Manifests = cluster.Saw(cluster.Manifests{})
 		case "outdated":
 			w.o.Manifests = cluster.Saw(cluster.Manifests{Changes: changes, Since: w.o.Now.Add(-time.Hour)})
+		case "rolling":
+			w.o.Manifests = cluster.Saw(cluster.Manifests{Rolling: []string{"DaemonSet kube-system/kube-proxy: 1 of 2 pods are new"}})
+		case "deletes":
+			w.o.Manifests = cluster.Saw(cluster.Manifests{Changes: append([]cluster.ObjectChange{{Object: "Deployment kube-system/coredns", Deleted: true}}, changes...), Since: w.o.Now.Add(-time.Hour)})
 		case "kept":
 			w.o.Manifests = cluster.Saw(cluster.Manifests{Left: []string{"Deployment kube-system/coredns: Helm has it, in release kube-system/coredns"}})
 		case "unknown":

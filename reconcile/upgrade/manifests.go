@@ -2,9 +2,11 @@ package upgrade
 
 import (
 	"cmp"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
 
 // IsMixed reports whether the nodes are on their way through a hop: not all run the same Talos, or the same kubelet.
@@ -25,13 +27,38 @@ func IsMixed(d cluster.Desired, o cluster.Observed) bool {
 	return false
 }
 
+// WaitForManifests is the wait of a cluster for what Talos deploys once, without a reason where there is none: within is how
+// long it may take to be compared. What was changed has as long as talosctl gives it, and a minute for each node, of which a
+// DaemonSet takes one after the other.
+func WaitForManifests(d cluster.Desired, o cluster.Observed, within time.Duration) cluster.Wait {
+	w := cluster.Wait{Subject: d.Spec.Name}
+	switch w.Reason, w.Message = AwaitsManifests(d, o); w.Reason {
+	case cluster.ManifestsUnknown:
+		w.Within, w.Hint = within, "its control planes have to answer, and to render the same: one that runs another version or was edited by hand is shown by `talos-agent status "+d.Spec.Name+"`"
+	case cluster.ManifestsRolling:
+		w.Within = 5*time.Minute + time.Duration(len(d.Spec.Nodes))*time.Minute
+		w.Hint = "`kubectl -n kube-system get pods,events` shows what the pods lack that do not start"
+	}
+	return w
+}
+
+// WentBack reports whether all nodes have gone back to older versions of Talos or Kubernetes that they ran before, and to none since.
+func WentBack(d cluster.Desired, o cluster.Observed) bool {
+	in, _ := o.Facts.Intent(cluster.IntendConfig)
+	goal := d.Repository().Goal
+	return in.Versions.Talos == goal.Talos && in.Versions.Kubernetes == goal.Kubernetes &&
+		(ladder.IsOlder(goal.Talos, in.Previous.Talos) || ladder.IsOlder(goal.Kubernetes, in.Previous.Kubernetes))
+}
+
 // AwaitsManifests is why what Talos deploys once keeps the next hop from its beginning, "" : it does not. What is
 // unknown without a reason was not looked at, because a node is on its way.
 func AwaitsManifests(d cluster.Desired, o cluster.Observed) (reason cluster.Reason, why string) {
 	m := o.Manifests
 	switch {
-	case IsMixed(d, o), !m.Known && m.Why == "", m.Known && len(m.Value.Changes) == 0:
+	case IsMixed(d, o), !m.Known && m.Why == "", m.Known && len(m.Value.Changes)+len(m.Value.Rolling) == 0:
 		return "", ""
+	case m.Known && len(m.Value.Changes) == 0:
+		return cluster.ManifestsRolling, "what Talos has deployed is not rolled out yet: " + text.JoinSome(m.Value.Rolling, 3, "; ")
 	case !m.Known:
 		return cluster.ManifestsUnknown, "whether what Talos has deployed is as its control planes render it is not known: " + m.Why
 	}

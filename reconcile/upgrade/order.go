@@ -11,7 +11,7 @@ import (
 // once is still to follow them.
 func IsUnderWay(d cluster.Desired, o cluster.Observed) bool {
 	asked := d.Repository()
-	return len(asked.Hops) > 0 || asked.Back != cluster.Back{} || len(o.Manifests.Value.Changes) > 0 || slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
+	return len(asked.Hops) > 0 || asked.Back != cluster.Back{} || len(o.Manifests.Value.Changes)+len(o.Manifests.Value.Rolling) > 0 || slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
 		_, behind := drift.UpgradeOf(d, o, n)
 		return behind
 	})

@@ -2,6 +2,7 @@ package agent_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/netip"
 	"strings"
@@ -145,6 +146,58 @@ func TestManifestsFollow(t *testing.T) {
 		}
 		s.Quiet(10 * time.Minute)
 		s.CheckRules(sz)
+		s.Halt()
+	})
+}
+
+// TestManifestsRollOut: the next hop does not begin before the pods of what was applied are the new ones. An image that cannot be pulled
+// shows as overdue, with the workload; when it can be, the upgrade goes on by itself. What the nodes go back to, they go back to with what Talos
+// deploys once, though the window is closed.
+func TestManifestsRollOut(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 2}
+		files := sz.Files()
+		const file = "inventory/dev/cluster.yaml"
+		changed(t, files, file, "cni: cilium\n", "cni: flannel\n")
+		changed(t, files, file, "addons: [addons/cilium.yaml, addons/podinfo.yaml]", "addons: []")
+		withVersions(t, files, [2]string{"v1.13.9", "v1.36.1"}, [2]string{"v1.11.6", "v1.34.13"})
+		s := newSim(t, sz, lab.Config{})
+		defer s.Close()
+		s.Push(files, "the cluster")
+		s.Boot()
+		s.UntilReady(30 * time.Minute)
+		first := s.imageOf("daemonsets", "kube-flannel")
+		s.Lab.Kube.CloseRegistry("ghcr.io")
+		withVersions(t, files, [2]string{"v1.11.6", "v1.34.13"}, [2]string{"v1.13.9", "v1.34.13"})
+		s.Push(files, "two hops")
+		s.Until(4*time.Hour, "the rollout is overdue", func(st cluster.Status) bool {
+			return st.Condition == cluster.Stalled && st.Reason == cluster.ManifestsRolling && strings.Contains(st.Message, "DaemonSet kube-system/kube-flannel: 1 of 3 pods are new")
+		})
+		s.wantTalos("v1.12.11")
+		second := s.imageOf("daemonsets", "kube-flannel")
+		if second == first {
+			t.Errorf("Flannel is still %s", first)
+		}
+		s.Lab.Kube.OpenRegistry("ghcr.io")
+		s.untilAppliedIn(4*time.Hour, "upgraded")
+		s.wantTalos("v1.13.9")
+		if image := s.imageOf("daemonsets", "kube-flannel"); image == second {
+			t.Errorf("Flannel is still %s", image)
+		}
+
+		s.CheckRules(sz) // those who go back do not wait for each other
+
+		now := time.Now().UTC()
+		changed(t, files, file, "cni: flannel\n", fmt.Sprintf("cni: flannel\nwindow: {from: %q, to: %q}\n", now.Add(10*time.Hour).Format("15:04"), now.Add(11*time.Hour).Format("15:04")))
+		withVersions(t, files, [2]string{"v1.13.9", "v1.34.13"}, [2]string{"v1.12.11", "v1.34.13"})
+		s.Push(files, "back")
+		s.untilAppliedIn(2*time.Hour, "all of it is back")
+		if image := s.imageOf("daemonsets", "kube-flannel"); image != second {
+			t.Errorf("Flannel is %s, and not back at %s", image, second)
+		}
+		s.wantTalos("v1.12.11")
+		s.Quiet(10 * time.Minute)
 		s.Halt()
 	})
 }

@@ -90,12 +90,8 @@ func (cl *cluster) tendDaemonSet(key string) {
 			continue
 		}
 		current++
-		if p.ready {
-			ready++
-		}
-		if p.hash == w.hash {
-			updated++
-		}
+		ready += rules.Count(p.ready)
+		updated += rules.Count(p.hash == w.hash)
 	}
 	status := map[string]any{
 		"currentNumberScheduled": current, "desiredNumberScheduled": desired, "numberMisscheduled": int64(0),
@@ -117,10 +113,15 @@ func (cl *cluster) keepDaemons(w workload, spec *corev1.PodSpec) (byNode map[str
 			ending[p.target] = ending[p.target] || p.deleting
 		}
 	}
+	room := rules.RoomOfDaemons(w.o.body)
+	for _, p := range w.pods {
+		room += rules.Count(p.ready)
+	}
 	for _, p := range w.pods {
 		n := cl.nodes[p.target]
-		stale := p.hash != w.hash && rules.TextAt(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
+		stale := p.hash != w.hash && (!p.ready || room > 0) && rules.TextAt(w.o.body, "spec", "updateStrategy", "type") != "OnDelete"
 		if n == nil || stale || byNode[p.target] != nil || n.RefusePod(spec, spec.Tolerations, true) != "" {
+			room -= rules.Count(p.ready)
 			cl.dropPod(w, p)
 			ending[p.target] = true
 			continue

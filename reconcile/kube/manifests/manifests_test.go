@@ -34,6 +34,7 @@ type bench struct {
 	refuse   func(*http.Request) bool
 	keeper   *Keeper
 	set      *kubernetes.Clientset
+	runNode  func() // a kubelet, which runs what is deployed
 }
 
 func bubble(t *testing.T, do func(*bench)) {
@@ -56,6 +57,13 @@ func bubble(t *testing.T, do func(*bench)) {
 			Kubernetes: "v1.36.1", Talos: "v1.13.9", CNI: "flannel", KubeProxy: true, PodCIDR: "10.244.0.0/16", ServiceCIDR: "10.96.0.0/12"}}
 		up := make(chan bool, 16)
 		clusters.ServeAPI(ca.Fingerprint(), "etcd-1", b.plane, func(ready bool) { up <- ready })
+		b.runNode = func() {
+			ready := make(chan bool, 16)
+			clusters.RunKubelet(ca.Fingerprint(), world.Kubelet{Node: "cp-1", Address: b.plane.Address, Kubernetes: "v1.36.1", Talos: "v1.13.9", Control: true, Schedulable: true}, func(is bool) { ready <- is })
+			for !<-ready {
+			}
+			time.Sleep(5 * time.Minute)
+		}
 		if !<-up {
 			t.Fatal("the API is not ready")
 		}
@@ -237,10 +245,30 @@ func TestUnseen(t *testing.T) {
 	})
 }
 
+// TestRolling: what was applied is rolling until its pods are the new ones, and then is compared no more.
+func TestRolling(t *testing.T) {
+	bubble(t, func(b *bench) {
+		b.runNode()
+		b.render("v1.14.1", "v1.37.0")
+		m := b.expect("newer versions", dnsChange, flannelChange, proxyChange)
+		if err := b.keeper.Sync(b.Context(), b.desired, m); err != nil {
+			t.Fatal(err)
+		}
+		if got := b.expect("applied").Rolling; len(got) == 0 || !strings.HasPrefix(got[0], "Deployment kube-system/coredns: ") {
+			t.Errorf("at first %q roll", got)
+		}
+		time.Sleep(5 * time.Minute)
+		if got := b.expect("a while later").Rolling; len(got) != 0 {
+			t.Errorf("in the end %q roll", got)
+		}
+	})
+}
+
 // TestCompareAgain: what is as it should be is not asked for again, before a control plane gets another config, which may have it render
 // something else; where one has not rendered all that it is to, it is asked again a while later.
 func TestCompareAgain(t *testing.T) {
 	bubble(t, func(b *bench) {
+		b.runNode()
 		asked := 0
 		b.keeper.c.Rendered = func(context.Context, cluster.Desired) cluster.Seen[cluster.RenderedManifests] {
 			asked++

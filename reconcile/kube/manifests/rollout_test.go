@@ -21,14 +21,15 @@ func TestDescribeRollout(t *testing.T) {
 		"{apiVersion: apps/v1, kind: Deployment, metadata: {generation: 2}, spec: {replicas: 2}, status: {observedGeneration: 2, replicas: 2, updatedReplicas: 2}}":                                          "",
 		"{apiVersion: apps/v1, kind: Deployment, metadata: {generation: 2}, spec: {replicas: 0}, status: {observedGeneration: 2}}":                                                                           "",
 		"{apiVersion: apps/v1, kind: Deployment, metadata: {generation: 2}, spec: {replicas: 2, paused: true}, status: {observedGeneration: 2, replicas: 2, updatedReplicas: 0}}":                            "",
-		"{apiVersion: v1, kind: ConfigMap, metadata: {generation: 2}}":                                   "",
-		"{apiVersion: example.org/v1, kind: Deployment, metadata: {generation: 2}, spec: {replicas: 2}}": "",
+		"{apiVersion: apps/v1, kind: DaemonSet, metadata: {namespace: kube-system}, status: {desiredNumberScheduled: 3, updatedNumberScheduled: 3}}":                                                         "none of 3 pods is available",
+		"{apiVersion: apps/v1, kind: DaemonSet, metadata: {namespace: kube-system}, status: {desiredNumberScheduled: 3, updatedNumberScheduled: 3, numberAvailable: 1}}":                                     "",
+		"{apiVersion: v1, kind: ConfigMap, metadata: {generation: 2}}":                                                                                                                                       "",
+		"{apiVersion: example.org/v1, kind: Deployment, metadata: {generation: 2}, spec: {replicas: 2}}":                                                                                                     "",
 	} {
 		var o unstructured.Unstructured
 		if err := yaml.Unmarshal([]byte(text), &o.Object); err != nil {
 			t.Fatal(err)
 		}
-		o.SetGeneration(2)
 		if got := describeRollout(&o); got != want {
 			t.Errorf("%s: %q, want %q", text, got, want)
 		}

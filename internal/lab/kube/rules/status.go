@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // GenericStatus is a failure that is about the request, not about an object.
@@ -52,4 +53,27 @@ func DeploymentConditions(deployment map[string]any, set string, available, comp
 		reason, message = "NewReplicaSetAvailable", "ReplicaSet %q has successfully progressed."
 	}
 	return SetCondition(conditions, "Progressing", "True", reason, fmt.Sprintf(message, set))
+}
+
+// Count is how many one thing is: 1 if it counts.
+func Count(counts bool) int64 {
+	if counts {
+		return 1
+	}
+	return 0
+}
+
+// RoomOfDaemons is how many pods of a DaemonSet may be missing, less those that it is to have: with those that are ready it is
+// how many more may be replaced. Source: Kubernetes, the default of maxUnavailable and rollingUpdate of its DaemonSet controller.
+func RoomOfDaemons(o map[string]any) int64 {
+	wants, most := NumberAt(o, "status", "desiredNumberScheduled"), int64(1)
+	switch v := ValueAt(o, "spec", "updateStrategy", "rollingUpdate", "maxUnavailable").(type) {
+	case int64:
+		most = v
+	case string:
+		if n, err := intstr.GetScaledValueFromIntOrPercent(new(intstr.Parse(v)), int(wants), true); err == nil {
+			most = int64(max(n, 1))
+		}
+	}
+	return most - wants
 }
