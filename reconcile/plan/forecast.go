@@ -82,6 +82,7 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 	if asked := d.Repository(); asked.Held == cluster.ChangeUnapproved {
 		f.Changes = append(f.Changes, cluster.ApprovableHops(asked.Hops))
 	}
+	f.Notes = append(f.Notes, upgrade.NotesOfManifests(d)...)
 	slices.Sort(f.VMs)
 	f.Unapproved = len(f.Changes) > 0 // else nothing that is known goes on when it is approved
 	f.Digest = digest(f)

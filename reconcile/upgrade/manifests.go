@@ -42,6 +42,15 @@ func WaitForManifests(d cluster.Desired, o cluster.Observed, within time.Duratio
 	return w
 }
 
+// NotesOfManifests are what a forecast shows of what Talos deploys once, where a cluster makes a hop: what its control planes
+// render after it is not known before.
+func NotesOfManifests(asked cluster.Desired) []string {
+	if asked = asked.Repository(); len(asked.Hops) == 0 || asked.Held != "" && asked.Held != cluster.ChangeUnapproved {
+		return nil
+	}
+	return []string{"after each hop what Talos deploys once is held against what the control planes render then, and what differs is shown and applied"}
+}
+
 // WentBack reports whether all nodes have gone back to older versions of Talos or Kubernetes that they ran before, and to none since.
 func WentBack(d cluster.Desired, o cluster.Observed) bool {
 	in, _ := o.Facts.Intent(cluster.IntendConfig)
