@@ -57,7 +57,7 @@ func reportKept(d cluster.Desired, o cluster.Observed) cluster.Problems {
 	var out cluster.Problems
 	for _, left := range o.Manifests.Value.Left {
 		out = append(out, d.At(cluster.Warning, "talos_version", "what Talos has deployed is not as it renders it now, and is left: "+left,
-			"to give an object back to Talos, undo the change with the manager that is named; what Helm keeps, Talos need not render: switch it off in a patch"))
+			"to give an object back to Talos, undo the change with the manager that is named; what Helm keeps, Talos need not render: switch it off in a patch; what nothing renders, delete by hand, or have Talos render all that its config names"))
 	}
 	return out
 }

@@ -31,8 +31,9 @@ func IsMixed(d cluster.Desired, o cluster.Observed) bool {
 // long it may take to be compared. What was changed has as long as talosctl gives it, and a minute for each node, of which a
 // DaemonSet takes one after the other.
 func WaitForManifests(d cluster.Desired, o cluster.Observed, within time.Duration) cluster.Wait {
-	w := cluster.Wait{Subject: d.Spec.Name}
-	switch w.Reason, w.Message = AwaitsManifests(d, o); w.Reason {
+	reason, why := AwaitsManifests(d, o)
+	w := cluster.Wait{Subject: d.Spec.Name, Reason: reason, Message: why}
+	switch reason {
 	case cluster.ManifestsUnknown:
 		w.Within, w.Hint = within, "its control planes have to answer, and to render the same: one that runs another version or was edited by hand is shown by `talos-agent status "+d.Spec.Name+"`"
 	case cluster.ManifestsRolling:
@@ -51,7 +52,7 @@ func NotesOfManifests(asked cluster.Desired) []string {
 	return []string{"after each hop what Talos deploys once is held against what the control planes render then, and what differs is shown and applied"}
 }
 
-// WentBack reports whether all nodes have gone back to older versions of Talos or Kubernetes that they ran before, and to none since.
+// WentBack reports whether all nodes have returned to older versions of Talos or Kubernetes that they ran before, and have no others since.
 func WentBack(d cluster.Desired, o cluster.Observed) bool {
 	in, _ := o.Facts.Intent(cluster.IntendConfig)
 	goal := d.Repository().Goal

@@ -268,7 +268,6 @@ func TestRolling(t *testing.T) {
 // something else; where one has not rendered all that it is to, it is asked again a while later.
 func TestCompareAgain(t *testing.T) {
 	bubble(t, func(b *bench) {
-		b.runNode()
 		asked := 0
 		b.keeper.c.Rendered = func(context.Context, cluster.Desired) cluster.Seen[cluster.RenderedManifests] {
 			asked++

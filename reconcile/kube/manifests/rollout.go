@@ -35,6 +35,8 @@ func describeRollout(o *unstructured.Unstructured) string {
 		wants, updated, available = d.Status.DesiredNumberScheduled, d.Status.UpdatedNumberScheduled, d.Status.NumberAvailable
 	}
 	switch {
+	case generation <= 1: // it is as it was made: the cluster is, too, and its nodes show what they lack
+		return ""
 	case observed < generation:
 		return "its controller has not seen the change yet"
 	case updated < wants:
