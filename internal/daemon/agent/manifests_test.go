@@ -186,11 +186,10 @@ func TestManifestsRollOut(t *testing.T) {
 			t.Errorf("Flannel is still %s", image)
 		}
 
-		s.CheckRules(sz) // those who go back do not wait for each other
-
 		now := time.Now().UTC()
 		changed(t, files, file, "cni: flannel\n", fmt.Sprintf("cni: flannel\nwindow: {from: %q, to: %q}\n", now.Add(10*time.Hour).Format("15:04"), now.Add(11*time.Hour).Format("15:04")))
 		withVersions(t, files, [2]string{"v1.13.9", "v1.34.13"}, [2]string{"v1.12.11", "v1.34.13"})
+		s.goesBack()
 		s.Push(files, "back")
 		s.untilAppliedIn(2*time.Hour, "all of it is back")
 		if image := s.imageOf("daemonsets", "kube-flannel"); image != second {
@@ -198,6 +197,7 @@ func TestManifestsRollOut(t *testing.T) {
 		}
 		s.wantTalos("v1.12.11")
 		s.Quiet(10 * time.Minute)
+		s.CheckRules(sz)
 		s.Halt()
 	})
 }
