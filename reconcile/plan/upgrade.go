@@ -372,6 +372,12 @@ func (m *planner) planManifests() {
 		return
 	}
 	a := action.SyncManifests{Cluster: name, Manifests: m.o.Manifests.Value}
+	if i := slices.IndexFunc(m.d.Spec.Addons, func(a cluster.Addon) bool {
+		return upgrade.IsUnready(m.o, a) || m.isPlanned(cluster.InstallAddon, a.Name) || m.isPlanned(cluster.FetchChart, a.Name)
+	}); i >= 0 && upgrade.Deletes(m.o) {
+		m.wait(cluster.Wait{Subject: name, Reason: w.Reason, About: m.d.Spec.Addons[i].Name, Message: fmt.Sprintf("waits until addon %s, which may take the place of what is deleted, is ready: %s", m.d.Spec.Addons[i].Name, a.Info().Text)})
+		return
+	}
 	mode, _ := bounds.Upgrade(m.d.Spec, m.p)
 	opens, ever := m.d.Spec.Window.OpensWith(m.p.Window, m.o.Now)
 	switch {

@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"cmp"
+	"slices"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -41,6 +42,17 @@ func WaitForManifests(d cluster.Desired, o cluster.Observed, within time.Duratio
 		w.Hint = "`kubectl -n kube-system get pods,events` shows what the pods lack that do not start"
 	}
 	return w
+}
+
+// Deletes reports whether what Talos deploys once is to lose objects, of which an addon may take the place.
+func Deletes(o cluster.Observed) bool {
+	return slices.ContainsFunc(o.Manifests.Value.Changes, func(c cluster.ObjectChange) bool { return c.Deleted })
+}
+
+// IsUnready reports whether an addon is not seen to be there and ready.
+func IsUnready(o cluster.Observed, a cluster.Addon) bool {
+	rel := o.Releases.Value[a.Name]
+	return a.Ownership == cluster.Managed && (!o.Releases.Known || rel.Status != "deployed" || !rel.Ready)
 }
 
 // NotesOfManifests are what a forecast shows of what Talos deploys once, where a cluster makes a hop: what its control planes
