@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -102,6 +103,7 @@ type pod struct {
 	running     bool // its containers do
 	ready       bool
 	finished    bool
+	failed      time.Time // of one that finished badly: when
 	deleting    bool
 	ending      *ending
 	needs       rules.Amounts
@@ -403,6 +405,9 @@ func (p *pod) readPod(body map[string]any) {
 	p.hostNetwork = rules.BoolAt(body, "spec", "hostNetwork")
 	phase := rules.TextAt(body, "status", "phase")
 	p.finished = phase == "Succeeded" || phase == "Failed"
+	if p.failed = (time.Time{}); phase == "Failed" {
+		p.failed = containers.EndOf(body)
+	}
 	p.ready, p.running = rules.IsReady(body), p.mirror && phase == "Running"
 	for _, e := range rules.ListAt(body, "status", "containerStatuses") {
 		c, _ := e.(map[string]any)

@@ -10,6 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
+	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/plumbing"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -36,6 +37,7 @@ type Clusters struct {
 	awaiting         []*awaiting
 	pulled           map[string]bool
 	closedRegistries map[string]bool // by host
+	exits            map[string]Exit
 	effects          plumbing.Queue
 	callbacks        []func() // callbacks to make once mu is free
 }
@@ -47,7 +49,7 @@ func New(c Config) *Clusters {
 	ctx, end := context.WithCancel(c.World.Context())
 	cs := &Clusters{
 		world: c.World, ctx: ctx, end: end,
-		wake: make(chan struct{}, 1), done: make(chan struct{}), pulled: map[string]bool{}, closedRegistries: map[string]bool{},
+		wake: make(chan struct{}, 1), done: make(chan struct{}), pulled: map[string]bool{}, closedRegistries: map[string]bool{}, exits: map[string]Exit{},
 	}
 	go cs.runLoop()
 	return cs
@@ -147,6 +149,16 @@ func (c *Clusters) CloseRegistry(host string) { c.setRegistry(host, true) }
 
 // OpenRegistry ends CloseRegistry.
 func (c *Clusters) OpenRegistry(host string) { c.setRegistry(host, false) }
+
+// Exit is how the containers of an image end that are not meant to run for ever.
+type Exit = containers.Exit
+
+// SetExit sets how containers of an image end that are started from now on.
+func (c *Clusters) SetExit(image string, e Exit) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.exits[image] = e
+}
 
 func (c *Clusters) setRegistry(host string, closed bool) {
 	c.mu.Lock()

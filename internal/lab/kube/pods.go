@@ -152,26 +152,37 @@ func (c *Clusters) canPull(image string) bool {
 // imageKey names an image on the disk of a kubelet's machine.
 func (k *kubelet) imageKey(image string) string { return "image/" + k.machine() + "/" + image }
 
-// startPod makes a pod run, or be done if it is not meant to run for ever.
+// startPod makes a pod run, and end if it is not meant to run for ever.
 func (cl *cluster) startPod(p *pod) {
 	n := cl.nodes[p.node]
 	k := cl.kubelets[p.node]
+	var exit Exit
 	if o := cl.store.getObject(resPods, p.key); o != nil {
 		has := func(image string) bool { return cl.c.pulled[k.imageKey(image)] }
 		cl.record(events.Start(o.body, containers.All(o.body), has, cl.c.world.Latency.Pods)...)
 	}
 	cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool {
 		for _, c := range containers.All(o) {
-			cl.c.pulled[k.imageKey(rules.TextAt(c, "image"))] = true
+			image := rules.TextAt(c, "image")
+			cl.c.pulled[k.imageKey(image)], exit = true, cl.c.exits[image]
 		}
-		host := k.k.Address.String()
-		own := host
+		host, own := k.k.Address.String(), k.k.Address.String()
 		if !p.hostNetwork {
 			own = cmp.Or(rules.TextAt(o, "status", "podIP"), n.nextIP())
 		}
 		containers.Start(o, host, own)
+		if exit.Hangs = exit.Hangs || containers.RunsForEver(o); !exit.Hangs && exit.After == 0 {
+			containers.Finish(o, exit)
+		}
 		return true
 	})
+	if !exit.Hangs && exit.After > 0 {
+		cl.scheduleAfter(exit.After, func() {
+			if cl.pods[p.key] == p && p.running && !p.deleting && k.isAlive() {
+				cl.store.updateStatus(resPods, p.key, func(o map[string]any) bool { containers.Finish(o, exit); return true })
+			}
+		})
+	}
 }
 
 // nextIP gives a pod an address of its node.

@@ -6,12 +6,14 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/containers"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
+	"github.com/talos-agent/talos-agent/internal/lab/kube/jobs"
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
 )
 
@@ -204,8 +206,7 @@ func (cl *cluster) tendDeployment(key string) {
 	}
 	complete := ready >= want && updated == want && replicas == updated
 	// One in four may be missing, as the default strategy allows.
-	_, set := splitKey(newest)
-	conditions := rules.DeploymentConditions(w.o.body, set, ready >= want-want/4, complete)
+	conditions := rules.DeploymentConditions(w.o.body, name+"-"+w.hash, ready >= want-want/4, complete)
 	rs := cl.store.getObject(resReplicaSets, newest)
 	if rs != nil {
 		conditions = append(conditions, rules.ListAt(rs.body, "status", "conditions")...)
@@ -419,37 +420,27 @@ func (cl *cluster) makeClaims(w workload, ns, podName string) {
 // tendJob runs pods until as many as asked for have succeeded.
 func (cl *cluster) tendJob(key string) {
 	w, ok := cl.readWorkload(resJobs, key)
-	if !ok || rules.TextAt(w.o.body, "status", "completionTime") != "" {
-		return // a complete one is left alone, whatever becomes of its pods
+	if !ok || jobs.IsEnded(w.o.body) {
+		return // whatever becomes of its pods
 	}
-	if rules.BoolAt(w.o.body, "spec", "suspend") {
-		status := rules.MapAt(w.o.copyBody(), "status")
-		if len(rules.ListAt(status, "conditions")) == 0 {
-			cl.record(events.ChangeJob(w.o.body, true))
+	pods := jobs.Pods{Terminating: int64(len(cl.owned[w.uid]) - len(w.pods))}
+	for _, p := range w.pods {
+		pods.Add(p.ready, p.finished, p.failed)
+	}
+	step := jobs.Judge(w.o.body, pods, time.Now())
+	for i := int64(0); i < step.Make && cl.makePod(w, "", "", "", ""); i++ {
+	}
+	for _, p := range w.pods {
+		if step.Drop && !p.finished {
+			cl.dropPod(w, p)
 		}
-		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), "Suspended", "True", "JobSuspended", "Job suspended")
-		cl.setStatus(w.ref, status)
-		return
 	}
-	parallel := rules.NumberAt(w.o.body, "spec", "parallelism")
-	want := max(1, rules.NumberAt(w.o.body, "spec", "completions"))
-	done := w.countPods(func(p *pod) bool { return p.finished })
-	active := int64(len(w.pods)) - done
-	for ; active < min(parallel, want-done) && cl.makePod(w, "", "", "", ""); active++ {
+	if step.Again > 0 {
+		cl.scheduleAfter(step.Again, func() { cl.dirty[w.ref] = true })
 	}
-	status := map[string]any{
-		"startTime": cmp.Or(rules.TextAt(w.o.body, "status", "startTime"), rules.FormatNow()),
-		"ready":     w.countPods(isReady), "terminating": int64(0), "uncountedTerminatedPods": map[string]any{},
+	if step.News {
+		cl.record(events.ChangeJob(w.o.body, step.Status))
 	}
-	rules.SetNonZero(status, "active", active)
-	rules.SetNonZero(status, "succeeded", done)
-	if done >= want {
-		cl.record(events.ChangeJob(w.o.body, false))
-		status["completionTime"] = rules.FormatNow()
-		conditions := rules.ListAt(w.o.body, "status", "conditions")
-		conditions = rules.SetCondition(conditions, "SuccessCriteriaMet", "True", "CompletionsReached", "Reached expected number of succeeded pods")
-		status["conditions"] = rules.SetCondition(conditions, "Complete", "True", "CompletionsReached", "Reached expected number of succeeded pods")
-	}
-	cl.setStatus(w.ref, status)
-	cl.recordRollout(w, done >= want)
+	cl.setStatus(w.ref, step.Status)
+	cl.recordRollout(w, jobs.IsEnded(map[string]any{"status": step.Status}))
 }

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
+
+	"github.com/talos-agent/talos-agent/internal/lab/kube"
 )
 
 // bare brings up a cluster without a network: one control plane and workers,
@@ -420,4 +422,74 @@ func daemonsReady(set kubernetes.Interface, want int32) error {
 		err = fmt.Errorf("status %+v", ds.Status)
 	}
 	return err
+}
+
+// TestJobsThatFail: a Job is replaced its pods until it has reached its limit, or its deadline; then it fails, once its pods have
+// ended, and what still ran is deleted.
+func TestJobsThatFail(t *testing.T) {
+	bubble(t, func(t *testing.T, l *lab) {
+		set := l.flat(1)
+		l.kube.SetExit("bad:1", kube.Exit{Code: 3, Message: "no such host: db"})
+		l.kube.SetExit("hung:1", kube.Exit{Hangs: true})
+		l.kube.SetExit("slow:1", kube.Exit{After: time.Minute})
+		make := func(image string, limit int32, within int64) *batchv1.Job {
+			t.Helper()
+			name, _, _ := strings.Cut(image, ":")
+			job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: batchv1.JobSpec{BackoffLimit: &limit, ActiveDeadlineSeconds: &within, Template: corev1.PodTemplateSpec{
+				Spec: corev1.PodSpec{RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "c", Image: image}}},
+			}}}
+			job, err := set.BatchV1().Jobs("default").Create(ctx, job, metav1.CreateOptions{})
+			must(t, err)
+			return job
+		}
+		for _, c := range []struct {
+			image        string
+			limit        int32
+			within       int64
+			least, most  time.Duration
+			ends, reason string
+			failed       int32
+			pods         int
+		}{
+			{"bad:1", 0, 600, 0, 30 * time.Second, "Failed", "BackoffLimitExceeded", 1, 1},
+			{"bad:1", 2, 600, 30 * time.Second, 2 * time.Minute, "Failed", "BackoffLimitExceeded", 3, 3},
+			{"bad:1", 6, 60, 59 * time.Second, 2 * time.Minute, "Failed", "DeadlineExceeded", 3, 3},
+			{"hung:1", 6, 300, 299 * time.Second, 6 * time.Minute, "Failed", "DeadlineExceeded", 0, 0},
+			{"slow:1", 6, 300, time.Minute, 2 * time.Minute, "Complete", "CompletionsReached", 0, 1},
+		} {
+			job, began := make(c.image, c.limit, c.within), time.Now()
+			var end batchv1.JobCondition
+			eventually(t, c.image, time.Hour, func() error {
+				j, err := set.BatchV1().Jobs("default").Get(ctx, job.Name, metav1.GetOptions{})
+				for _, condition := range j.Status.Conditions {
+					if condition.Type == batchv1.JobFailed || condition.Type == batchv1.JobComplete {
+						job, end = j, condition
+						return err
+					}
+				}
+				return fmt.Errorf("status %+v, %v", j.Status, err)
+			})
+			took := time.Since(began)
+			pods, err := set.CoreV1().Pods("default").List(ctx, metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=" + job.Name})
+			must(t, err)
+			if string(end.Type) != c.ends || end.Reason != c.reason || job.Status.Failed != c.failed || len(pods.Items) != c.pods || job.Status.Active != 0 || took < c.least || took > c.most {
+				t.Errorf("%s with %d and %d s ended after %v with %+v, %+v and %d pods", c.image, c.limit, c.within, took, end, job.Status, len(pods.Items))
+			}
+			for _, p := range pods.Items {
+				ended := p.Status.ContainerStatuses[0].State.Terminated
+				if bad := c.image == "bad:1"; ended == nil || bad != (ended.ExitCode == 3 && ended.Message == "no such host: db" && p.Status.Phase == corev1.PodFailed) {
+					t.Errorf("pod of %s: %+v", c.image, p.Status)
+				}
+			}
+			background := metav1.DeletePropagationBackground
+			must(t, set.BatchV1().Jobs("default").Delete(ctx, job.Name, metav1.DeleteOptions{PropagationPolicy: &background}))
+			eventually(t, "its pods are deleted", time.Minute, func() error {
+				pods, err := set.CoreV1().Pods("default").List(ctx, metav1.ListOptions{})
+				if err == nil && len(pods.Items) > 0 {
+					err = fmt.Errorf("%d are left", len(pods.Items))
+				}
+				return err
+			})
+		}
+	})
 }

@@ -62,20 +62,13 @@ func ending(had map[string]any, reason string, code int64) map[string]any {
 	return map[string]any{"terminated": state}
 }
 
-// Start writes that a pod runs, or has ended if it is not meant to run for ever. own
-// is its address.
+// Start writes that a pod runs. own is its address.
 func Start(pod map[string]any, host, own string) {
 	status, now := rules.EnsureMap(pod, "status"), rules.FormatNow()
 	status["hostIP"], status["hostIPs"] = host, []any{map[string]any{"ip": host}}
 	status["podIP"], status["podIPs"] = own, []any{map[string]any{"ip": own}}
 	rules.FillMissing(status, "startTime", now)
 	completed := map[string]any{"terminated": map[string]any{"reason": "Completed", "exitCode": int64(0), "startedAt": now, "finishedAt": now}}
-	if policy := rules.TextAt(pod, "spec", "restartPolicy"); policy != "" && policy != "Always" {
-		status["phase"] = "Succeeded"
-		setConditions(status, "False", "PodCompleted", "Ready")
-		status["containerStatuses"] = States(pod, "containers", false, completed)
-		return
-	}
 	status["phase"] = "Running"
 	setConditions(status, "True", "", "PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 	if len(rules.MapsAt(pod, "spec", "initContainers")) > 0 {

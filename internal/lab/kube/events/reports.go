@@ -278,10 +278,15 @@ func DropPod(workload map[string]any, pod string) Report {
 	return normal(refTo(workload), controllerOf(workload), "", "SuccessfulDelete", "Deleted pod: %s", pod)
 }
 
-// ChangeJob is what the controller of Jobs reports of one that is suspended, or complete.
-func ChangeJob(job map[string]any, suspended bool) Report {
-	if suspended {
-		return normal(refTo(job), controllerOf(job), "", "Suspended", "Job suspended")
+// ChangeJob is what the controller of Jobs reports of one that gets a status in which it is suspended, or has ended.
+func ChangeJob(job, status map[string]any) Report {
+	for _, c := range rules.MapsAt(status, "conditions") {
+		switch kind := rules.TextAt(c, "type"); kind {
+		case "Failed":
+			return warning(refTo(job), controllerOf(job), "", rules.TextAt(c, "reason"), "%s", rules.TextAt(c, "message"))
+		case "Suspended":
+			return normal(refTo(job), controllerOf(job), "", "Suspended", "Job suspended")
+		}
 	}
 	return normal(refTo(job), controllerOf(job), "", "Completed", "Job completed")
 }
