@@ -44,6 +44,8 @@ const (
 	LabelNode         ActionKind = "label node"
 	TakeSnapshot      ActionKind = "take etcd snapshot"
 	SyncManifests     ActionKind = "sync manifests"
+	StartJob          ActionKind = "start job"
+	DeleteJob         ActionKind = "delete job"
 )
 
 // ActionID identifies an action: there is never more than one of a kind for a

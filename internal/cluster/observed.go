@@ -70,6 +70,9 @@ type Observed struct {
 	// Gates has which conditions of the inventory hold, by name. They are looked at while an upgrade could go on;
 	// one that is missing was not.
 	Gates map[string]Seen[bool]
+	// Jobs are those of gates that were looked for, and all that the agent has made and that are left. It is unknown without
+	// a reason where none was looked for.
+	Jobs Seen[map[ObjectName]Job]
 	// Manifests are what Talos deploys once, and where that differs from what its control planes render
 	// now. It is unknown without a reason while a node is on its way, when that is not looked at.
 	Manifests Seen[Manifests]
@@ -442,10 +445,7 @@ type Installed struct {
 }
 
 // ReleaseName names a Helm release.
-type ReleaseName struct{ Namespace, Name string }
-
-// String implements fmt.Stringer.
-func (r ReleaseName) String() string { return r.Namespace + "/" + r.Name }
+type ReleaseName = ObjectName
 
 // LeftRelease is a release that we made and no addon of the inventory has.
 type LeftRelease struct {

@@ -12,7 +12,7 @@ import (
 // mostGates bounds how many conditions a cluster has: each is asked of Kubernetes in every pass of an upgrade.
 const mostGates = 20
 
-// resolveGates checks the conditions that must hold before a node is upgraded.
+// resolveGates checks what must hold before a node is upgraded.
 func (l *loader) resolveGates() {
 	if len(l.cluster.Gates) > mostGates {
 		l.Wrong(yamlschema.Element("gates", mostGates), fmt.Sprintf("write %d or fewer; one condition may ask for several things with &&", mostGates), "%d gates are too many", len(l.cluster.Gates))
@@ -23,6 +23,7 @@ func (l *loader) resolveGates() {
 		if first := slices.IndexFunc(l.cluster.Gates, func(other gateOf) bool { return other.Name == g.Name }); first < i && g.Name != "" {
 			l.Wrong(at+".name", "write another name", "two gates are called %s", g.Name)
 		}
+		l.checkKindOfGate(at, g)
 		if g.Condition != "" {
 			if err := gate.Check(g.Condition); err != nil {
 				l.Wrong(at+".condition", "see https://cel.dev; there are objects, status and now", "%s", err)
@@ -31,6 +32,23 @@ func (l *loader) resolveGates() {
 		if g.Objects.Kind == "Secret" {
 			l.Wrong(at+".objects.kind", "write another kind: what a condition is about may be shown in the status", "a gate is not about secrets")
 		}
-		l.spec.Gates = append(l.spec.Gates, cluster.Gate{Name: g.Name, Condition: g.Condition, Objects: cluster.ObjectSelector(g.Objects)})
+		out := cluster.Gate{Name: g.Name, Condition: g.Condition, Objects: cluster.ObjectSelector(g.Objects)}
+		if g.Job != "" {
+			out.Job = l.readJob(at+".job", g)
+		}
+		l.spec.Gates = append(l.spec.Gates, out)
+	}
+}
+
+// checkKindOfGate checks that a gate is a condition or a Job.
+func (l *loader) checkKindOfGate(at string, g gateOf) {
+	hasCondition, hasJob := g.Condition != "" || l.Has(at+".condition"), g.Job != "" || l.Has(at+".job")
+	switch {
+	case hasCondition && hasJob:
+		l.Wrong(at+".job", "make two gates of it: all of them must hold", "a gate has a condition or a job, and not both")
+	case hasJob && (g.Objects != gateObjects{} || l.Has(at+".objects")):
+		l.Wrong(at+".objects", "remove it", "is what a condition is about, and this gate has a job")
+	case !hasCondition && !hasJob && !l.Misspelt(at+".condition") && !l.Misspelt(at+".job"):
+		l.Wrong(at, "write `condition`, an expression in CEL, or `job`, a file with a Job", "a gate needs a condition or a job")
 	}
 }

@@ -61,7 +61,8 @@ type clusterFile struct {
 	// for storage that copies its replicas, or for you to look.
 	Soak time.Duration `yaml:"soak" default:"none" example:"5m"`
 	// What must hold besides before each node is upgraded: conditions about Kubernetes objects
-	// and the status of the cluster. All of them must.
+	// and the status of the cluster, and Jobs that the agent starts and that have to succeed.
+	// All of them must.
 	Gates []gateOf `yaml:"gates" example:"[{name: volumes, objects: {api_version: longhorn.io/v1beta2, kind: Volume}, condition: 'objects.all(o, o.status.robustness == \"healthy\")'}]"`
 	// How many workers may be out of service at once while nodes are changed. Of control
 	// planes it is one.
@@ -104,7 +105,12 @@ type gateOf struct {
 	// The Kubernetes objects that it is about: `objects` in the condition.
 	Objects gateObjects `yaml:"objects" default:"none" example:"{api_version: longhorn.io/v1beta2, kind: Volume}"`
 	// When it holds: an expression in CEL that is true or false, about `objects`, `status` and `now`.
-	Condition string `yaml:"condition" is:"condition" required:"true" example:"objects.all(o, o.status.robustness == \"healthy\")"`
+	// A gate has this or `job`.
+	Condition string `yaml:"condition" is:"condition" example:"objects.all(o, o.status.robustness == \"healthy\")"`
+	// Instead of a condition: a file with the manifest of one Job (batch/v1), relative to the
+	// cluster's folder. The agent starts it before each node is upgraded, and the gate holds
+	// when it has succeeded.
+	Job string `yaml:"job" is:"file" example:"gates/smoke.yaml"`
 }
 
 type gateObjects struct {

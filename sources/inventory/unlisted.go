@@ -20,10 +20,11 @@ const (
 	listPatch  = "name it in patches.all, patches.controlplane or patches.worker of cluster.yaml, or in patches of a node"
 	listAddon  = "name it in addons of cluster.yaml"
 	listValues = "name it in addons of cluster.yaml, or in values_files of an addon"
-	listAny    = "name it in patches or addons of cluster.yaml"
+	listGate   = "name it as the job of a gate in cluster.yaml"
+	listAny    = "name it in patches, addons or gates of cluster.yaml"
 )
 
-// Unlisted finds the patches and addons under root that no cluster names: they
+// Unlisted finds the patches, addons and Jobs under root that no cluster names: they
 // look as if they had an effect. The snapshots are the valid clusters there are.
 // In the folder of a cluster that is not among them nothing is looked for, for
 // its lists are not known, and in a folder that clusters share only when all of
@@ -108,6 +109,8 @@ func (u *unlisted) listFor(file string, data []byte) string {
 			return listAddon
 		case isMapping(n, "machine"), isMapping(n, "cluster"), version != nil && version.Value == "v1alpha1" && has("kind"):
 			return listPatch
+		case version != nil && version.Value == "batch/v1" && path.Base(path.Dir(file)) == "gates":
+			return listGate
 		}
 	}
 	dir := path.Dir(file)

@@ -18,6 +18,17 @@ network: {cidr: 10.10.0.0/24, gateway: 10.10.0.1}
 proxmox: {node: pve1}
 patches: {all: [patches/used.yaml, ../shared/used.yaml]}
 addons: [addons/used.yaml]
+gates: [{name: used, job: gates/used.yaml}]
+-- inventory/dev/gates/used.yaml --
+apiVersion: batch/v1
+kind: Job
+spec: {template: {spec: {restartPolicy: Never, containers: [{name: a, image: a}]}}}
+-- inventory/dev/gates/left.yaml --
+apiVersion: batch/v1
+kind: Job
+-- inventory/dev/manifests/job.yaml --
+apiVersion: batch/v1
+kind: Job
 -- inventory/dev/nodes.yaml --
 controlplane:
   - {name: cp-1, ip: 10.10.0.11}
@@ -90,6 +101,7 @@ func TestUnlisted(t *testing.T) {
 	}
 	want := []string{
 		"inventory/dev/addons/left-values.yaml " + listValues,
+		"inventory/dev/gates/left.yaml " + listGate,
 		"inventory/dev/longhorn.yaml " + listAddon,
 		"inventory/dev/patches/broken.yml " + listPatch,
 		"inventory/dev/patches/left.yaml " + listPatch,
