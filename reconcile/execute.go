@@ -127,7 +127,7 @@ func (e *executor) start(d cluster.Desired, a action.Action) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			run.Progress = p
-			if left := withoutStorage(run.Claims); p.Allocated && len(left) < len(run.Claims) {
+			if left := slices.DeleteFunc(slices.Clone(run.Claims), cluster.Claim.OfStorage); p.Allocated && len(left) < len(run.Claims) {
 				run.Claims = left // the next may have its turn there
 				e.wakeLoop()
 			}
@@ -374,6 +374,10 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		return r.c.Nodes.Label(ctx, d, a.Node, a.Left)
 	case action.SyncManifests:
 		return r.c.Manifests.Sync(ctx, d, a.Manifests)
+	case action.StartJob:
+		return r.c.Gates.StartJob(ctx, d, a.Gate, a.Name, a.Revision)
+	case action.DeleteJob:
+		return r.c.Gates.DeleteJob(ctx, d, a.Job)
 	case action.TakeSnapshot:
 		return r.c.Snapshots.Take(ctx, d, a.For, p)
 	default:
@@ -401,9 +405,4 @@ func (r *Reconciler) fetchChart(ctx context.Context, a cluster.Addon) error {
 		return err
 	}
 	return r.c.Journal.Update(func(f *cluster.Facts) { f.Charts[a.Chart.Ref()] = digest })
-}
-
-// withoutStorage are the claims but those on a storage.
-func withoutStorage(claims []cluster.Claim) []cluster.Claim {
-	return slices.DeleteFunc(slices.Clone(claims), cluster.Claim.OfStorage)
 }

@@ -498,10 +498,6 @@ func (f *fake) Drain(ctx context.Context, _ cluster.Desired, n cluster.Node, tur
 	return nil
 }
 
-func (f *fake) CheckGates(context.Context, cluster.Desired, cluster.Observed) map[string]cluster.Seen[bool] {
-	return nil
-}
-
 func (f *fake) ListLostPods(_ context.Context, _ cluster.Desired, node string) (pods []string, err error) {
 	f.set(func() { pods, err = f.lost[node], f.unlisted })
 	return pods, err

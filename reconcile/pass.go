@@ -165,8 +165,11 @@ func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, o cluster.O
 		})
 	}
 	wg.Wait()
-	if upgrade.AsksGates(d, o) { // about what all of them saw
-		o.Gates = r.c.Nodes.CheckGates(ctx, d, o)
+	if r.c.Gates != nil && upgrade.AsksGates(d, o) { // about what all of them saw
+		o.Gates = r.c.Gates.CheckGates(ctx, d, o)
+	}
+	if r.c.Gates != nil {
+		o.Jobs = r.c.Gates.SeeJobs(ctx, d, upgrade.JobsToSee(d, o))
 	}
 	return o
 }

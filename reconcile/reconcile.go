@@ -30,6 +30,7 @@ type Config struct {
 	Machines  Machines
 	Nodes     Nodes
 	Releases  Releases
+	Gates     Gates     // nil: none is looked at
 	Manifests Manifests // nil: nothing is seen of them, either
 	Snapshots Snapshots // nil: none are taken
 	Journal   *Journal

@@ -137,6 +137,18 @@ func (s *steps) CheckGates(context.Context, cluster.Desired, cluster.Observed) m
 	return nil
 }
 
+func (s *steps) SeeJobs(context.Context, cluster.Desired, []cluster.ObjectName) (seen cluster.Seen[map[cluster.ObjectName]cluster.Job]) {
+	return seen
+}
+
+func (s *steps) StartJob(context.Context, cluster.Desired, cluster.Gate, cluster.ObjectName, cluster.Revision) error {
+	return s.take("start job")
+}
+
+func (s *steps) DeleteJob(context.Context, cluster.Desired, cluster.Job) error {
+	return s.take("delete job")
+}
+
 func (s *steps) ListLostPods(context.Context, cluster.Desired, string) ([]string, error) {
 	return nil, s.take("list lost pods")
 }
@@ -222,7 +234,7 @@ func newSteps(t *testing.T) (*steps, *Reconciler, *memFiles, cluster.Desired) {
 		t.Fatal(err)
 	}
 	r, err := New(Config{Cluster: "dev", ID: f.spec.ID, Source: f, Host: hostEyes{f}, Observers: []Observer{s}, Renderer: f,
-		Images: s, VMs: s, Machines: stepsOfMachines{s}, Nodes: s, Releases: s, Manifests: s, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} }})
+		Images: s, VMs: s, Machines: stepsOfMachines{s}, Nodes: s, Gates: s, Releases: s, Manifests: s, Journal: j, Policy: func() cluster.Policy { return cluster.Policy{} }})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -269,6 +281,8 @@ func TestStepsOfActions(t *testing.T) {
 		"mark":             {do: action.MarkAddon{}, want: []string{"mark"}, ok: true},
 		"roll back":        {do: action.RollBackAddon{}, want: []string{"roll back"}, ok: true},
 		"uninstall":        {do: action.UninstallAddon{}, want: []string{"uninstall"}, ok: true},
+		"start job":        {do: action.StartJob{}, want: []string{"start job"}, ok: true},
+		"delete job":       {do: action.DeleteJob{}, want: []string{"delete job"}, ok: true},
 		"sync manifests":   {do: action.SyncManifests{}, want: []string{"sync manifests"}, ok: true},
 		"label namespaces": {do: action.LabelNamespace{}, want: []string{"label namespace"}, ok: true},
 

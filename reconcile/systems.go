@@ -161,8 +161,6 @@ type Nodes interface {
 	// ListLostPods names the pods of a node that Drain would delete and that no controller starts
 	// again.
 	ListLostPods(ctx context.Context, d cluster.Desired, node string) ([]string, error)
-	// CheckGates returns which gates of the inventory hold, by name.
-	CheckGates(ctx context.Context, d cluster.Desired, o cluster.Observed) map[string]cluster.Seen[bool]
 	// CheckDrained returns an error unless a node is as Drain left it, right before its
 	// machine goes down; stay: with its pods. What voids its drain is noted.
 	CheckDrained(ctx context.Context, d cluster.Desired, n cluster.Node, stay bool) error
@@ -175,6 +173,17 @@ type Nodes interface {
 	// it was given before and n has no more. What others have set stays, and so does what is left
 	// of n, in the names of MetaEdit.Field.
 	Label(ctx context.Context, d cluster.Desired, n cluster.Node, left []string) error
+}
+
+// Gates looks at what must hold before a node is upgraded, and starts the Jobs that show it.
+type Gates interface {
+	// CheckGates returns which conditions of the inventory hold, by the names of their gates.
+	CheckGates(ctx context.Context, d cluster.Desired, o cluster.Observed) map[string]cluster.Seen[bool]
+	// SeeJobs returns the Jobs of those names that there are, and all of the agent's; unknown without a reason: none was looked for.
+	SeeJobs(ctx context.Context, d cluster.Desired, wanted []cluster.ObjectName) cluster.Seen[map[cluster.ObjectName]cluster.Job]
+	// StartJob makes the Job of a gate, once: one that is there already is success. DeleteJob deletes it, and no other of that name.
+	StartJob(ctx context.Context, d cluster.Desired, g cluster.Gate, name cluster.ObjectName, revision cluster.Revision) error
+	DeleteJob(ctx context.Context, d cluster.Desired, job cluster.Job) error
 }
 
 // Snapshots keeps snapshots of etcd on this host. As an Observer it fills in which there are.

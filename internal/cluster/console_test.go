@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -36,21 +35,6 @@ func TestConsoleIsCleaned(t *testing.T) {
 	}
 }
 
-func TestLastLines(t *testing.T) {
-	var text strings.Builder
-	for i := range 50 {
-		fmt.Fprintf(&text, "line %d\n\nline %d\n", i, i)
-	}
-	text.WriteString(strings.Repeat("x", 500))
-	lines := LastLines(text.String())
-	if len(lines) != 20 || lines[0] != "line 31" || lines[18] != "line 49" || utf8.RuneCountInString(lines[19]) != 200 {
-		t.Errorf("%q", lines)
-	}
-	if got := LastLines("\n\n"); got == nil || len(got) != 0 {
-		t.Errorf("of nothing: %q", got)
-	}
-}
-
 func FuzzConsole(f *testing.F) {
 	f.Add([]byte("\x1b[2Jx"), []byte("\x1b]"))
 	f.Fuzz(func(t *testing.T, one, two []byte) {
@@ -58,9 +42,6 @@ func FuzzConsole(f *testing.F) {
 		text := c.Clean(one) + c.Clean(two)
 		if !utf8.ValidString(text) || strings.ContainsFunc(text, func(r rune) bool { return r < 0x20 && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 }) {
 			t.Errorf("%q", text)
-		}
-		if lines := LastLines(text); len(lines) > 20 {
-			t.Errorf("%d lines", len(lines))
 		}
 	})
 }

@@ -108,12 +108,6 @@ func nameAndTag(image string) string {
 	return image[strings.LastIndex(image, "/")+1:]
 }
 
-// What is kept of a console.
-const (
-	consoleLines = 20
-	consoleWidth = 200 // characters of a line
-)
-
 // ConsoleTail is the end of what a VM printed on its serial port. It is the
 // guest's word, cleaned of everything a terminal could obey, and not to be
 // trusted.
@@ -184,21 +178,4 @@ func (c *Console) Clean(piece []byte) string {
 		}
 		return r
 	}, strings.ToValidUTF8(b.String(), "?"))
-}
-
-// LastLines are the last lines of a cleaned console, cut to a bearable length.
-// Empty ones are left out, and of equal ones in a row all but one.
-func LastLines(text string) []string {
-	out := []string{}
-	for line := range strings.Lines(text) {
-		line = strings.TrimSpace(strings.ReplaceAll(line, "\t", " "))
-		if r := []rune(line); len(r) > consoleWidth {
-			line = string(r[:consoleWidth-1]) + "…"
-		}
-		if line == "" || len(out) > 0 && out[len(out)-1] == line {
-			continue
-		}
-		out = append(out, line)
-	}
-	return out[max(0, len(out)-consoleLines):]
 }

@@ -70,8 +70,7 @@ type Observed struct {
 	// Gates has which conditions of the inventory hold, by name. They are looked at while an upgrade could go on;
 	// one that is missing was not.
 	Gates map[string]Seen[bool]
-	// Jobs are those of gates that were looked for, and all that the agent has made and that are left. It is unknown without
-	// a reason where none was looked for.
+	// Jobs are those of gates that were looked for, and all of the agent's. It is unknown without a reason where none was looked for.
 	Jobs Seen[map[ObjectName]Job]
 	// Manifests are what Talos deploys once, and where that differs from what its control planes render
 	// now. It is unknown without a reason while a node is on its way, when that is not looked at.
@@ -444,8 +443,7 @@ type Installed struct {
 	Altered        []string // what somebody has changed of its objects
 }
 
-// ReleaseName names a Helm release.
-type ReleaseName = ObjectName
+type ReleaseName = ObjectName // of a Helm release
 
 // LeftRelease is a release that we made and no addon of the inventory has.
 type LeftRelease struct {

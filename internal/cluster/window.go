@@ -130,8 +130,7 @@ func (w Window) OpensWith(other Window, t time.Time) (time.Time, bool) {
 	return time.Time{}, false
 }
 
-// Gate is what must hold before each node is upgraded: a condition of the inventory, in CEL, or a Job that the agent starts
-// and that succeeds.
+// Gate is what must hold before each node is upgraded: a condition of the inventory, in CEL, or a Job that succeeds.
 type Gate struct {
 	Name      string
 	Condition string
@@ -142,35 +141,21 @@ type Gate struct {
 
 // GateJob is what the Jobs of a gate are made of; the zero value: it has none.
 type GateJob struct {
-	Namespace string
-	Prefix    string // of their names
-	Manifest  string // in JSON
-	Within    time.Duration
+	Namespace, Prefix string // of their names
+	Manifest          string // in JSON
+	Within            time.Duration
 }
-
-// IsZero reports whether there is none.
-func (j GateJob) IsZero() bool { return j == GateJob{} }
-
-// The marks of a Job that the agent has made for a gate. Without all of them it is somebody else's.
-const (
-	LabelGate = "talos-agent.dev/gate"
-	// AnnotationJob has the namespace and name that it was made with: a copy of it is no Job of the agent's.
-	AnnotationJob      = "talos-agent.dev/gate-job"
-	AnnotationRevision = "talos-agent.dev/revision"
-)
 
 // Job is a Job of Kubernetes that is, or may be, of a gate.
 type Job struct {
 	ObjectName
-	UID      string
-	Ours     bool // it has the marks of one that the agent has made
-	Gate     string
-	Revision Revision // that it was made for
-	Deleting bool
-	Began    time.Time
+	UID, Gate string
+	Revision  Revision // that it was made for
+	// Ours: it has the marks of one that the agent has made.
+	Ours, Deleting bool
 	// Complete and Failed are when it has come to its end, and the zero time else.
-	Complete, Failed time.Time
-	Why              string // it failed, or its pods do not start, for people
+	Began, Complete, Failed time.Time
+	Why                     string // it failed, or its pods do not start, for people
 }
 
 // ObjectName names an object of Kubernetes in a namespace.

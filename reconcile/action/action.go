@@ -301,6 +301,19 @@ type (
 		Manifests cluster.Manifests
 	}
 
+	// StartJob starts the Job of a gate.
+	StartJob struct {
+		Gate     cluster.Gate
+		Name     cluster.ObjectName
+		Revision cluster.Revision
+	}
+
+	// DeleteJob deletes a Job that the agent has started for a gate, with its pods.
+	DeleteJob struct {
+		Job cluster.Job
+		Why string
+	}
+
 	// LabelNode gives a Node object the labels, taints and annotations that the inventory
 	// has, and takes back those that it has no more.
 	LabelNode struct {

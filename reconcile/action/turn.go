@@ -114,3 +114,13 @@ func (a SyncManifests) Info() Info {
 	return Info{Kind: cluster.SyncManifests, Subject: a.Cluster, Change: strings.Join(all, "; "),
 		Text: fmt.Sprintf("apply the bootstrap manifests of Talos to %s: %s", a.Cluster, text.JoinSome(all, 5, "; "))}
 }
+
+// Info implements Action.
+func (a StartJob) Info() Info {
+	return Info{Kind: cluster.StartJob, Subject: a.Name.String(), Change: "gate=" + a.Gate.Name, Text: fmt.Sprintf("start the Job %s of the gate %s", a.Name, a.Gate.Name)}
+}
+
+// Info implements Action.
+func (a DeleteJob) Info() Info {
+	return Info{Kind: cluster.DeleteJob, Subject: a.Job.String(), Change: "gate=" + a.Job.Gate, Text: fmt.Sprintf("delete the Job %s of the gate %s, %s", a.Job.ObjectName, a.Job.Gate, a.Why)}
+}

@@ -49,6 +49,8 @@ var mostWithin = map[cluster.ActionKind]time.Duration{
 	cluster.LabelNode:         10 * time.Minute,
 	cluster.TakeSnapshot:      time.Hour, // of a large database to a slow storage
 	cluster.SyncManifests:     10 * time.Minute,
+	cluster.StartJob:          10 * time.Minute, // it does not wait for its end
+	cluster.DeleteJob:         10 * time.Minute,
 }
 
 // Within is how long an action of a kind may take, where usual is how long
@@ -59,4 +61,23 @@ func Within(kind cluster.ActionKind, usual map[cluster.ActionKind]time.Duration)
 		return most
 	}
 	return min(max(usualTimes*took, leastWithin), most)
+}
+
+// KindOfTask is what the agent begins a task of Proxmox VE on a VM for, by its type.
+func KindOfTask(task string) cluster.ActionKind {
+	switch task {
+	case "qmstart":
+		return cluster.StartVM
+	case "qmresume":
+		return cluster.ResumeVM
+	case "qmreset":
+		return cluster.ResetVM
+	case "qmstop", "qmdestroy":
+		return cluster.DeleteVM
+	case "qmshutdown":
+		return cluster.ShutDownVM
+	case "qmconfig", "resize":
+		return cluster.ChangeVM
+	}
+	return cluster.CreateVM
 }

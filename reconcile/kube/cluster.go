@@ -42,6 +42,13 @@ type Config struct {
 	Worker worker.Runner
 }
 
+// jobsLeft is what is known of the Jobs that the agent has made. While there are none, Kubernetes is not asked.
+type jobsLeft struct {
+	listed bool // once at least
+	some   bool // in the last list, or made since
+	starts int  // so many were begun to be made
+}
+
 // Cluster sees one Kubernetes cluster. Close it when done.
 type Cluster struct {
 	dial      kubeapi.Dial
@@ -63,6 +70,7 @@ type Cluster struct {
 	conn   *kubeapi.Connection // nil: no credentials yet
 	apis   map[netip.Addr]api
 	vip    vip
+	jobs   jobsLeft
 	// What is followed, both through one API; nil: nothing.
 	nodes *follower[cluster.KubeNode]
 	pods  *follower[cluster.SystemPod]

@@ -241,3 +241,19 @@ func Settle(d cluster.Desired, o *cluster.Observed) (changed bool) {
 	}
 	return changed
 }
+
+// IsKeptByName reports whether the VM of another name at the VMID of a node of the
+// inventory stays: the node was renamed, and no new machine was asked for. That is so,
+// too, while what the node has cannot be seen.
+func IsKeptByName(d cluster.Desired, o cluster.Observed, vm cluster.VM) bool {
+	_, stays := d.Spec.Node(vm.Node)
+	return slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vm.VMID && (stays || !TakesPlace(d, o, n, vm)) })
+}
+
+// TakesPlace reports whether a node is to have a new machine in the place of one of another
+// name: it has a token that neither has had, and no machine elsewhere.
+func TakesPlace(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM) bool {
+	asked := n.Replace != "" && n.Replace != vm.Replace && !o.Facts.WasReplaced(n.Name, n.Replace) && !o.Facts.WasReplaced(vm.Node, n.Replace)
+	return asked && !n.Locked && !n.Protect && !d.Spec.IsOnlyPlane(n) &&
+		!slices.ContainsFunc(o.Orphans.Value, func(other cluster.VM) bool { return other.Node == n.Name })
+}

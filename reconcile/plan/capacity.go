@@ -102,5 +102,5 @@ func (m *planner) isMade(n cluster.Node) bool {
 
 // isGrowing reports whether the disks of a node's VM may not have their size yet.
 func (m *planner) isGrowing(n cluster.Node) bool {
-	return m.plan.Phases[n.Name] == cluster.PhaseCreating || m.isRunning(cluster.CreateVM, n.Name) || Unfinished(m.o.VMs[n.Name])
+	return m.plan.Phases[n.Name] == cluster.PhaseCreating || m.isRunning(cluster.CreateVM, n.Name) || drift.IsUnmade(m.o.VMs[n.Name])
 }

@@ -266,13 +266,15 @@ func (m *planner) changeConfig(n cluster.Node) {
 		m.do(a) // it is held, or changes nothing that runs, and waits for no other
 		return
 	}
+	var held func(action.Info) bool
 	if m.d.Repository().IsHop(cluster.HopKubernetes) { // also where nothing of the node stops
 		if drifts := m.driftOf(n, a.Info()); m.holdForSupply(n, drifts) || m.holdByGate(n, drifts) || m.holdHopForEtcd(n, drifts) || m.holdByWindow(a.Info()) {
 			return
 		}
+		held = m.holdByJob
 	}
 	if a.Proven {
-		m.do(a)
+		m.doUnless(a, held)
 		return
 	}
 	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
@@ -290,7 +292,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForCanary, About: first.Name, Message: fmt.Sprintf("its machine config is changed when %s has been Ready with its own for %v", first.Name, action.WatchedFor), Drift: m.driftOf(n, a.Info())})
 		return
 	}
-	m.do(a)
+	m.doUnless(a, held)
 }
 
 // configs identifies the configs that the inventory has. It is computed once.

@@ -44,7 +44,7 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 	o.Running, o.Backoffs = nil, nil
 	o.Facts.Drop(cluster.IntendWatch)
 
-	window, hosts, gates, soak := d.Spec.Window, p.Window, o.Gates, d.Spec.Soak
+	window, hosts, gates, soak, jobs := d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, o.Jobs
 	_, fewer := bounds.MaxUnavailable(d.Spec, p)
 	if f.Unapproved = awaitsApproval(decide(d, o, p)); f.Unapproved {
 		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: d.Repository().Revision, VMs: Deletions(d, o)})
@@ -55,9 +55,9 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 			f.Notes = append(f.Notes, fmt.Sprintf("this is not all: what comes after these %d steps is not worked out", len(f.Steps)))
 			break
 		}
-		d.Spec.Window, p.Window, o.Gates, d.Spec.Soak = window, hosts, gates, soak
+		d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, o.Jobs = window, hosts, gates, soak, jobs
 		addOpenings(&f, d, o, p)
-		d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, soak = cluster.Window{}, cluster.Window{}, upgrade.OpenGates(d), 0, 0 // until when later ones soak is not known
+		d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, soak, o.Jobs = cluster.Window{}, cluster.Window{}, upgrade.OpenGates(d), 0, 0, cluster.Seen[map[cluster.ObjectName]cluster.Job]{} // until when later ones soak is not known
 		last = decide(d, o, p)
 		if fewer != "" && len(f.Notes) == 0 && slices.ContainsFunc(last.Waiting, func(w cluster.Wait) bool { return w.Hint == fewer }) {
 			f.Notes = append(f.Notes, fewer)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 )
 
 // What a machine is, its name, VMID and address, it is from its creation on: its
@@ -38,7 +39,7 @@ func (m *planner) planRenamed(n cluster.Node, vm cluster.VM) {
 	case stays:
 		b.Message = fmt.Sprintf("vm %d is that of %s, to which the inventory gives vm %d: a node keeps its vmid", vm.VMID, vm.Node, other.VMID)
 		b.Hint = undoMove
-	case takesPlace(m.d, m.o, n, vm):
+	case leftover.TakesPlace(m.d, m.o, n, vm):
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForTurn, About: "vmid", Message: fmt.Sprintf("waits until vm %d, which is that of %s, is deleted: it has its vmid", vm.VMID, vm.Node)})
 		return
 	case n.Protect && n.Replace != "":
@@ -80,20 +81,4 @@ func (m *planner) blockRestored(n cluster.Node, vm cluster.VM) {
 	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged, About: "replace",
 		Message: fmt.Sprintf("vm %d was made for another `replace` (%s), and the node has had a new machine for %s before: it was restored, or the inventory was reverted; it is kept", vm.VMID, has, n.Replace),
 		Hint:    keep + " at the node in nodes.yaml, and the machine stays; or give it a `replace` that it never had, and it gets a new one: what is on its disks is lost"}, m.vmDrift(n, drift.FieldReplace))
-}
-
-// isKeptByName reports whether the VM of another name at the VMID of a node of the
-// inventory stays: the node was renamed, and no new machine was asked for. That is so,
-// too, while what the node has cannot be seen.
-func isKeptByName(d cluster.Desired, o cluster.Observed, vm cluster.VM) bool {
-	_, stays := d.Spec.Node(vm.Node)
-	return slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return n.VMID == vm.VMID && (stays || !takesPlace(d, o, n, vm)) })
-}
-
-// takesPlace reports whether a node is to have a new machine in the place of one of another
-// name: it has a token that neither has had, and no machine elsewhere.
-func takesPlace(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM) bool {
-	asked := n.Replace != "" && n.Replace != vm.Replace && !o.Facts.WasReplaced(n.Name, n.Replace) && !o.Facts.WasReplaced(vm.Node, n.Replace)
-	return asked && !n.Locked && !n.Protect && !d.Spec.IsOnlyPlane(n) &&
-		!slices.ContainsFunc(o.Orphans.Value, func(other cluster.VM) bool { return other.Node == n.Name })
 }

@@ -42,7 +42,7 @@ func (m *planner) planRemovals() {
 		case len(vms) == 0: // planOrphanMembers has its member
 		case len(vms) > 1:
 			m.blockDuplicates(n, vms)
-		case isKeptByName(m.d, m.o, vms[0]):
+		case leftover.IsKeptByName(m.d, m.o, vms[0]):
 		default:
 			m.plan.Phases[n.Name] = cluster.PhaseLeaving
 			if b := m.forbidRemoval(n, vms[0]); b.Reason != "" {
@@ -81,7 +81,7 @@ func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 func Deletions(d cluster.Desired, o cluster.Observed) []int {
 	var out []int
 	for _, vm := range o.Orphans.Value {
-		if _, ok := d.Spec.Node(vm.Node); !ok && !isKeptByName(d, o, vm) {
+		if _, ok := d.Spec.Node(vm.Node); !ok && !leftover.IsKeptByName(d, o, vm) {
 			out = append(out, vm.VMID)
 		}
 	}
@@ -232,7 +232,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case isMember && m.holdForSnapshot(n, verb):
 		return
 	case m.isOwnNode(n) && kn.BootID != "" && !isDrainedForRemoval(kn):
-		m.drainTo(action.DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: cluster.Drain{Adopt: true}})
+		m.drainTo(action.DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: cluster.Drain{Adopt: true}}, nil)
 		return
 	case len(vm.Others) > 0: // those of a storage driver are detached by the drain
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.ForeignVolumes, About: fmt.Sprint(vm.VMID), Message: fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others),

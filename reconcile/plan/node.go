@@ -315,7 +315,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		m.planVM(n, vm)
 		return
 	}
-	if Unfinished(vm) {
+	if drift.IsUnmade(vm) {
 		m.do(action.CreateVM{Node: n, Host: vm.Carrier(n), Boot: m.bootNode(n), Finish: true})
 		return
 	}
@@ -328,15 +328,6 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	m.do(action.StartVM{Node: n, Changed: drift.ChangedOf(m.o, n.Name, drift.FieldPower)})
-}
-
-// Unfinished reports whether the creation of a VM of ours was interrupted before it could be
-// started for the first time: its disk has not been grown, or its tag is not
-// there.
-func Unfinished(vm cluster.VM) bool {
-	hw := vm.Hardware
-	return hw.Known && vm.Power == cluster.Stopped && !drift.LacksSystemDisk(vm) &&
-		(hw.Value.System.Bytes < unfinishedAt || !slices.Contains(vm.Tags, cluster.OwnTag))
 }
 
 func (m *planner) planMaintenance(n cluster.Node) {
@@ -389,7 +380,7 @@ func (m *planner) planUnanswered(n cluster.Node, vm cluster.VM) {
 	default:
 		return
 	}
-	if vm.Owner != cluster.Ours || vm.Deleting || Unfinished(vm) {
+	if vm.Owner != cluster.Ours || vm.Deleting || drift.IsUnmade(vm) {
 		return
 	}
 	if drift.LacksSystemDisk(vm) {

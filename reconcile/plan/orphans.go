@@ -19,7 +19,7 @@ func (m *planner) planTwins() {
 	for _, vm := range m.o.Orphans.Value {
 		n, ok := m.d.Spec.Node(vm.Node)
 		_, moved := m.carries(n)
-		if !ok || moved || isKeptByName(m.d, m.o, vm) || m.plan.Phases[vm.Node] == cluster.PhaseAbsent { // reported at the node
+		if !ok || moved || leftover.IsKeptByName(m.d, m.o, vm) || m.plan.Phases[vm.Node] == cluster.PhaseAbsent { // reported at the node
 			continue
 		}
 		m.blockDrift(cluster.Block{Subject: vm.Node,

@@ -76,24 +76,9 @@ func (m *planner) actionOf(t cluster.Task, host string) (cluster.ActionID, bool)
 		}
 		return action.UploadImage{Image: m.d.Image, Host: host, Datastore: m.d.Spec.Nodes[i].ImageDatastore}.Info().ID(), true
 	}
-	kind := cluster.CreateVM
-	switch t.Type {
-	case "qmstart":
-		kind = cluster.StartVM
-	case "qmresume":
-		kind = cluster.ResumeVM
-	case "qmreset":
-		kind = cluster.ResetVM
-	case "qmstop", "qmdestroy":
-		kind = cluster.DeleteVM
-	case "qmshutdown":
-		kind = cluster.ShutDownVM
-	case "qmconfig", "resize":
-		kind = cluster.ChangeVM
-	}
 	for _, vm := range slices.Concat(slices.Collect(maps.Values(m.o.VMs)), m.o.Orphans.Value) {
 		if vm.VMID == t.VMID && t.VMID != 0 {
-			return cluster.ActionID{Kind: kind, Subject: vm.Node}, true
+			return cluster.ActionID{Kind: action.KindOfTask(t.Type), Subject: vm.Node}, true
 		}
 	}
 	return cluster.ActionID{}, false

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -53,7 +54,6 @@ const (
 	refusedWithin  = 2 * time.Minute // a new label has its effect when the pods are tried again
 	seeWithin      = 2 * time.Minute // an answer that is missing for once
 	silentWithin   = 2 * time.Minute // Kubernetes calls a node Ready for 50 s after its end
-	unfinishedAt   = 2 << 30         // bytes; the image's own size lies below, every inventory's above
 )
 
 // planner carries one Make through its steps.
@@ -137,6 +137,9 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planOrphanNodes()
 	m.planHops()
 	m.planManifests()
+	for _, job := range upgrade.LeftJobs(d, o) {
+		m.do(action.DeleteJob{Job: job, Why: "which nobody waits for any more"})
+	}
 	m.keepRetries()
 	return m.plan
 }
@@ -203,8 +206,12 @@ func (m *planner) refusals() []cluster.Block {
 
 // do puts an action into the plan, unless it is under way, backs off after a
 // failure, needs for itself what another one holds, or disrupts more than may be
-// disrupted. It is the only way into the plan.
-func (m *planner) do(a action.Action) {
+// disrupted.
+func (m *planner) do(a action.Action) { m.doUnless(a, nil) }
+
+// doUnless is do for an action that something else may hold, which is asked last: when nothing but that keeps it from the
+// plan. It is the only way into the plan.
+func (m *planner) doUnless(a action.Action, holds func(action.Info) bool) {
 	i := a.Info()
 	if m.isRunning(i.Kind, i.Subject) || m.isPlanned(i.Kind, i.Subject) {
 		return
@@ -221,7 +228,15 @@ func (m *planner) do(a action.Action) {
 			return
 		}
 	}
+	budgets, etcd := m.budgets, m.etcd
+	if holds != nil {
+		m.budgets = maps.Clone(budgets)
+	}
 	if m.holdBySwitch(i) || m.holdByMachines(i) || i.Disrupts && (m.holdByWindow(i) || !m.mayDisrupt(i)) {
+		return
+	}
+	if holds != nil && holds(i) { // others may go on meanwhile
+		m.budgets, m.etcd = budgets, etcd
 		return
 	}
 	m.hold(i.ID(), i.Claims)

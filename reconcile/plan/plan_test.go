@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 )
 
@@ -411,9 +412,9 @@ func TestOnlyOwnVMsAreChanged(t *testing.T) {
 	}
 }
 
-// TestUnfinished: a VM was not made to its end if it never ran and its disk was not grown,
+// TestUnmade: a VM was not made to its end if it never ran and its disk was not grown,
 // or it has no tag.
-func TestUnfinished(t *testing.T) {
+func TestUnmade(t *testing.T) {
 	for what, edit := range map[string]func(*cluster.VM){
 		"small disk": func(vm *cluster.VM) { vm.Hardware.Value.System.Bytes = 1 << 30 },
 		"no tag":     func(vm *cluster.VM) { vm.Tags = nil },
@@ -426,7 +427,7 @@ func TestUnfinished(t *testing.T) {
 		vm := w.vm(w.d.Spec.Nodes[0])
 		vm.Power = cluster.Stopped
 		edit(&vm)
-		if got := Unfinished(vm); got != (what == "small disk" || what == "no tag") {
+		if got := drift.IsUnmade(vm); got != (what == "small disk" || what == "no tag") {
 			t.Errorf("%s: %v", what, got)
 		}
 	}

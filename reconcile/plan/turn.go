@@ -204,21 +204,21 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	}
 	drainable := ready || m.isDrainable(n)
 	_, upgrades := m.upgradeIn(n, drifts)
-	into := ""
+	into, held := "", m.gateOf(n, kn, drifts)
 	if upgrades {
 		into = m.d.Repository().Spec.Versions.Talos
 	}
 	switch {
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
-		m.drainTo(drain(drifts))
+		m.drainTo(drain(drifts), held)
 	case upgrades && !upgrade.IsInstalled(m.d, m.o, n):
-		m.do(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, Fields: drift.Fields(drifts), From: mach.Talos, Version: into})
+		m.doUnless(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, Fields: drift.Fields(drifts), From: mach.Talos, Version: into}, held)
 	case upgrade.AsksRollback(m.o, drifts):
 		m.do(action.RollBackTalos{Node: n, Image: drift.InstallerRun(m.d, mach), Restart: restart, Config: config, Fields: drift.Fields(drifts), From: mach.Talos, Version: drifts[0].Want, Undrained: !drainable})
 	case hardware:
-		m.do(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts), Into: into})
+		m.doUnless(action.ShutDownVM{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts), Into: into}, held)
 	default:
-		m.do(action.RebootNode{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts), Into: into})
+		m.doUnless(action.RebootNode{Node: n, Restart: restart, Config: config, Pulls: ready, Undrained: !drainable, Fields: drift.Fields(drifts), Into: into}, held)
 	}
 }
 
@@ -285,7 +285,7 @@ func (m *planner) turnBefore(n cluster.Node) string {
 }
 
 // drainTo drains a node. The pods of an only node have nowhere to go.
-func (m *planner) drainTo(a action.DrainNode) {
+func (m *planner) drainTo(a action.DrainNode, held func(action.Info) bool) {
 	how, rule := bounds.Drain(m.d.Spec, m.p)
 	if m.forgets(a.Node.Name) {
 		how.Delete, rule = true, ""
@@ -294,7 +294,7 @@ func (m *planner) drainTo(a action.DrainNode) {
 	if a.How = how; rule != "" {
 		a.For += "; " + rule
 	}
-	m.do(a)
+	m.doUnless(a, held)
 }
 
 // EndedTurns lists the nodes that have what they were taken down for, so that the next

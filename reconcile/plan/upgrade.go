@@ -193,7 +193,7 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 	case !ladder.UsesLifecycle(mach.Talos): // it installs on its way down
 		return false
 	}
-	m.do(action.InstallTalos{Node: n, Image: m.installer(), Boot: mach.BootID, For: drift.DescribeChange([]drift.Drift{up}), Fields: drift.Fields([]drift.Drift{up}), From: mach.Talos, Version: m.d.Repository().Spec.Versions.Talos})
+	m.doUnless(action.InstallTalos{Node: n, Image: m.installer(), Boot: mach.BootID, For: drift.DescribeChange([]drift.Drift{up}), Fields: drift.Fields([]drift.Drift{up}), From: mach.Talos, Version: m.d.Repository().Spec.Versions.Talos}, m.gateOf(n, kn, drifts))
 	return true
 }
 
@@ -285,6 +285,31 @@ func (m *planner) holdByGate(n cluster.Node, drifts []cluster.FieldDifference) b
 			Hint: "see what its condition is about, or push another one in `gates`; versions that are set back pass it", Drift: drifts})
 	}
 	return name != ""
+}
+
+// gateOf is what holds the next step of a node for the Jobs of gates; nil: its turn has begun, or brings no upgrade, or one that
+// goes back.
+func (m *planner) gateOf(n cluster.Node, kn cluster.KubeNode, drifts []drift.Drift) func(action.Info) bool {
+	if _, upgrades := m.upgradeIn(n, drifts); !upgrades || kn.Turn != "" || m.goesBack(n, drift.Fields(drifts)) {
+		return nil
+	}
+	return m.holdByJob
+}
+
+// holdByJob waits with what nothing else holds until the Jobs of the gates have succeeded, and starts them for that. It reports whether
+// it does.
+func (m *planner) holdByJob(i action.Info) bool {
+	a, waits := upgrade.FindAwaitedJob(m.d, m.o)
+	if !waits {
+		return false
+	}
+	if a.Wait.Subject, a.Wait.Drift = i.Subject, m.driftOfAction(i); a.Start {
+		m.do(action.StartJob{Gate: a.Gate, Name: a.Name, Revision: m.d.Repository().Revision})
+	} else if a.Old.Name != "" {
+		m.do(action.DeleteJob{Job: a.Old, Why: "to start it once more"})
+	}
+	m.wait(a.Wait)
+	return true
 }
 
 // etcdHint is the way from an old etcd to a new one.

@@ -30,10 +30,13 @@ type world struct {
 	missingSince      time.Time        // the last one was found so
 	asks              cluster.Versions // that the inventory has, where they are to be reached hop by hop
 	ran               upgrade.Seen
+	jobs              map[string]string // how the Job of each gate is seen, see "job"
+	left              []cluster.Job     // that are there besides
 }
 
 // stage has the inventory ask for what the nodes are to have now, as each pass does.
 func (w *world) stage() {
+	defer w.seeJobs()
 	if w.asks.Talos == "" {
 		return
 	}
@@ -254,6 +257,10 @@ func (w *world) run(t testing.TB, line string) string {
 		w.setGate(arg(1), arg(2))
 	case "sees-gate":
 		w.setGate(arg(1), arg(2))
+	case "job": // of a gate of that name, as it is seen
+		w.setJob(arg(1), arg(2))
+	case "left-job": // its name, for which commit, and its state
+		w.left = append(w.left, w.makeJob(cluster.ObjectName{Namespace: "default", Name: arg(1)}, "smoke", cluster.Revision("main@sha1:"+strings.Repeat(arg(2), 40)), arg(3)))
 	case "soak": // a node is Ready since now, and has to be for so long
 		w.d.Spec.Soak = parseAge(t, arg(2))
 		effect.EditNode(&w.o, arg(1), func(kn *cluster.KubeNode) { kn.ReadySince = w.o.Now })

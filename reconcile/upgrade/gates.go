@@ -20,10 +20,11 @@ func AsksGates(d cluster.Desired, o cluster.Observed) bool {
 	})
 }
 
-// FindClosedGate is the first gate of a cluster that does not hold, and why; "" : all hold.
+// FindClosedGate is the first condition among the gates of a cluster that does not hold, and why; "" : all hold.
 func FindClosedGate(d cluster.Desired, o cluster.Observed) (name, why string) {
 	for _, g := range d.Repository().Spec.Gates {
 		switch seen, asked := o.Gates[g.Name]; {
+		case g.Job.Manifest != "":
 		case !asked:
 			return g.Name, "it was not looked at yet"
 		case !seen.Known:
@@ -35,7 +36,7 @@ func FindClosedGate(d cluster.Desired, o cluster.Observed) (name, why string) {
 	return "", ""
 }
 
-// OpenGates are the gates of a cluster as if all held.
+// OpenGates are the gates of a cluster as if all held, their Jobs too.
 func OpenGates(d cluster.Desired) map[string]cluster.Seen[bool] {
 	out := map[string]cluster.Seen[bool]{}
 	for _, g := range d.Repository().Spec.Gates {

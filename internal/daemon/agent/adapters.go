@@ -73,10 +73,6 @@ func (n nodes) Drain(ctx context.Context, d cluster.Desired, node cluster.Node, 
 	return n.c.Drain(ctx, d, node, turn, how, p)
 }
 
-func (n nodes) CheckGates(ctx context.Context, d cluster.Desired, o cluster.Observed) map[string]cluster.Seen[bool] {
-	return n.c.CheckGates(ctx, d, o)
-}
-
 func (n nodes) ListLostPods(ctx context.Context, d cluster.Desired, node string) ([]string, error) {
 	return n.c.ListLostPods(ctx, d, node)
 }

@@ -103,7 +103,7 @@ func (c *consoles) listen(ctx context.Context, key consoleKey, n cluster.NodeSta
 		}
 		return nil
 	})
-	tail := &cluster.ConsoleTail{At: time.Now().UTC(), Lines: cluster.LastLines(printed.String())}
+	tail := &cluster.ConsoleTail{At: time.Now().UTC(), Lines: text.LastLines(printed.String())}
 	// What the terminal says itself, before the guest.
 	tail.Lines = slices.DeleteFunc(tail.Lines, func(line string) bool { return strings.HasPrefix(line, "starting serial terminal on interface") })
 	switch {

@@ -72,7 +72,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.c.Policy,
 		Host:      a.pve,
 		Observers: []reconcile.Observer{m.fleet, inOrder{m.kube, m.helm, deployed}},
-		Images:    a.images, VMs: vms{a.pve}, Machines: machines{m.fleet}, Nodes: nodes{m.kube}, Releases: m.helm, Manifests: deployed,
+		Images:    a.images, VMs: vms{a.pve}, Machines: machines{m.fleet}, Nodes: nodes{m.kube}, Gates: m.kube, Releases: m.helm, Manifests: deployed,
 		Interval: a.c.Interval, Log: a.c.Log, EndRemoved: len(a.c.Clusters) == 0,
 		Earlier:  a.c.Earlier(name),
 		Usual:    func() map[cluster.ActionKind]time.Duration { return a.c.Runs.Usual(name) },

@@ -2,12 +2,10 @@ package kube
 
 import (
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/events"
@@ -203,19 +201,9 @@ func (c *Clusters) SetPressure(node, condition string, on bool) bool {
 	if i < 0 || n < 0 {
 		return false
 	}
-	p, which, value := rules.Pressures[n], 0, "False"
-	if on {
-		which, value = 1, "True"
-	}
+	p := rules.Pressures[n]
 	c.clusters[i].store.updateObject(resNodes, objectKey("", node), func(o map[string]any) bool {
-		rules.WriteAs(rules.Controllers, o, func() {
-			rules.RemoveTaint(rules.EnsureMap(o, "spec"), p.Taint)
-			if on {
-				rules.NoteTaint(rules.EnsureMap(o, "spec"), p.Taint, corev1.TaintEffectNoSchedule)
-			}
-		})
-		status := rules.EnsureMap(o, "status")
-		status["conditions"] = rules.SetCondition(rules.ListAt(status, "conditions"), condition, value, p.Reasons[which], p.Texts[which])
+		rules.SetPressure(o, p, on)
 		return true
 	})
 	c.wakeLoop()
@@ -267,15 +255,7 @@ func (cl *cluster) loseNode(node string) {
 // freePodCIDR returns the next /24 of the pod network, "" when there is none
 // left. (In life a node without one stays NotReady; here big clusters on small
 // networks just go on.)
-func (cl *cluster) freePodCIDR() string {
-	for {
-		addr := rules.NthAddr(cl.podCIDR, cl.ranges<<8)
-		if !addr.Is4() || !cl.podCIDR.Contains(addr) || cl.podCIDR.Bits() > 24 {
-			return ""
-		}
-		cl.ranges++
-		if free := netip.PrefixFrom(addr, 24).String(); !cl.restored[free] {
-			return free
-		}
-	}
+func (cl *cluster) freePodCIDR() (free string) {
+	free, cl.ranges = rules.NextRange(cl.podCIDR, cl.ranges, cl.restored)
+	return free
 }

@@ -28,3 +28,17 @@ func NthAddr(p netip.Prefix, n int) netip.Addr {
 	addr, _ := netip.AddrFromSlice(b)
 	return addr
 }
+
+// NextRange returns the next /24 of a network after so many that is not taken, "" when there is none left, and how many there are with it.
+func NextRange(network netip.Prefix, used int, taken map[string]bool) (string, int) {
+	for {
+		addr := NthAddr(network, used<<8)
+		if !addr.Is4() || !network.Contains(addr) || network.Bits() > 24 {
+			return "", used
+		}
+		used++
+		if free := netip.PrefixFrom(addr, 24).String(); !taken[free] {
+			return free, used
+		}
+	}
+}

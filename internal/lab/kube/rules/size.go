@@ -1,6 +1,10 @@
 package rules
 
-import "fmt"
+import (
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+)
 
 // NodeSize is the status.capacity and status.allocatable of a node whose machine has
 // so many processors and so much memory.
@@ -42,4 +46,20 @@ var Pressures = []Pressure{
 		[2]string{"kubelet has no disk pressure", "kubelet has disk pressure"}},
 	{"PIDPressure", "node.kubernetes.io/pid-pressure", [2]string{"KubeletHasSufficientPID", "KubeletHasInsufficientPID"},
 		[2]string{"kubelet has sufficient PID available", "kubelet has insufficient PID available"}},
+}
+
+// SetPressure writes into a Node object that it is short of something, or no longer.
+func SetPressure(node map[string]any, p Pressure, on bool) {
+	which, value := 0, "False"
+	if on {
+		which, value = 1, "True"
+	}
+	WriteAs(Controllers, node, func() {
+		RemoveTaint(EnsureMap(node, "spec"), p.Taint)
+		if on {
+			NoteTaint(EnsureMap(node, "spec"), p.Taint, corev1.TaintEffectNoSchedule)
+		}
+	})
+	status := EnsureMap(node, "status")
+	status["conditions"] = SetCondition(ListAt(status, "conditions"), p.Condition, value, p.Reasons[which], p.Texts[which])
 }
