@@ -127,12 +127,13 @@ func TestManifestsInWords(t *testing.T) {
 		{Object: "DaemonSet kube-system/a", Fields: []FieldDifference{{Field: "image", Has: "a:v1", Wants: "a:v2"}, {Field: "labels.b"}}},
 		{Object: "ConfigMap kube-system/b"},
 		{Object: "Secret kube-system/c", Fields: []FieldDifference{{Field: "data.token"}}},
+		{Object: "Service kube-system/d", Deleted: true},
 	}}
 	var words []string
 	for _, c := range m.Changes {
 		words = append(words, c.String())
 	}
-	if got, want := strings.Join(words, "; "), "DaemonSet kube-system/a: image a:v1 -> a:v2 (and 1 more); ConfigMap kube-system/b (new); Secret kube-system/c: data.token"; got != want {
+	if got, want := strings.Join(words, "; "), "DaemonSet kube-system/a: image a:v1 -> a:v2 (and 1 more); ConfigMap kube-system/b (new); Secret kube-system/c: data.token; Service kube-system/d (deleted: nothing renders it)"; got != want {
 		t.Errorf("%s", got)
 	}
 	want := []FieldDifference{
@@ -140,6 +141,7 @@ func TestManifestsInWords(t *testing.T) {
 		{Field: "DaemonSet kube-system/a labels.b", Has: "another value", Wants: "what is rendered", Since: at},
 		{Field: "ConfigMap kube-system/b the object", Has: "nothing", Wants: "what is rendered", Since: at},
 		{Field: "Secret kube-system/c data.token", Has: "another value", Wants: "what is rendered", Since: at},
+		{Field: "Service kube-system/d the object", Has: "what was rendered before", Wants: "nothing", Since: at},
 	}
 	if got := m.Differences(); !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v", got)
@@ -163,5 +165,61 @@ func TestNoOrder(t *testing.T) {
 	}
 	if !(UpgradeOrder{By: "ann"}).IsZero() {
 		t.Error("who has ordered nothing has")
+	}
+}
+
+// TestRootOfWaits: a wait for another subject comes from what that waits for, also where two wait for each other.
+func TestRootOfWaits(t *testing.T) {
+	wait := func(subject, about, message string) Wait {
+		return Wait{Subject: subject, Reason: WaitingForTurn, About: about, Message: message}
+	}
+	for name, c := range map[string]struct {
+		waits []Wait
+		want  string
+	}{
+		"one":         {[]Wait{wait("a", "", "x")}, "x"},
+		"of another":  {[]Wait{wait("a", "b", "x"), wait("b", "", "y")}, "y"},
+		"in a row":    {[]Wait{wait("a", "b", "x"), wait("c", "", "z"), wait("b", "c", "y")}, "z"},
+		"not waiting": {[]Wait{wait("a", "d", "x"), wait("b", "", "y")}, "x"},
+		"each other":  {[]Wait{wait("a", "b", "x"), wait("b", "a", "y")}, "y"},
+		"itself":      {[]Wait{wait("a", "a", "x"), wait("b", "", "y")}, "x"},
+	} {
+		if got := RootOf(c.waits); got.Message != c.want {
+			t.Errorf("%s: %s, want %s", name, got.Message, c.want)
+		}
+	}
+}
+
+// TestEqualWaits: two waits are the same in all that they have.
+func TestEqualWaits(t *testing.T) {
+	a := Wait{Subject: "a", Reason: WaitingForTurn, About: "b", Message: "x"}
+	if b := a; !a.Equal(b) {
+		t.Error("a copy is another wait")
+	}
+	for name, b := range map[string]Wait{"another subject": {Subject: "c", Reason: WaitingForTurn, About: "b", Message: "x"}, "another message": {Subject: "a", Reason: WaitingForTurn, About: "b", Message: "y"}} {
+		if a.Equal(b) {
+			t.Errorf("%s is the same wait", name)
+		}
+	}
+}
+
+// TestConsoleTasks are those with which people look at a machine.
+func TestConsoleTasks(t *testing.T) {
+	for kind, want := range map[string]bool{"vncproxy": true, "spiceproxy": true, "qmstart": false, "": false} {
+		if got := (Task{Type: kind}).IsConsole(); got != want {
+			t.Errorf("%q: %v", kind, got)
+		}
+	}
+}
+
+// TestUpgradeModesInWords: a mode that is not written is the first, and one that there is not has no name.
+func TestUpgradeModesInWords(t *testing.T) {
+	if mode, ok := ParseUpgradeMode(""); !ok || mode != UpgradeAuto {
+		t.Errorf("%v, %v", mode, ok)
+	}
+	for _, mode := range []UpgradeMode{-1, 100} {
+		if got := mode.String(); got == "" {
+			t.Errorf("%d has no words", int(mode))
+		}
 	}
 }

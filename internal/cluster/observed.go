@@ -288,9 +288,9 @@ type Member struct {
 	Learner bool
 }
 
-// Etcd is what is the same of all its members, and the version of one.
+// Etcd is what is the same of all its members, and their version.
 type Etcd struct {
-	Server string   // the version of the member that was asked: 3.6.12
+	Server string   // the oldest version that a member runs: 3.6.12; "" : it is not known of all
 	Leader uint64   // id of the member that leads; 0: none
 	Alarms []string // NOSPACE: writes are refused; CORRUPT: a member has other data than the others
 }

@@ -25,6 +25,13 @@ import (
 // mostWords is how much is shown of what a container leaves when it ends, in characters.
 const mostWords = 200
 
+// How many Jobs are held in memory at once, and pods of one, and how many are listed at all: an object has up to 1.5 MB, and
+// whoever may write in one namespace makes them.
+const (
+	pageOfJobs = 20
+	mostJobs   = 1000
+)
+
 // The marks of a Job that the agent has made for a gate. Without all of them it is somebody else's.
 const (
 	labelGate = "talos-agent.dev/gate"
@@ -71,15 +78,23 @@ func (k *Cluster) SeeJobs(ctx context.Context, d cluster.Desired, wanted []clust
 func (c *changer) listJobs(ctx context.Context, wanted []cluster.ObjectName) (map[cluster.ObjectName]cluster.Job, error) {
 	out := map[cluster.ObjectName]cluster.Job{}
 	err := c.ask(ctx, func(ctx context.Context, set kubernetes.Interface) error {
-		list, err := set.BatchV1().Jobs("").List(ctx, metav1.ListOptions{LabelSelector: labelGate})
-		if err != nil {
-			return err
+		clear(out)
+		for more := ""; ; {
+			list, err := set.BatchV1().Jobs("").List(ctx, metav1.ListOptions{LabelSelector: labelGate, Limit: pageOfJobs, Continue: more})
+			if err != nil {
+				return err
+			}
+			for i := range list.Items {
+				job := readJob(&list.Items[i])
+				out[job.ObjectName] = job
+			}
+			if len(out) > mostJobs {
+				return fmt.Errorf("more than %d Jobs have the label %s: delete those that the agent has not made", mostJobs, labelGate)
+			}
+			if more = list.Continue; more == "" {
+				return nil
+			}
 		}
-		for i := range list.Items {
-			job := readJob(&list.Items[i])
-			out[job.ObjectName] = job
-		}
-		return nil
 	})
 	for _, name := range wanted {
 		if err != nil {
@@ -96,7 +111,7 @@ func (c *changer) listJobs(ctx context.Context, wanted []cluster.ObjectName) (ma
 			}
 			job := readJob(found)
 			if job.Complete.IsZero() {
-				pods, err := set.CoreV1().Pods(name.Namespace).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name.Name})
+				pods, err := set.CoreV1().Pods(name.Namespace).List(ctx, metav1.ListOptions{LabelSelector: batchv1.JobNameLabel + "=" + name.Name, Limit: pageOfJobs})
 				if err != nil {
 					return err
 				}

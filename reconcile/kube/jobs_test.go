@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -139,6 +140,12 @@ func TestJobsOfOthers(t *testing.T) {
 		}
 		if jobs, err := b.set.BatchV1().Jobs("default").List(b.Context(), metav1.ListOptions{}); err != nil || len(jobs.Items) != 3 {
 			t.Errorf("%d jobs are left: %v", len(jobs.Items), err)
+		}
+		for i := range 2 * pageOfJobs { // all of them are listed, a part at a time
+			theirs(fmt.Sprintf("z-%d", i), metav1.ObjectMeta{Labels: map[string]string{labelGate: "smoke"}})
+		}
+		if seen := b.cluster.SeeJobs(b.Context(), b.desired, []cluster.ObjectName{jobName("own")}); len(seen.Value) != 2*pageOfJobs+2 {
+			t.Errorf("%d jobs are seen: %s", len(seen.Value), seen.Why)
 		}
 	})
 }

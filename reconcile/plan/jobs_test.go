@@ -54,9 +54,9 @@ func (w *world) makeJob(name cluster.ObjectName, gate string, revision cluster.R
 	case "failed":
 		job.Failed, job.Why = ago(time.Minute), "BackoffLimitExceeded: no such host: db"
 	case "complete":
-		job.Complete = ago(59 * time.Minute)
-	case "old":
 		job.Complete = ago(time.Hour)
+	case "old":
+		job.Complete = ago(time.Hour + time.Duration(len(w.d.Spec.Gates))*10*time.Minute)
 	case "foreign":
 		job.Ours = false
 	case "deleting":

@@ -45,7 +45,7 @@ func (m *planner) downDrifts(n cluster.Node) []drift.Drift {
 		}
 	}
 	for _, dr := range drift.OfMachine(m.d.Repository(), m.o, n, mach) {
-		if c := mach.Change; dr.Reason == cluster.ConfigDrift && c != nil && c.For == dr.Want && !m.lacksImages(n) && c.Reboots && c.Network == "" && drift.EndpointToCome(m.d, m.o, n) == "" && len(drift.Fixed(m.d, m.o, n)) == 0 {
+		if c := mach.Change; dr.Reason == cluster.ConfigDrift && c != nil && c.For == dr.Want && !m.lacksImages(n) && c.Reboots && c.Network == "" && drift.EndpointToCome(m.d, m.o, n) == "" && len(drift.Fixed(m.d, m.o, n)) == 0 && upgrade.SkipsEtcd(m.d, m.o, n) == "" {
 			out = append(out, dr)
 		}
 	}

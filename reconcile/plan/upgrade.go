@@ -318,11 +318,15 @@ const etcdHint = "take cluster.etcd.image out of the patches while Talos is 1.10
 // holdHopForEtcd waits with what a hop changes of a node until etcd has no alarm and there is a snapshot of what it has,
 // and reports whether it does.
 func (m *planner) holdHopForEtcd(n cluster.Node, drifts []cluster.FieldDifference) bool {
-	if why := m.etcd.Alarmed(); why != "" {
+	if why := m.etcd.Alarmed(); why != "" && !(n.Role == cluster.Worker && m.d.Repository().Back != (cluster.Back{})) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdAlarm, About: "upgrade", Message: "waits to be upgraded: " + why, Within: etcdWithin, Drift: drifts})
 		return true
 	}
-	if why := upgrade.FindOldEtcd(m.d, m.o); why != "" {
+	switch why, known := upgrade.FindOldEtcd(m.d, m.o); {
+	case !known:
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, About: "upgrade", Message: "waits to be upgraded: " + why, Within: etcdWithin, Drift: drifts})
+		return true
+	case why != "":
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.EtcdTooOld, Message: "is not upgraded: " + why, Hint: etcdHint}, drifts)
 		return true
 	}
@@ -400,7 +404,12 @@ func (m *planner) planManifests() {
 	if i := slices.IndexFunc(m.d.Spec.Addons, func(a cluster.Addon) bool {
 		return upgrade.IsUnready(m.o, a) || m.isPlanned(cluster.InstallAddon, a.Name) || m.isPlanned(cluster.FetchChart, a.Name)
 	}); i >= 0 && upgrade.Deletes(m.o) {
-		m.wait(cluster.Wait{Subject: name, Reason: w.Reason, About: m.d.Spec.Addons[i].Name, Message: fmt.Sprintf("waits until addon %s, which may take the place of what is deleted, is ready: %s", m.d.Spec.Addons[i].Name, a.Info().Text)})
+		m.wait(cluster.Wait{Subject: name, Reason: w.Reason, About: m.d.Spec.Addons[i].Name, Message: fmt.Sprintf("waits until addon %s, which may take the place of what is deleted, is ready: %s", m.d.Spec.Addons[i].Name, a.Info().Text), Within: etcdWithin,
+			Hint: "where it is to have the same objects, which Helm does not take over: `kubectl delete` those"})
+		return
+	}
+	if i := slices.IndexFunc(m.d.Spec.ControlPlanes(), func(n cluster.Node) bool { return len(drift.Fixed(m.d, m.o, n)) > 0 }); i >= 0 && upgrade.Deletes(m.o) {
+		m.wait(cluster.Wait{Subject: name, Reason: w.Reason, About: "config", Message: fmt.Sprintf("waits until %s has the machine config of the inventory, of which somebody changed what the cluster was made with: %s", m.d.Spec.ControlPlanes()[i].Name, a.Info().Text)})
 		return
 	}
 	mode, _ := bounds.Upgrade(m.d.Spec, m.p)

@@ -274,16 +274,23 @@ func (e Etcd) Alarmed() string {
 	return e.Alarms()
 }
 
-// SortLeaderLast returns nodes in their order, the one last whose member leads etcd: each other leader is another
-// election, in which nothing is written.
+// SortLeaderLast returns nodes in their order, but the one whose member leads etcd as the last control plane: each other leader
+// is another election, in which nothing is written.
 func SortLeaderLast(nodes []cluster.Node, o cluster.Observed) []cluster.Node {
-	leads := func(n cluster.Node) bool {
-		mem, ok := MemberOf(o, n)
-		return ok && mem.ID == o.Etcd.Value.Leader && mem.ID != 0
+	leader, last := -1, -1
+	for i, n := range nodes {
+		if n.Role == cluster.ControlPlane {
+			last = i
+		}
+		if mem, ok := MemberOf(o, n); ok && mem.ID == o.Etcd.Value.Leader {
+			leader = i
+		}
 	}
-	i := slices.IndexFunc(nodes, leads)
-	if i < 0 {
+	if leader < 0 || leader >= last {
 		return nodes
 	}
-	return append(slices.Delete(slices.Clone(nodes), i, i+1), nodes[i])
+	out := slices.Clone(nodes)
+	copy(out[leader:last], nodes[leader+1:last+1])
+	out[last] = nodes[leader]
+	return out
 }

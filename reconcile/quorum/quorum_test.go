@@ -367,3 +367,61 @@ func TestMembersOfNodes(t *testing.T) {
 		}
 	}
 }
+
+// TestAlarms: what etcd holds against its members, and what is not known of that.
+func TestAlarms(t *testing.T) {
+	with := func(alarms ...string) Etcd { return Etcd{state: cluster.Saw(cluster.Etcd{Alarms: alarms})} }
+	lost := with()
+	lost.unknown = "timeout"
+	for name, c := range map[string]struct {
+		e                  Etcd
+		alarms, why, hints string
+	}{
+		"none":            {with(), "", "", ""},
+		"one":             {with("NOSPACE"), "etcd has the alarm NOSPACE", "etcd has the alarm NOSPACE", "etcd defrag"},
+		"corrupt":         {with("CORRUPT"), "etcd has the alarm CORRUPT", "etcd has the alarm CORRUPT", "another `replace`"},
+		"both":            {with("CORRUPT", "NOSPACE"), "etcd has the alarms CORRUPT and NOSPACE", "etcd has the alarms CORRUPT and NOSPACE", "another `replace`"},
+		"members unknown": {lost, "", "the members of etcd are not known: timeout", ""},
+		"unknown":         {Etcd{state: cluster.Unseen[cluster.Etcd]("no answer")}, "", "whether etcd has an alarm is not known: no answer", ""},
+		"not asked":       {Etcd{}, "", "whether etcd has an alarm is not known", ""},
+	} {
+		if got := c.e.Alarms(); got != c.alarms {
+			t.Errorf("%s: %q, want %q", name, got, c.alarms)
+		}
+		if got := c.e.Alarmed(); got != c.why {
+			t.Errorf("%s: %q, want %q", name, got, c.why)
+		}
+		if hint := c.e.AlarmHint(); !strings.Contains(hint, c.hints) || strings.Contains(hint, "etcd defrag") == strings.Contains(hint, "another `replace`") {
+			t.Errorf("%s: %q", name, hint)
+		}
+	}
+}
+
+// TestLeaderLast: the control plane whose member leads comes after the other ones, and before the workers behind them.
+func TestLeaderLast(t *testing.T) {
+	node := func(name string, role cluster.Role, last byte) cluster.Node {
+		return cluster.Node{Name: name, Role: role, IP: netip.AddrFrom4([4]byte{10, 0, 0, last})}
+	}
+	nodes := []cluster.Node{node("cp-1", cluster.ControlPlane, 1), node("wk-1", cluster.Worker, 4), node("cp-2", cluster.ControlPlane, 2), node("cp-3", cluster.ControlPlane, 3), node("wk-2", cluster.Worker, 5)}
+	members := []cluster.Member{{ID: 1, Name: "cp-1"}, {ID: 2, Name: "cp-2"}, {ID: 3, Name: "cp-3"}}
+	for leader, want := range map[uint64]string{
+		1: "wk-1 cp-2 cp-3 cp-1 wk-2", 2: "cp-1 wk-1 cp-3 cp-2 wk-2", 3: "cp-1 wk-1 cp-2 cp-3 wk-2",
+		0: "cp-1 wk-1 cp-2 cp-3 wk-2", 7: "cp-1 wk-1 cp-2 cp-3 wk-2",
+	} {
+		o := cluster.Observed{Members: cluster.Saw(members), Etcd: cluster.Saw(cluster.Etcd{Leader: leader})}
+		var got []string
+		for _, n := range SortLeaderLast(nodes, o) {
+			got = append(got, n.Name)
+		}
+		if words := strings.Join(got, " "); words != want {
+			t.Errorf("%d leads: %s, want %s", leader, words, want)
+		}
+	}
+	if nodes[0].Name != "cp-1" || nodes[3].Name != "cp-3" {
+		t.Errorf("the inventory is %v now", nodes)
+	}
+	unseen := cluster.Observed{Etcd: cluster.Saw(cluster.Etcd{})} // no member is known, and none leads
+	if got := SortLeaderLast(nodes, unseen); got[0].Name != "cp-1" {
+		t.Errorf("%v", got)
+	}
+}

@@ -171,25 +171,47 @@ func askMembers(ctx context.Context, able []plane) ballot {
 				return unseenBallot(sanitize(fmt.Sprintf("there are two etcds: that of %s does not have %s as a member, whose own is healthy", p.node.Name, other.node.Name)))
 			}
 		}
-		out := ballot{members: cluster.Saw(members), etcd: readEtcd(ctx, p)}
+		others := slices.DeleteFunc(slices.Clone(able[i+1:]), func(p plane) bool { return !etcdmember.Has(members, p.node) })
+		out := ballot{members: cluster.Saw(members), etcd: readEtcd(ctx, len(members), append([]plane{p}, others...))}
 		if len(errs) > 0 { // of those before it
 			out.agreement = agreement{agree: cluster.Unseen[bool](formatError(errs[0])), asked: []string{p.node.Name}}
 			return out
 		}
-		others := slices.DeleteFunc(slices.Clone(able[i+1:]), func(p plane) bool { return !etcdmember.Has(members, p.node) })
 		out.agreement = compareMembers(ctx, p.node.Name, members, others)
 		return out
 	}
 	return unseenBallot(formatError(errors.Join(errs...)))
 }
 
-// readEtcd asks a member who leads, and for the alarms of all.
-func readEtcd(ctx context.Context, p plane) cluster.Seen[cluster.Etcd] {
-	st, err := etcdmember.ReadStatus(ctx, p.link.machine)
-	if err != nil {
-		return cluster.Unseen[cluster.Etcd](fmt.Sprintf("ask %s for the status of its etcd: %s", p.node.Name, formatError(err)))
+// readEtcd asks members, side by side, who leads, for the alarms of all and for the versions that they run; of which the
+// oldest counts. A version is not known while it is not of all of so many.
+func readEtcd(ctx context.Context, members int, able []plane) cluster.Seen[cluster.Etcd] {
+	found, errs := make([]etcdmember.Status, len(able)), make([]error, len(able))
+	var all sync.WaitGroup
+	for i, p := range able {
+		all.Go(func() { found[i], errs[i] = etcdmember.ReadStatus(ctx, p.link.machine) })
 	}
-	return cluster.Saw(cluster.Etcd{Server: st.Server, Leader: st.Leader, Alarms: st.Alarms})
+	all.Wait()
+	out := cluster.Unseen[cluster.Etcd]("no member was asked")
+	known, oldest := 0, ""
+	for i, st := range found {
+		switch {
+		case errs[i] != nil && !out.Known:
+			out.Why = fmt.Sprintf("ask %s for the status of its etcd: %s", able[i].node.Name, formatError(errs[i]))
+			continue
+		case errs[i] != nil:
+			continue
+		case !out.Known:
+			out = cluster.Saw(cluster.Etcd{Leader: st.Leader, Alarms: st.Alarms})
+		}
+		if known++; known == 1 || etcdmember.IsOlder(st.Server, oldest) {
+			oldest = st.Server
+		}
+	}
+	if out.Known && known >= members {
+		out.Value.Server = oldest
+	}
+	return out
 }
 
 // compareMembers asks the others, side by side, whether they name the same members as the first. It

@@ -15,6 +15,8 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/talos/etcdmember"
 )
 
+const statusCall = "machine.MachineService/EtcdStatus"
+
 const membersCall = "machine.MachineService/EtcdMemberList"
 
 // TestLearners: a control plane that joins is a learner first.
@@ -237,7 +239,14 @@ func TestAlarmsAndLeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.until("the alarm is seen", func(o cluster.Observed) bool { return slices.Equal(o.Etcd.Value.Alarms, []string{"CORRUPT"}) })
-		b.world.Inject(world.Fault{System: "talos", Op: "machine.MachineService/EtcdStatus", Kind: world.Slow, Delay: time.Hour})
+		if o = b.observe(); !strings.HasPrefix(o.Etcd.Value.Server, "3.6.") {
+			t.Errorf("the oldest etcd is %q", o.Etcd.Value.Server)
+		}
+		b.world.Inject(world.Fault{System: "talos", Op: statusCall, Subject: "cp-1", Kind: world.Slow, Delay: time.Hour})
+		b.until("the version of one is not known", func(o cluster.Observed) bool {
+			return o.Etcd.Known && o.Etcd.Value.Server == "" && slices.Equal(o.Etcd.Value.Alarms, []string{"CORRUPT"})
+		})
+		b.world.Inject(world.Fault{System: "talos", Op: statusCall, Kind: world.Slow, Delay: time.Hour})
 		b.until("it is not known any longer", func(o cluster.Observed) bool {
 			return !o.Etcd.Known && strings.Contains(o.Etcd.Why, "no answer in time") && len(o.Members.Value) == 2
 		})

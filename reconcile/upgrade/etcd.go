@@ -10,28 +10,32 @@ import (
 )
 
 // FindOldEtcd is why the first hop of Talos would lead an etcd that is too old to one that does not read it as it is, "" : it would
-// not. Talos brings the etcd of its version, unless a config names another image.
-func FindOldEtcd(d cluster.Desired, o cluster.Observed) string {
+// not; known is whether that is known of all members. Talos brings the etcd of its version, unless a config names another image.
+func FindOldEtcd(d cluster.Desired, o cluster.Observed) (why string, known bool) {
 	asked := d.Repository()
 	if !asked.IsHop(cluster.HopTalos) || !ladder.BringsNewEtcd(asked.Hops[0].From, asked.Hops[0].To) {
-		return ""
+		return "", true
 	}
 	for _, n := range d.Spec.ControlPlanes() {
 		if has := pinnedEtcd(o.Machines[n.Name].Summary); ladder.IsOldEtcd(has) {
-			return fmt.Sprintf("the machine config of %s has etcd %s", n.Name, has)
+			return fmt.Sprintf("the machine config of %s has etcd %s", n.Name, has), true
 		}
 	}
-	if has := o.Etcd.Value.Server; ladder.IsOldEtcd(has) {
-		return "etcd is " + has
+	switch has := o.Etcd.Value.Server; {
+	case has == "":
+		return "which version of etcd runs is not known of all members", false
+	case ladder.IsOldEtcd(has):
+		return "a member of etcd is " + has, true
 	}
-	return ""
+	return "", true
 }
 
-// SkipsEtcd is why the config that a control plane is to get would do that, "" : it does not.
+// SkipsEtcd is why the config that a control plane is to get would do that, "" : it does not. Where every member is newer already
+// what the config has was never taken.
 func SkipsEtcd(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
 	mach := o.Machines[n.Name]
 	has, want := pinnedEtcd(mach.Summary), pinnedEtcd(d.Repository().Configs[n.Name].Summary)
-	if !ladder.IsOldEtcd(has) || want != "" && strings.HasPrefix(want, "3.5.") || want == "" && !ladder.BringsNewEtcd("", mach.Talos) {
+	if !ladder.IsOldEtcd(has) || o.Etcd.Value.Server != "" && !strings.HasPrefix(o.Etcd.Value.Server, "3.5.") || want != "" && strings.HasPrefix(want, "3.5.") || want == "" && !ladder.BringsNewEtcd("", mach.Talos) {
 		return ""
 	}
 	return fmt.Sprintf("its machine config has etcd %s, and is to have %s", has, cmp.Or(want, "that of Talos "+mach.Talos))

@@ -18,7 +18,8 @@ import (
 // is wanted as soon as a node has come further.
 
 const (
-	// jobFresh is for how long a Job that has succeeded counts: what comes before the next step may take its time.
+	// jobFresh is for how long a Job that has succeeded counts: what comes before the next step may take its time. So may the
+	// Jobs of the other gates, which run one after the other.
 	jobFresh = time.Hour
 	// jobLate is how much longer than its deadline one may be under way: Kubernetes ends it.
 	jobLate = 5 * time.Minute
@@ -84,9 +85,10 @@ func fitsWay(asked cluster.Desired, has cluster.Versions) bool {
 	return !ladder.IsOlder(has.Kubernetes, asked.Hops[0].From)
 }
 
-// nameJob is the name of the Job of a gate in a state of the cluster. Another manifest is in another commit.
+// nameJob is the name of the Job of a gate in a state of the cluster. Another manifest is in another commit, unless a directory is the
+// source.
 func nameJob(g cluster.Gate, state string) cluster.ObjectName {
-	sum := sha256.Sum256([]byte(g.Name + "\n" + state))
+	sum := sha256.Sum256([]byte(g.Name + "\n" + state + "\n" + g.Job.Manifest))
 	return cluster.ObjectName{Namespace: g.Job.Namespace, Name: g.Job.Prefix + "-" + hex.EncodeToString(sum[:])[:10]}
 }
 
@@ -111,6 +113,8 @@ func FindAwaitedJob(d cluster.Desired, o cluster.Observed) (AwaitedJob, bool) {
 		job, there := o.Jobs.Value[a.Name]
 		why := ""
 		switch {
+		case !AsksGates(d, o):
+			why = "its Job is looked for when no node is out of service"
 		case silent != "":
 			why = fmt.Sprintf("which Job it waits for is not known, because what %s runs is not", silent)
 		case !o.Jobs.Known && o.Jobs.Why == "":
@@ -120,7 +124,7 @@ func FindAwaitedJob(d cluster.Desired, o cluster.Observed) (AwaitedJob, bool) {
 		case !there:
 			a.Start, why = true, fmt.Sprintf("its Job %s runs before that", a.Name)
 		default:
-			if why = a.judge(job, o.Now); why == "" {
+			if why = a.judge(job, o.Now, freshFor(d)); why == "" {
 				continue
 			}
 		}
@@ -130,8 +134,17 @@ func FindAwaitedJob(d cluster.Desired, o cluster.Observed) (AwaitedJob, bool) {
 	return AwaitedJob{}, false
 }
 
+// freshFor is for how long a Job of a cluster that has succeeded counts.
+func freshFor(d cluster.Desired) time.Duration {
+	fresh := jobFresh
+	for _, g := range d.Repository().Spec.Gates {
+		fresh += g.Job.Within
+	}
+	return fresh
+}
+
 // judge is why a Job that is there does not let the next node be upgraded, "" : it does.
-func (a *AwaitedJob) judge(job cluster.Job, now time.Time) string {
+func (a *AwaitedJob) judge(job cluster.Job, now time.Time, fresh time.Duration) string {
 	logs := fmt.Sprintf("`kubectl logs -n %s job/%s`", job.Namespace, job.Name)
 	remove := fmt.Sprintf("`kubectl delete job -n %s %s`", job.Namespace, job.Name)
 	switch {
@@ -145,11 +158,11 @@ func (a *AwaitedJob) judge(job cluster.Job, now time.Time) string {
 		a.Wait.Within, a.Wait.Began = jobStalls, job.Failed
 		a.Wait.Hint = fmt.Sprintf("%s shows why; a push has a fresh one started, and so has %s; versions that are set back pass it", logs, remove)
 		return fmt.Sprintf("its Job %s has failed%s", job.ObjectName, text.Colon(job.Why))
-	case !job.Complete.IsZero() && now.Sub(job.Complete) < jobFresh:
+	case !job.Complete.IsZero() && now.Sub(job.Complete) < fresh:
 		return ""
 	case !job.Complete.IsZero():
 		a.Old = job
-		return fmt.Sprintf("its Job %s has succeeded more than an hour ago, and runs once more", job.ObjectName)
+		return fmt.Sprintf("its Job %s has succeeded more than %s ago, and runs once more", job.ObjectName, text.Duration(fresh))
 	}
 	a.Wait.Within, a.Wait.Began, a.Wait.Hint = a.Gate.Job.Within+jobLate, job.Began, fmt.Sprintf("%s shows how far it is; versions that are set back pass it", logs)
 	return fmt.Sprintf("its Job %s runs%s", job.ObjectName, text.Colon(job.Why))

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -152,5 +153,34 @@ func TestLeftJobs(t *testing.T) {
 	}
 	if got := find(d, o); got != "complete, of another, wanted" {
 		t.Errorf("at its end: %s", got)
+	}
+}
+
+// TestJobsWaitForService: no Job is started while a node is out of service, though it is known that there is none.
+func TestJobsWaitForService(t *testing.T) {
+	d, o := jobWorld()
+	o.Gates, o.Jobs = map[string]cluster.Seen[bool]{}, cluster.Saw(map[cluster.ObjectName]cluster.Job{})
+	if a, waits := FindAwaitedJob(d, o); !waits || !a.Start {
+		t.Errorf("in service: %+v, %v", a, waits)
+	}
+	kn := o.Nodes.Value["wk-1"]
+	kn.Turn = "t"
+	o.Nodes.Value["wk-1"] = kn
+	if a, waits := FindAwaitedJob(d, o); !waits || a.Start || !strings.Contains(a.Wait.Message, "when no node is out of service") {
+		t.Errorf("in a turn: %+v, %v", a, waits)
+	}
+}
+
+// TestJobsStayFresh: a Job counts for an hour, and for as long as those of all gates may take.
+func TestJobsStayFresh(t *testing.T) {
+	d, o := jobWorld()
+	name := JobsToSee(d, o)[0]
+	d.Spec.Gates = append(slices.Clone(d.Spec.Gates), cluster.Gate{Name: "long", Job: cluster.GateJob{Namespace: "tests", Prefix: "long", Manifest: "{}", Within: 2 * time.Hour}})
+	o.Now = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
+	for ago, want := range map[time.Duration]bool{time.Hour: true, 3 * time.Hour: true, 4 * time.Hour: false} {
+		o.Jobs = cluster.Saw(map[cluster.ObjectName]cluster.Job{name: {ObjectName: name, Ours: true, Revision: d.Revision, Complete: o.Now.Add(-ago)}})
+		if a, waits := FindAwaitedJob(d, o); !waits || (a.Gate.Name == "long") != want {
+			t.Errorf("%v ago: %+v, %v", ago, a, waits)
+		}
 	}
 }

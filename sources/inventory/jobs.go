@@ -155,8 +155,8 @@ func (r *jobReader) within() time.Duration {
 		return defaultJobWithin
 	}
 	seconds, err := strconv.Atoi(n.Value)
-	if within := time.Duration(seconds) * time.Second; err == nil && within > 0 && within <= mostJobWithin {
-		return within
+	if err == nil && seconds > 0 && seconds <= int(mostJobWithin/time.Second) {
+		return time.Duration(seconds) * time.Second
 	}
 	r.refuse(n, "activeDeadlineSeconds is not a number from 1 to "+strconv.Itoa(int(mostJobWithin/time.Second)), "write in seconds how long the Job may take; without it that is ten minutes")
 	return defaultJobWithin

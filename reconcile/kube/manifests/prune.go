@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -91,10 +92,27 @@ func (c *client) lookUp(ctx context.Context, key string, rendered []*unstructure
 		return u, false, err
 	}
 	u = unrendered{at: at, has: has}
-	if slices.Contains(withMore, e.kind.Kind) {
-		u.kept = fmt.Sprintf("no %s is deleted, because more goes with it: `kubectl delete` it when nothing needs it", e.kind.Kind)
+	if why := keepsMore(has); why != "" {
+		u.kept = fmt.Sprintf("%s: `kubectl delete` it when nothing needs it", why)
 	}
 	return u, false, nil
+}
+
+// keepsMore is why an object is left although nothing renders it, "" : it is not: with it more would go than itself.
+func keepsMore(o *unstructured.Unstructured) string {
+	kind := o.GroupVersionKind()
+	retention, _, _ := unstructured.NestedString(o.Object, "spec", "persistentVolumeClaimRetentionPolicy", "whenDeleted")
+	switch {
+	case slices.Contains(withMore, kind.Kind):
+		return fmt.Sprintf("no %s is deleted, because more goes with it", kind.Kind)
+	case strings.Contains(kind.Group, ".") && !strings.HasSuffix(kind.Group, ".k8s.io"):
+		return fmt.Sprintf("no %s is deleted, because only its own controller knows what goes with it", kind.Kind)
+	case len(o.GetFinalizers()) > 0:
+		return "it has finalizers, by which more may go with it"
+	case kind.Kind == "StatefulSet" && retention == "Delete":
+		return "its volumes would go with it"
+	}
+	return ""
 }
 
 // isOfTalos reports whether an object is Talos' and nobody else's: it has written it, and no release of Helm, no other

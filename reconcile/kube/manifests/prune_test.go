@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -349,4 +350,35 @@ func (r refuser) RoundTrip(req *http.Request) (*http.Response, error) {
 		return nil, context.DeadlineExceeded
 	}
 	return r.RoundTripper.RoundTrip(req)
+}
+
+// TestKeepsMore: with what an object may take more than itself.
+func TestKeepsMore(t *testing.T) {
+	object := func(apiVersion, kind string, more map[string]any) *unstructured.Unstructured {
+		o := map[string]any{"apiVersion": apiVersion, "kind": kind, "metadata": map[string]any{"name": "a"}}
+		maps.Copy(o, more)
+		return &unstructured.Unstructured{Object: o}
+	}
+	deletes := map[string]any{"spec": map[string]any{"persistentVolumeClaimRetentionPolicy": map[string]any{"whenDeleted": "Delete"}}}
+	retains := map[string]any{"spec": map[string]any{"persistentVolumeClaimRetentionPolicy": map[string]any{"whenDeleted": "Retain"}}}
+	final := map[string]any{"metadata": map[string]any{"name": "a", "finalizers": []any{"resources-finalizer.argocd.argoproj.io"}}}
+	for name, c := range map[string]struct {
+		o    *unstructured.Unstructured
+		want string
+	}{
+		"a ConfigMap":            {object("v1", "ConfigMap", nil), ""},
+		"a DaemonSet":            {object("apps/v1", "DaemonSet", nil), ""},
+		"a role":                 {object("rbac.authorization.k8s.io/v1", "ClusterRole", nil), ""},
+		"a Namespace":            {object("v1", "Namespace", nil), "no Namespace is deleted, because more goes with it"},
+		"a definition":           {object("apiextensions.k8s.io/v1", "CustomResourceDefinition", nil), "no CustomResourceDefinition is deleted, because more goes with it"},
+		"an object of Argo CD":   {object("argoproj.io/v1alpha1", "Application", nil), "no Application is deleted, because only its own controller knows what goes with it"},
+		"one with a finalizer":   {object("v1", "ConfigMap", final), "it has finalizers, by which more may go with it"},
+		"a StatefulSet":          {object("apps/v1", "StatefulSet", nil), ""},
+		"one that keeps volumes": {object("apps/v1", "StatefulSet", retains), ""},
+		"one that takes its own": {object("apps/v1", "StatefulSet", deletes), "its volumes would go with it"},
+	} {
+		if got := keepsMore(c.o); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
 }

@@ -7,6 +7,7 @@ package etcdmember
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -96,6 +97,18 @@ func ReadStatus(ctx context.Context, machine machineapi.MachineServiceClient) (S
 	}
 	st := resp.GetMessages()[0].GetMemberStatus()
 	return Status{ID: st.GetMemberId(), Leader: st.GetLeader(), Learner: st.GetIsLearner(), Server: text.Sanitize(st.GetProtocolVersion(), maxName), Alarms: alarmsIn(st.GetErrors())}, nil
+}
+
+// IsOlder compares two versions of etcd (3.6.12); one that cannot be read is older than any.
+func IsOlder(a, b string) bool {
+	read := func(v string) (n [3]int) {
+		if _, err := fmt.Sscanf(v, "%d.%d.%d", &n[0], &n[1], &n[2]); err != nil {
+			return [3]int{}
+		}
+		return n
+	}
+	x, y := read(a), read(b)
+	return slices.Compare(x[:], y[:]) < 0
 }
 
 // alarmsIn are the alarms among what a member has as its errors, each kind once: "memberID:9880414841965796001 alarm:NOSPACE ".

@@ -52,3 +52,17 @@ func TestAlarms(t *testing.T) {
 		}
 	}
 }
+
+// TestIsOlder: what cannot be read is older than any version.
+func TestIsOlder(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"3.5.26", "3.6.4", true}, {"3.6.4", "3.5.26", false}, {"3.5.9", "3.5.26", true}, {"3.6.4", "3.6.4", false}, {"", "3.5.9", true}, {"3.5.9", "", false}, {"3.5.26-0", "3.6.4", true},
+	} {
+		if got := IsOlder(c.a, c.b); got != c.want {
+			t.Errorf("%q, %q: %v", c.a, c.b, got)
+		}
+	}
+}
