@@ -24,7 +24,11 @@ const allWithin = 5 * time.Second
 // with it, which is watched.
 const membersFor = 50 * time.Second
 
-// disagreeFor is the same while not all members name the same, or were not all asked.
+// stateFor is how long it is good who leads etcd, which alarms it has and what its members run, while no upgrade depends on it;
+// while one does that is membersFor.
+const stateFor = 5 * time.Minute
+
+// disagreeFor is how long a list is good while not all members name the same, or were not all asked.
 const disagreeFor = 30 * time.Second
 
 // ballot is what was last seen of the members of etcd.
@@ -33,6 +37,7 @@ type ballot struct {
 	turn    uint64 // of the fleet, when it was asked for
 	members cluster.Seen[[]cluster.Member]
 	etcd    cluster.Seen[cluster.Etcd]
+	stateAt time.Time // when that was asked for
 	agreement
 }
 
@@ -112,12 +117,27 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 	}
 	asking, cancel := context.WithTimeout(ctx, allWithin)
 	defer cancel()
-	now := askMembers(asking, able)
+	if last.stateAt.IsZero() || time.Since(last.stateAt) >= stateGoodFor(d, planes) {
+		last.etcd = cluster.Seen[cluster.Etcd]{}
+	}
+	now := askMembers(asking, able, last)
 	now.at, now.turn = time.Now(), turn
 	f.mu.Lock()
 	f.members = now
 	f.mu.Unlock()
 	return now
+}
+
+// stateGoodFor is how long what is the same of all members need not be asked for again.
+func stateGoodFor(d cluster.Desired, planes []plane) time.Duration {
+	asked := d.Repository()
+	behind := func(p plane) bool {
+		return p.machine.Talos != asked.Spec.Versions.Talos || p.machine.Schematic != asked.Schematic
+	}
+	if len(asked.Hops) > 0 || slices.ContainsFunc(planes, behind) {
+		return membersFor
+	}
+	return stateFor
 }
 
 // Forget implements reconcile.Forgetter: the members of etcd are asked for again,
@@ -154,7 +174,7 @@ func (f *Fleet) planes(d cluster.Desired, founder string) ([]plane, uint64, ball
 // askMembers asks one after the other. A list that lacks a machine whose etcd
 // is healthy means two etcds: then neither is the cluster's. One that is being removed
 // is no member at the end, and runs for a while still.
-func askMembers(ctx context.Context, able []plane) ballot {
+func askMembers(ctx context.Context, able []plane, last ballot) ballot {
 	var errs []error
 	for i, p := range able {
 		members, err := etcdmember.List(ctx, p.link.machine)
@@ -172,7 +192,11 @@ func askMembers(ctx context.Context, able []plane) ballot {
 			}
 		}
 		others := slices.DeleteFunc(slices.Clone(able[i+1:]), func(p plane) bool { return !etcdmember.Has(members, p.node) })
-		out := ballot{members: cluster.Saw(members), etcd: readEtcd(ctx, len(members), append([]plane{p}, others...))}
+		out := ballot{members: cluster.Saw(members), etcd: last.etcd, stateAt: last.stateAt}
+		// Each action has the members listed again, and changes nothing of this.
+		if !last.etcd.Known || len(members) != len(last.members.Value) {
+			out.etcd, out.stateAt = readEtcd(ctx, len(members), append([]plane{p}, others...)), time.Now()
+		}
 		if len(errs) > 0 { // of those before it
 			out.agreement = agreement{agree: cluster.Unseen[bool](formatError(errs[0])), asked: []string{p.node.Name}}
 			return out
@@ -183,35 +207,19 @@ func askMembers(ctx context.Context, able []plane) ballot {
 	return unseenBallot(formatError(errors.Join(errs...)))
 }
 
-// readEtcd asks members, side by side, who leads, for the alarms of all and for the versions that they run; of which the
-// oldest counts. A version is not known while it is not of all of so many.
+// readEtcd asks members, side by side, who leads, for the alarms of all and for the versions that they run.
 func readEtcd(ctx context.Context, members int, able []plane) cluster.Seen[cluster.Etcd] {
 	found, errs := make([]etcdmember.Status, len(able)), make([]error, len(able))
 	var all sync.WaitGroup
 	for i, p := range able {
-		all.Go(func() { found[i], errs[i] = etcdmember.ReadStatus(ctx, p.link.machine) })
+		all.Go(func() {
+			if found[i], errs[i] = etcdmember.ReadStatus(ctx, p.link.machine); errs[i] != nil {
+				errs[i] = fmt.Errorf("ask %s for the status of its etcd: %s", p.node.Name, formatError(errs[i]))
+			}
+		})
 	}
 	all.Wait()
-	out := cluster.Unseen[cluster.Etcd]("no member was asked")
-	known, oldest := 0, ""
-	for i, st := range found {
-		switch {
-		case errs[i] != nil && !out.Known:
-			out.Why = fmt.Sprintf("ask %s for the status of its etcd: %s", able[i].node.Name, formatError(errs[i]))
-			continue
-		case errs[i] != nil:
-			continue
-		case !out.Known:
-			out = cluster.Saw(cluster.Etcd{Leader: st.Leader, Alarms: st.Alarms})
-		}
-		if known++; known == 1 || etcdmember.IsOlder(st.Server, oldest) {
-			oldest = st.Server
-		}
-	}
-	if out.Known && known >= members {
-		out.Value.Server = oldest
-	}
-	return out
+	return etcdmember.Summarize(members, found, errs)
 }
 
 // compareMembers asks the others, side by side, whether they name the same members as the first. It
@@ -285,4 +293,16 @@ func (f *Fleet) Rendered(ctx context.Context, d cluster.Desired) cluster.Seen[cl
 		return cluster.Unseen[cluster.RenderedManifests]("not all control planes are watched yet")
 	}
 	return cluster.Saw(cluster.RenderedManifests{Objects: cluster.SecretString(found[0].Objects), Lacks: lacks})
+}
+
+// ConfigDigests identify the machine configs that the control planes run, by name, of those that are known.
+func (f *Fleet) ConfigDigests(d cluster.Desired) map[string]string {
+	planes, _, _ := f.planes(d, "")
+	out := map[string]string{}
+	for _, p := range planes {
+		if p.machine.ConfigDigest != "" {
+			out[p.node.Name] = p.machine.ConfigDigest
+		}
+	}
+	return out
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -51,6 +52,9 @@ type Config struct {
 	Wrap kubeapi.Wrap
 	// Rendered are the manifests as all control planes render them.
 	Rendered func(context.Context, cluster.Desired) cluster.Seen[cluster.RenderedManifests]
+	// Configs identify what the control planes run of their configs, by name, as far as that is known. It does not
+	// wait for any of them.
+	Configs func(cluster.Desired) map[string]string
 }
 
 // Keeper compares the manifests of one cluster, and applies them.
@@ -60,8 +64,8 @@ type Keeper struct {
 	mu    sync.Mutex
 	asked time.Time
 	nodes string // what the nodes ran then
-	// configs are those of the control planes then.
-	configs string
+	// configs are those of the control planes, as they were known last then.
+	configs map[string]string
 	seen    cluster.Seen[cluster.Manifests]
 	since   time.Time // of the first comparison in a row that failed; zero: the last one did not
 }
@@ -83,9 +87,9 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	if !o.Nodes.Known || !ready || o.Facts.Destroying() {
 		return
 	}
-	configs := describeConfigs(d, *o)
+	configs := k.c.Configs(d)
 	k.mu.Lock()
-	age, last, same, edited := time.Since(k.asked), k.seen, k.nodes == nodes, k.configs != configs
+	age, last, same, edited := time.Since(k.asked), k.seen, k.nodes == nodes, isOther(k.configs, configs)
 	good := againFor
 	switch {
 	case !k.since.IsZero():
@@ -113,7 +117,11 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.asked, k.nodes, k.configs, k.seen = asked, nodes, configs, o.Manifests
+	k.asked, k.nodes, k.seen = asked, nodes, o.Manifests
+	if k.configs == nil {
+		k.configs = map[string]string{}
+	}
+	maps.Copy(k.configs, configs)
 }
 
 // countFailures notes how a comparison ended, and returns since when all have failed.
@@ -145,13 +153,15 @@ func describeNodes(d cluster.Desired, nodes map[string]cluster.KubeNode) (all st
 	return all, true
 }
 
-// describeConfigs is what the control planes run of their configs.
-func describeConfigs(d cluster.Desired, o cluster.Observed) string {
-	var all []string
-	for _, n := range d.Spec.ControlPlanes() {
-		all = append(all, o.Machines[n.Name].ConfigDigest)
+// isOther reports whether a control plane is known to run another config than it was known to run. One that does not answer, as
+// while it boots, is none.
+func isOther(before, now map[string]string) bool {
+	for name, digest := range now {
+		if was := before[name]; was != "" && was != digest {
+			return true
+		}
 	}
-	return strings.Join(all, " ")
+	return false
 }
 
 // areInventoried reports whether all nodes run a Talos that lists what it deploys: talosctl prunes on the same condition.

@@ -30,7 +30,8 @@ type bench struct {
 	plane    world.ControlPlane
 	desired  cluster.Desired
 	rendered cluster.Seen[cluster.RenderedManifests]
-	os       string // of its node
+	configs  map[string]string // of the control planes
+	os       string            // of its node
 	refuse   func(*http.Request) bool
 	keeper   *Keeper
 	set      *kubernetes.Clientset
@@ -84,7 +85,8 @@ func bubble(t *testing.T, do func(*bench)) {
 			t.Fatal(err)
 		}
 		b.keeper = New(Config{API: func() (string, bool) { return server, true }, Dial: link.DialContext, Wrap: func(to http.RoundTripper) http.RoundTripper { return refuser{to, b} },
-			Rendered: func(context.Context, cluster.Desired) cluster.Seen[cluster.RenderedManifests] { return b.rendered }})
+			Rendered: func(context.Context, cluster.Desired) cluster.Seen[cluster.RenderedManifests] { return b.rendered },
+			Configs:  func(cluster.Desired) map[string]string { return b.configs }})
 		do(b)
 	})
 }
@@ -276,13 +278,18 @@ func TestCompareAgain(t *testing.T) {
 		b.render("v1.13.9", "v1.36.1")
 		look := func(config string, want int) {
 			t.Helper()
-			o := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{"cp-1": {Ready: true, OS: b.os, Kubelet: "v1.36.1"}}), Machines: map[string]cluster.Machine{"cp-1": {ConfigDigest: config}}}
+			o := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{"cp-1": {Ready: true, OS: b.os, Kubelet: "v1.36.1"}})}
+			if b.configs = map[string]string{"cp-1": config}; config == "" { // it does not answer
+				b.configs = nil
+			}
 			if b.keeper.Observe(b.Context(), b.desired, &o); !o.Manifests.Known || asked != want {
 				t.Errorf("config %s: asked %d times, want %d; %+v", config, asked, want, o.Manifests)
 			}
 		}
 		look("a", 1)
 		time.Sleep(lacksFor)
+		look("a", 1)
+		look("", 1)
 		look("a", 1)
 		b.rendered.Value.Lacks = "one is missing"
 		look("b", 2)

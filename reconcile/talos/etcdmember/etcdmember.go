@@ -99,8 +99,33 @@ func ReadStatus(ctx context.Context, machine machineapi.MachineServiceClient) (S
 	return Status{ID: st.GetMemberId(), Leader: st.GetLeader(), Learner: st.GetIsLearner(), Server: text.Sanitize(st.GetProtocolVersion(), maxName), Alarms: alarmsIn(st.GetErrors())}, nil
 }
 
-// IsOlder compares two versions of etcd (3.6.12); one that cannot be read is older than any.
-func IsOlder(a, b string) bool {
+// Summarize returns what is the same of so many members, from what some answered, each or its error: the first that answered
+// counts, and of the versions the oldest, which is not known while it is not of all.
+func Summarize(members int, found []Status, errs []error) cluster.Seen[cluster.Etcd] {
+	out := cluster.Unseen[cluster.Etcd]("no member was asked")
+	known, oldest := 0, ""
+	for i, st := range found {
+		switch {
+		case errs[i] != nil && out.Known:
+			continue
+		case errs[i] != nil:
+			out.Why = errs[i].Error()
+			continue
+		case !out.Known:
+			out = cluster.Saw(cluster.Etcd{Leader: st.Leader, Alarms: st.Alarms})
+		}
+		if known++; known == 1 || isOlder(st.Server, oldest) {
+			oldest = st.Server
+		}
+	}
+	if out.Known && known >= members {
+		out.Value.Server = oldest
+	}
+	return out
+}
+
+// isOlder compares two versions of etcd (3.6.12); one that cannot be read is older than any.
+func isOlder(a, b string) bool {
 	read := func(v string) (n [3]int) {
 		if _, err := fmt.Sscanf(v, "%d.%d.%d", &n[0], &n[1], &n[2]); err != nil {
 			return [3]int{}

@@ -1,7 +1,9 @@
 package etcdmember
 
 import (
+	"errors"
 	"net/netip"
+	"reflect"
 	"slices"
 	"testing"
 
@@ -61,8 +63,32 @@ func TestIsOlder(t *testing.T) {
 	}{
 		{"3.5.26", "3.6.4", true}, {"3.6.4", "3.5.26", false}, {"3.5.9", "3.5.26", true}, {"3.6.4", "3.6.4", false}, {"", "3.5.9", true}, {"3.5.9", "", false}, {"3.5.26-0", "3.6.4", true},
 	} {
-		if got := IsOlder(c.a, c.b); got != c.want {
+		if got := isOlder(c.a, c.b); got != c.want {
 			t.Errorf("%q, %q: %v", c.a, c.b, got)
+		}
+	}
+}
+
+// TestSummarize: one answer is enough but for the versions.
+func TestSummarize(t *testing.T) {
+	late := errors.New("no answer in time")
+	one, two := Status{Leader: 1, Server: "3.5.26", Alarms: []string{"NOSPACE"}}, Status{Leader: 1, Server: "3.5.9", Alarms: []string{"NOSPACE"}}
+	for name, c := range map[string]struct {
+		members int
+		found   []Status
+		errs    []error
+		want    cluster.Seen[cluster.Etcd]
+	}{
+		"none":         {1, nil, nil, cluster.Unseen[cluster.Etcd]("no member was asked")},
+		"no answer":    {2, []Status{{}, {}}, []error{late, late}, cluster.Unseen[cluster.Etcd]("no answer in time")},
+		"one of two":   {2, []Status{{}, one}, []error{late, nil}, cluster.Saw(cluster.Etcd{Leader: 1, Alarms: []string{"NOSPACE"}})},
+		"the first":    {2, []Status{one, {}}, []error{nil, late}, cluster.Saw(cluster.Etcd{Leader: 1, Alarms: []string{"NOSPACE"}})},
+		"both":         {2, []Status{one, two}, []error{nil, nil}, cluster.Saw(cluster.Etcd{Leader: 1, Alarms: []string{"NOSPACE"}, Server: "3.5.9"})},
+		"in any order": {2, []Status{two, one}, []error{nil, nil}, cluster.Saw(cluster.Etcd{Leader: 1, Alarms: []string{"NOSPACE"}, Server: "3.5.9"})},
+		"not all":      {3, []Status{one, two}, []error{nil, nil}, cluster.Saw(cluster.Etcd{Leader: 1, Alarms: []string{"NOSPACE"}})},
+	} {
+		if got := Summarize(c.members, c.found, c.errs); !reflect.DeepEqual(got, c.want) {
+			t.Errorf("%s: %+v, want %+v", name, got, c.want)
 		}
 	}
 }
