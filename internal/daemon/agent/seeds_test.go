@@ -55,7 +55,8 @@ func TestSeeds(t *testing.T) {
 		}
 	})
 	t.Logf("%d seeds: %v faults struck, the agent died %v times and took down %v nodes, people got in the way %v times", count, faults.Load(), deaths.Load(), downs.Load(), hands.Load())
-	if count >= 5 && (faults.Load() == 0 || deaths.Load() == 0 || hands.Load() == 0 || downs.Load() == 0) {
+	// What each seed draws follows from the calls of the agent, so that of a few seeds one of these may be missing.
+	if count >= 20 && (faults.Load() == 0 || deaths.Load() == 0 || hands.Load() == 0 || downs.Load() == 0) {
 		t.Error("nothing ever went wrong: the simulation proves nothing")
 	}
 }
