@@ -122,7 +122,11 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planImage()
 	m.planSupply()
 	m.planSnapshot()
-	for _, n := range quorum.SortLeaderLast(d.Spec.Nodes, o) {
+	nodes := d.Spec.Nodes
+	if upgrade.IsUnderWay(d, o) {
+		nodes = quorum.SortLeaderLast(nodes, o)
+	}
+	for _, n := range nodes {
 		m.planNode(n)
 		if ph := m.plan.Phases[n.Name]; ph != cluster.PhaseReady && ph != cluster.PhaseJoining {
 			m.planMeta(n) // of those it is planned before their turns

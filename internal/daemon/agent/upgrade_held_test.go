@@ -106,7 +106,7 @@ func TestAlarmHoldsAnUpgrade(t *testing.T) {
 		alarmed := func(st cluster.Status) bool {
 			return st.Condition == cluster.Stalled && st.Reason == cluster.EtcdAlarm && strings.Contains(st.Message, "NOSPACE") && strings.Contains(st.Hint, "alarm disarm")
 		}
-		s.Until(5*time.Minute, "reported", alarmed)
+		s.Until(10*time.Minute, "reported", alarmed)
 		before := len(s.Lab.World.Calls())
 		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
 		held := func(st cluster.Status) bool {
