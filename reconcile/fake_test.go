@@ -209,6 +209,13 @@ func (f hostEyes) Forget(id string) { f.set(func() { f.asked = append(f.asked, "
 
 func (f otherEyes) Forget(id string) { f.set(func() { f.asked = append(f.asked, "other "+id) }) }
 
+// What sees the machines is one of the observers.
+func (f fakeMachines) Forget(id string) { otherEyes(f).Forget(id) }
+
+func (f fakeMachines) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
+	otherEyes(f).Observe(ctx, d, o)
+}
+
 func (f otherEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Observed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -82,11 +82,7 @@ func (r *Reconciler) askEtcd(ctx context.Context, d cluster.Desired) cluster.Obs
 	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
 	defer cancel()
 	o := cluster.Observed{Now: time.Now(), Facts: r.c.Journal.Facts()}
-	for _, ob := range r.c.Observers {
-		if f, ok := ob.(Forgetter); ok { // that remembers the members
-			f.Forget(d.Spec.ID)
-			ob.Observe(ctx, d, &o)
-		}
-	}
+	r.c.Machines.Forget(d.Spec.ID)
+	r.c.Machines.Observe(ctx, d, &o)
 	return o
 }

@@ -154,22 +154,25 @@ func (r *Reconciler) observe(ctx context.Context, d cluster.Desired, o cluster.O
 	if r.c.Snapshots != nil {
 		all = append(all, r.c.Snapshots)
 	}
+	safely := func(see func()) {
+		defer func() {
+			if v := recover(); v != nil {
+				r.log.Error("an observer panicked; what it sees is unknown", logging.Err, fmt.Sprint(v), logging.Stack, string(debug.Stack()))
+			}
+		}()
+		see()
+	}
 	for _, ob := range all {
-		wg.Go(func() {
-			defer func() {
-				if v := recover(); v != nil {
-					r.log.Error("an observer panicked; what it sees is unknown", logging.Err, fmt.Sprint(v), logging.Stack, string(debug.Stack()))
-				}
-			}()
-			ob.Observe(ctx, d, &o)
-		})
+		wg.Go(func() { safely(func() { ob.Observe(ctx, d, &o) }) })
 	}
 	wg.Wait()
-	if r.c.Gates != nil && upgrade.AsksGates(d, o) { // about what all of them saw
-		o.Gates = r.c.Gates.CheckGates(ctx, d, o)
-	}
 	if r.c.Gates != nil {
-		o.Jobs = r.c.Gates.SeeJobs(ctx, d, upgrade.JobsToSee(d, o))
+		safely(func() {
+			if upgrade.AsksGates(d, o) { // about what all of them saw
+				o.Gates = r.c.Gates.CheckGates(ctx, d, o)
+			}
+			o.Jobs = r.c.Gates.SeeJobs(ctx, d, upgrade.JobsToSee(d, o))
+		})
 	}
 	return o
 }

@@ -1286,3 +1286,20 @@ func TestFirstReadyIsWrittenDown(t *testing.T) {
 		a.stop()
 	})
 }
+
+// brokenGates panics whatever it is asked.
+type brokenGates struct{ Gates }
+
+func (brokenGates) SeeJobs(context.Context, cluster.Desired, []cluster.ObjectName) cluster.Seen[map[cluster.ObjectName]cluster.Job] {
+	panic("an index out of range")
+}
+
+// TestGatesThatPanic: what looks at gates and breaks leaves them unknown, and the cluster is built all the same.
+func TestGatesThatPanic(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake(1, 0)
+		a := start(t, f, newMemFiles(), func(c *Config) { c.Gates = brokenGates{} })
+		until(t, a, cluster.Ready)
+		a.stop()
+	})
+}

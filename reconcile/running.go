@@ -331,17 +331,3 @@ func (b *base) keep(snap cluster.Snapshot, in cluster.Intent) {
 func configIntent(d cluster.Desired) cluster.Intent {
 	return cluster.Intent{Kind: cluster.IntendConfig, At: time.Now().UTC(), Versions: d.Spec.Versions, Revision: cmp.Or(d.Base, d.Revision)}
 }
-
-// statusOfUpgrade is how far a cluster has come on its way to the versions of its inventory; nil at the end of it.
-func statusOfUpgrade(d cluster.Desired, facts cluster.Facts, seen upgrade.Seen) *cluster.UpgradeStatus {
-	asked := d.Repository()
-	hops, upgraded, back := upgrade.WayOf(asked, seen)
-	if len(hops) == 0 {
-		return nil
-	}
-	out := &cluster.UpgradeStatus{Upgraded: upgraded, Nodes: len(d.Spec.Nodes), Back: back, Held: asked.HeldBy, Order: facts.UpgradeOrder(asked.Revision)}
-	for _, hop := range hops {
-		out.Hops = append(out.Hops, hop.String())
-	}
-	return out
-}

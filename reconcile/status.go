@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // keepPasses is how many passes the status remembers. Only those that began,
@@ -54,7 +55,7 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	s.Waiting = r.waiting(now, p)
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)
-	s.Snapshots, s.Upgrade = statusOfSnapshots(d.Spec.Name, o), statusOfUpgrade(d, o.Facts, m.seenRunning)
+	s.Snapshots, s.Upgrade = statusOfSnapshots(d.Spec.Name, o), upgrade.StatusOf(d, o.Facts, m.seenRunning)
 	setCondition(&s, d, o, p, m.fetchErr)
 	if stop, v := r.findRefusal(), r.view.Load(); stop != nil && v != nil && v.inForce && s.Condition == cluster.Stalled && s.Cause() == stop.block.Key() {
 		s.Message += "; " + d.Revision.Short() + " stays in force: " + r.standUnder(stop, s, d, o, p)

@@ -113,6 +113,8 @@ type VMs interface {
 
 // Machines changes Talos machines.
 type Machines interface {
+	Observer // of its members of etcd, too
+	Forgetter
 	// Apply gives a machine in maintenance mode its first config. It returns
 	// only when the machine was seen to have taken it, or with an error.
 	Apply(ctx context.Context, d cluster.Desired, n cluster.Node, cfg cluster.Config) error

@@ -48,7 +48,11 @@ func (r *Reconciler) CancelUpgrade(by string) error {
 	if !ordered {
 		return cluster.WithReason(cluster.NothingToDo, fault.Errorf("`talos-agent upgrade "+r.c.Cluster+"` shows what holds it", "upgrade %s: there is no order to withdraw", r.c.Cluster))
 	}
-	return r.command(fmt.Sprintf("withdrew the order about the upgrade of %s, by order of %s", in.Revision.Short(), userOf(by)), func(f *cluster.Facts) { f.Drop(cluster.IntendUpgrade) })
+	return r.command(fmt.Sprintf("withdrew the order about the upgrade of %s, by order of %s", in.Revision.Short(), userOf(by)), func(f *cluster.Facts) {
+		if now, _ := f.Intent(cluster.IntendUpgrade); now.Equal(in) { // and none that came meanwhile
+			f.Drop(cluster.IntendUpgrade)
+		}
+	})
 }
 
 // userOf is who has commanded something.

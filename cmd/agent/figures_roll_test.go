@@ -26,7 +26,7 @@ func measureRollOut(t *testing.T, table *figures) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, sz, lab.Config{})
 		defer s.Close()
-		s.rollOut(sz).addTo(table, sz, turnCalls{pve: 300, talos: 16, kube: 20})
+		s.rollOut(sz).addTo(table, sz, turnCalls{pve: 300, talos: 15, kube: 20})
 		s.Halt()
 	})
 }
@@ -35,7 +35,7 @@ func measureRollOut(t *testing.T, table *figures) {
 func TestRollOutInTime(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	holdFigures(t, func(s *sim, sz size, table *figures) {
-		s.rollOut(sz).addTo(table, sz, turnCalls{pve: 290, talos: 21, kube: 23})
+		s.rollOut(sz).addTo(table, sz, turnCalls{pve: 290, talos: 20, kube: 23})
 	})
 }
 

@@ -122,11 +122,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planImage()
 	m.planSupply()
 	m.planSnapshot()
-	nodes := d.Spec.Nodes
-	if upgrade.IsUnderWay(d, o) {
-		nodes = quorum.SortLeaderLast(nodes, o)
-	}
-	for _, n := range nodes {
+	for _, n := range upgrade.Order(d, o) {
 		m.planNode(n)
 		if ph := m.plan.Phases[n.Name]; ph != cluster.PhaseReady && ph != cluster.PhaseJoining {
 			m.planMeta(n) // of those it is planned before their turns
@@ -142,7 +138,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planHops()
 	m.planManifests()
 	for _, job := range upgrade.LeftJobs(d, o) {
-		m.do(action.DeleteJob{Job: job, Why: "which nobody waits for any more"})
+		m.do(action.DeleteJob{Job: job, Why: "which is no longer needed"})
 	}
 	m.keepRetries()
 	return m.plan

@@ -402,14 +402,15 @@ func (m *planner) planManifests() {
 	}
 	a := action.SyncManifests{Cluster: name, Manifests: m.o.Manifests.Value}
 	if i := slices.IndexFunc(m.d.Spec.Addons, func(a cluster.Addon) bool {
-		return upgrade.IsUnready(m.o, a) || m.isPlanned(cluster.InstallAddon, a.Name) || m.isPlanned(cluster.FetchChart, a.Name)
+		return readiness.LacksAddon(m.o, a) || m.isPlanned(cluster.InstallAddon, a.Name) || m.isPlanned(cluster.FetchChart, a.Name)
 	}); i >= 0 && upgrade.Deletes(m.o) {
 		m.wait(cluster.Wait{Subject: name, Reason: w.Reason, About: m.d.Spec.Addons[i].Name, Message: fmt.Sprintf("waits until addon %s, which may take the place of what is deleted, is ready: %s", m.d.Spec.Addons[i].Name, a.Info().Text), Within: etcdWithin,
 			Hint: "where it is to have the same objects, which Helm does not take over: `kubectl delete` those"})
 		return
 	}
 	if i := slices.IndexFunc(m.d.Spec.ControlPlanes(), func(n cluster.Node) bool { return len(drift.Fixed(m.d, m.o, n)) > 0 }); i >= 0 && upgrade.Deletes(m.o) {
-		m.wait(cluster.Wait{Subject: name, Reason: w.Reason, About: "config", Message: fmt.Sprintf("waits until %s has the machine config of the inventory, of which somebody changed what the cluster was made with: %s", m.d.Spec.ControlPlanes()[i].Name, a.Info().Text)})
+		m.wait(cluster.Wait{Subject: name, Reason: w.Reason, About: "config", Message: fmt.Sprintf("waits until %s has the machine config of the inventory, of which somebody changed what the cluster was made with: %s", m.d.Spec.ControlPlanes()[i].Name, a.Info().Text),
+			Hint: "`talos-agent diff " + name + "` shows it: set it back with `talosctl apply-config`"})
 		return
 	}
 	mode, _ := bounds.Upgrade(m.d.Spec, m.p)

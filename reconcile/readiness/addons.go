@@ -46,3 +46,9 @@ func UnmetDependency(d cluster.Desired, o cluster.Observed, a cluster.Addon) str
 	}
 	return ""
 }
+
+// LacksAddon reports whether an addon that the agent keeps is not seen to be there and ready.
+func LacksAddon(o cluster.Observed, a cluster.Addon) bool {
+	rel := o.Releases.Value[a.Name]
+	return a.Ownership == cluster.Managed && (!o.Releases.Known || rel.Status != "deployed" || !rel.Ready)
+}

@@ -168,7 +168,7 @@ func (a *AwaitedJob) judge(job cluster.Job, now time.Time, fresh time.Duration) 
 	return fmt.Sprintf("its Job %s runs%s", job.ObjectName, text.Colon(job.Why))
 }
 
-// LeftJobs are the Jobs of the agent that nobody needs any more, in the order of their names: those of other commits, and of this one
+// LeftJobs are the Jobs of the agent that are no longer needed, in the order of their names: those of other commits, and of this one
 // where the cluster has come further, or has arrived. What has failed for this commit stays until the next push: people have to read it.
 func LeftJobs(d cluster.Desired, o cluster.Observed) (out []cluster.Job) {
 	asked, wanted := d.Repository(), JobsToSee(d, o)

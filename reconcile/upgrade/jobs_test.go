@@ -97,7 +97,7 @@ func TestNamesOfJobs(t *testing.T) {
 	}
 }
 
-// TestJobsDespiteNodes: a node for which nobody waits may come and go.
+// TestJobsDespiteNodes: a node that is not waited for may come and go.
 func TestJobsDespiteNodes(t *testing.T) {
 	d, o := jobWorld()
 	o.Facts.Intend(cluster.Intent{Kind: cluster.IntendUpgrade, Revision: d.Revision, Order: cluster.UpgradeOrder{Despite: []string{"wk-1"}}})
@@ -108,7 +108,7 @@ func TestJobsDespiteNodes(t *testing.T) {
 	}
 }
 
-// TestLeftJobs: what nobody waits for any more is to be deleted, but for what may be wanted still, is not ours, or has failed for this commit.
+// TestLeftJobs: what is no longer needed is to be deleted, but for what may be wanted still, is not ours, or has failed for this commit.
 func TestLeftJobs(t *testing.T) {
 	d, o := jobWorld()
 	wanted := JobsToSee(d, o)[0]

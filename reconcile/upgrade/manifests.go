@@ -49,12 +49,6 @@ func Deletes(o cluster.Observed) bool {
 	return slices.ContainsFunc(o.Manifests.Value.Changes, func(c cluster.ObjectChange) bool { return c.Deleted })
 }
 
-// IsUnready reports whether an addon is not seen to be there and ready.
-func IsUnready(o cluster.Observed, a cluster.Addon) bool {
-	rel := o.Releases.Value[a.Name]
-	return a.Ownership == cluster.Managed && (!o.Releases.Known || rel.Status != "deployed" || !rel.Ready)
-}
-
 // NotesOfManifests are what a forecast shows of what Talos deploys once, where a cluster makes a hop: what its control planes
 // render after it is not known before.
 func NotesOfManifests(asked cluster.Desired) []string {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
 // IsUnderWay reports whether a cluster is to get other versions, or is not seen to have those of its inventory, or what Talos deploys
@@ -15,6 +16,14 @@ func IsUnderWay(d cluster.Desired, o cluster.Observed) bool {
 		_, behind := drift.UpgradeOf(d, o, n)
 		return behind
 	})
+}
+
+// Order is the order in which nodes are planned: in an upgrade the leader of etcd is the last control plane.
+func Order(d cluster.Desired, o cluster.Observed) []cluster.Node {
+	if IsUnderWay(d, o) {
+		return quorum.SortLeaderLast(d.Spec.Nodes, o)
+	}
+	return d.Spec.Nodes
 }
 
 // IsEnded reports whether all nodes of a cluster are seen to have the versions of its inventory, and what Talos deploys once to be

@@ -165,9 +165,23 @@ func hasNewerTalos(than string, s cluster.Spec, seen Seen) bool {
 	})
 }
 
-// WayOf is the whole way of a cluster to the versions of its inventory: those that go back come first. It returns how many nodes
+// StatusOf is how far a cluster has come on its way to the versions of its inventory; nil at the end of it.
+func StatusOf(d cluster.Desired, facts cluster.Facts, seen Seen) *cluster.UpgradeStatus {
+	asked := d.Repository()
+	hops, upgraded, back := wayOf(asked, seen)
+	if len(hops) == 0 {
+		return nil
+	}
+	out := &cluster.UpgradeStatus{Upgraded: upgraded, Nodes: len(d.Spec.Nodes), Back: back, Held: asked.HeldBy, Order: facts.UpgradeOrder(asked.Revision)}
+	for _, hop := range hops {
+		out.Hops = append(out.Hops, hop.String())
+	}
+	return out
+}
+
+// wayOf is the whole way of a cluster to the versions of its inventory: those that go back come first. It returns how many nodes
 // have the first, too, and whether that goes back.
-func WayOf(asked cluster.Desired, seen Seen) (hops []cluster.Hop, upgraded int, back bool) {
+func wayOf(asked cluster.Desired, seen Seen) (hops []cluster.Hop, upgraded int, back bool) {
 	if asked.Back.Kubernetes {
 		hops = append(hops, cluster.Hop{Kind: cluster.HopKubernetes, To: asked.Spec.Versions.Kubernetes})
 		if goal := asked.Goal.Kubernetes; goal != asked.Spec.Versions.Kubernetes {

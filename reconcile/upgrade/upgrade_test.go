@@ -172,7 +172,7 @@ func TestWayBack(t *testing.T) {
 	} {
 		c.way.Goal = d.Goal
 		d.Way = c.way
-		hops, upgraded, back := WayOf(d, Seen{Ran: ran, Observed: o})
+		hops, upgraded, back := wayOf(d, Seen{Ran: ran, Observed: o})
 		if got := fmt.Sprint(hops, upgraded, back); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
 		}

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,11 +34,18 @@ spec:
         - {name: smoke, image: "` + smokeImage + `"}
 `
 
-// withSmoke gives a cluster a gate that is a Job.
-func withSmoke(t *testing.T, files map[string][]byte) {
+// inJobs plays a story over a cluster of one control plane and one worker that is Ready with some versions, and has a gate
+// that is a Job.
+func inJobs(t *testing.T, talos, kubernetes string, story func(s *sim, push func(what, from, to string))) {
 	t.Helper()
+	sz := size{ControlPlanes: 1, Workers: 1}
+	files := sz.Files()
 	changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\ngates: [{name: smoke, job: gates/smoke.yaml}]\n")
 	files["inventory/dev/gates/smoke.yaml"] = []byte(smokeJob)
+	inClusterOfFiles(t, sz, lab.Config{}, files, talos, kubernetes, func(s *sim, push func(what, from, to string), _ *turns) {
+		story(s, push)
+		s.CheckRules(sz)
+	})
 }
 
 // jobs are the Jobs that there were in a cluster, seen whenever the agent makes a call.
@@ -100,23 +106,13 @@ func holdsForJob(words string) func(cluster.Status) bool {
 // notified, until a push has a fresh one started, or somebody has deleted it. None is left in the end.
 func TestJobsOfUpgrades(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	synctest.Test(t, func(t *testing.T) {
-		sz := size{ControlPlanes: 1, Workers: 1}
-		s := newSim(t, sz, lab.Config{})
-		defer s.Close()
-		files := sz.Files()
-		withVersions(t, files, [2]string{"v1.13.9", "v1.36.1"}, [2]string{"v1.13.8", "v1.35.10"})
-		withSmoke(t, files)
-		s.Push(files, "the cluster")
-		s.Boot()
-		s.UntilReady(30 * time.Minute)
+	inJobs(t, "v1.13.8", "v1.35.10", func(s *sim, push func(what, from, to string)) {
 		j, before := s.watchJobs(), len(s.Lab.World.Calls())
 		s.Quiet(10 * time.Minute)
 		j.wantStarted("without an upgrade", 0)
 
 		s.Lab.Kube.SetExit(smokeImage, kube.Exit{Code: 1, Message: "no such host: db"})
-		withVersions(t, files, [2]string{"v1.13.8", "v1.35.10"}, [2]string{"v1.13.9", "v1.35.10"})
-		s.Push(files, "another talos")
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
 		s.Until(time.Hour, "held", holdsForJob("has failed: BackoffLimitExceeded: Job has reached the specified backoff limit: pod smoke-"))
 		s.Until(time.Hour, "stalled", func(st cluster.Status) bool {
 			return st.Condition == cluster.Stalled && st.Reason == cluster.WaitingForGate && holdsForJob("ended with code 1: no such host: db")(st)
@@ -128,7 +124,7 @@ func TestJobsOfUpgrades(t *testing.T) {
 			t.Errorf("jobs %v, and nodes that were upgraded all the same: %v, %v", first, got, s.cordoned())
 		}
 
-		s.Push(files, "an empty commit")
+		push("an empty commit", "", "")
 		name := ""
 		s.Until(time.Hour, "held by another one", func(st cluster.Status) bool {
 			if now := j.look(); len(now) == 1 && now[0] != first[0] { // and that of the commit before is deleted
@@ -155,39 +151,26 @@ func TestJobsOfUpgrades(t *testing.T) {
 		s.Until(time.Hour, "no job is left", func(cluster.Status) bool { return len(j.look()) == 0 })
 		j.wantStarted("upgraded", 2) // the first that failed, and that of the worker
 		s.Quiet(time.Hour)
-		s.CheckRules(sz)
-		s.Halt()
 	})
 }
 
 // TestJobsOfKubernetes: the same is so for each step of an upgrade of Kubernetes, whose nodes stay in service.
 func TestJobsOfKubernetes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
-	synctest.Test(t, func(t *testing.T) {
-		sz := size{ControlPlanes: 1, Workers: 1}
-		s := newSim(t, sz, lab.Config{})
-		defer s.Close()
-		files := sz.Files()
-		withVersions(t, files, [2]string{"v1.13.9", "v1.36.1"}, [2]string{"v1.13.9", "v1.35.10"})
-		withSmoke(t, files)
-		s.Push(files, "the cluster")
-		s.Boot()
-		s.UntilReady(30 * time.Minute)
+	inJobs(t, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string)) {
 		s.Lab.Kube.SetExit(smokeImage, kube.Exit{After: time.Minute, Code: 1})
 		j := s.watchJobs()
-		withVersions(t, files, [2]string{"v1.13.9", "v1.35.10"}, [2]string{"v1.13.9", "v1.36.1"})
-		s.Push(files, "another kubernetes")
+		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
 		s.Until(time.Hour, "held", holdsForJob("has failed"))
 		time.Sleep(2 * time.Hour)
 		s.wantKubernetes("v1.35.10")
 		j.wantStarted("held", 1)
 		s.Lab.Kube.SetExit(smokeImage, kube.Exit{After: time.Minute})
-		s.Push(files, "an empty commit")
+		push("an empty commit", "", "")
 		s.untilAppliedIn(4*time.Hour, "upgraded")
 		s.wantKubernetes("v1.36.1")
 		j.wantStarted("upgraded", 1+4+1) // the first, one for each component of the control plane, and that of the worker's kubelet
 		s.Until(time.Hour, "no job is left", func(cluster.Status) bool { return len(j.look()) == 0 })
-		s.Halt()
 	})
 }
 
@@ -209,32 +192,20 @@ func TestCrashAroundJobs(t *testing.T) {
 		}
 		t.Run(fmt.Sprintf("%s %d of %s %s", f.Kind, f.Nth, verb, way), func(t *testing.T) {
 			t.Parallel()
-			synctest.Test(t, func(t *testing.T) {
-				sz := size{ControlPlanes: 1, Workers: 1}
-				s := newSim(t, sz, lab.Config{})
-				defer s.Close()
-				files := sz.Files()
-				from, to := [2]string{ways[way][0], "v1.35.3"}, [2]string{ways[way][1], "v1.35.3"}
-				withVersions(t, files, [2]string{"v1.13.9", "v1.36.1"}, from)
-				withSmoke(t, files)
-				s.Push(files, "the cluster")
-				s.Boot()
-				s.UntilReady(30 * time.Minute)
+			from, to := ways[way][0], ways[way][1]
+			inJobs(t, from, "v1.35.3", func(s *sim, push func(what, from, to string)) {
 				s.Lab.Kube.SetExit(smokeImage, kube.Exit{After: time.Minute})
 				j := s.watchJobs()
 				f.System = "kube"
 				s.Lab.World.Inject(f)
-				withVersions(t, files, from, to)
-				s.Push(files, "another talos")
+				push("another talos", "talos_version: "+from, "talos_version: "+to)
 				s.untilAppliedIn(4*time.Hour, "upgraded")
-				s.wantTalos(to[0])
+				s.wantTalos(to)
 				s.Until(time.Hour, "no job is left", func(cluster.Status) bool { return len(j.look()) == 0 })
 				j.wantStarted("upgraded", turns)
 				if crashes := f.Kind == world.CrashBefore || f.Kind == world.CrashAfter; s.Lab.World.Struck() != 1 || crashes != (s.Deaths == 1) {
 					t.Errorf("struck %d times, and the agent died %d times", s.Lab.World.Struck(), s.Deaths)
 				}
-				s.CheckRules(sz)
-				s.Halt()
 			})
 		})
 	}

@@ -55,8 +55,7 @@ func TestSeeds(t *testing.T) {
 		}
 	})
 	t.Logf("%d seeds: %v faults struck, the agent died %v times and took down %v nodes, people got in the way %v times", count, faults.Load(), deaths.Load(), downs.Load(), hands.Load())
-	// What each seed draws follows from the calls of the agent, so that of a few seeds one of these may be missing.
-	if count >= 20 && (faults.Load() == 0 || deaths.Load() == 0 || hands.Load() == 0 || downs.Load() == 0) {
+	if count >= 5 && (faults.Load() == 0 || deaths.Load() == 0 || hands.Load() == 0 || downs.Load() == 0) {
 		t.Error("nothing ever went wrong: the simulation proves nothing")
 	}
 }
@@ -113,13 +112,14 @@ type life struct {
 	founders    map[string]bool
 	unplugged   map[int]string    // by VMID, which machine somebody moved to a bridge where nothing answers
 	labelled    map[string]string // by node, the UID of the Node object that somebody labelled
+	dies        bool              // the agent dies for certain: of five seeds in a row it does in one
 	several     bool              // Proxmox VE is a cluster of several hosts
 	noQuorum    bool              // and has no quorum
 	room        int64             // of the storage of the disks, in bytes
 }
 
 func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
-	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, unplugged: map[int]string{}, labelled: map[string]string{}, helped: map[advice]time.Time{}, asked: map[string]size{}}
+	l := &life{rnd: rand.New(rand.NewPCG(seed, 20260101)), calls: calls, edited: map[int]string{}, founders: map[string]bool{}, unplugged: map[int]string{}, labelled: map[string]string{}, helped: map[advice]time.Time{}, asked: map[string]size{}, dies: seed%5 == 0}
 	sizes := []size{{ControlPlanes: 1, Workers: 1}, {ControlPlanes: 1, Workers: 2}, {ControlPlanes: 1, Workers: 3}, {ControlPlanes: 3, Workers: 1}, {ControlPlanes: 3, Workers: 3},
 		{ControlPlanes: 3, Workers: 2}, {ControlPlanes: 5, Workers: 1}}
 	l.size = sizes[l.rnd.IntN(len(sizes))]
@@ -189,7 +189,7 @@ func (l *life) live() {
 	if l.rnd.IntN(8) == 0 {
 		l.foreign(l.vmid(l.rnd.IntN(l.size.ControlPlanes + l.size.Workers)))
 	}
-	if l.rnd.IntN(3) == 0 {
+	if l.rnd.IntN(3) == 0 || l.dies {
 		n := 1 + l.rnd.IntN(12)
 		l.Disk.DieAt = l.Disk.Steps + n
 		if l.rnd.IntN(2) == 0 {

@@ -29,8 +29,13 @@ func inClusterOf(t *testing.T, sz size, talos, kubernetes string, story func(s *
 // inClusterWith does so in a lab that is made for it.
 func inClusterWith(t *testing.T, sz size, c lab.Config, talos, kubernetes string, story func(s *sim, push func(what, from, to string), w *turns)) {
 	t.Helper()
+	inClusterOfFiles(t, sz, c, sz.Files(), talos, kubernetes, story)
+}
+
+// inClusterOfFiles does so over a cluster with that inventory, but for its versions.
+func inClusterOfFiles(t *testing.T, sz size, c lab.Config, files map[string][]byte, talos, kubernetes string, story func(s *sim, push func(what, from, to string), w *turns)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		files := sz.Files()
 		changed(t, files, "inventory/dev/cluster.yaml", "talos_version: v1.13.9\nkubernetes_version: v1.36.1", "talos_version: "+talos+"\nkubernetes_version: "+kubernetes)
 		s := newSim(t, sz, c)
 		defer s.Close()

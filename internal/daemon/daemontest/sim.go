@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"filippo.io/age"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -40,6 +41,7 @@ type KeySet struct {
 	IDs       *secrets.Identities
 	AgeKey    []byte
 	Encrypted []byte // secrets.sops.yaml
+	ClusterID string // of Talos
 }
 
 // Keys are made once: a bundle costs an RSA key. They are dated by the real
@@ -53,6 +55,9 @@ var Keys = sync.OnceValue(func() (k KeySet) {
 	must(err)
 	bundle, err := machineconfig.NewBundle("v1.13", k.At)
 	must(err)
+	var has struct{ Cluster struct{ ID string } }
+	must(yaml.Unmarshal(bundle, &has))
+	k.ClusterID = has.Cluster.ID
 	k.Encrypted, err = secrets.Encrypt(bundle, []string{id.Recipient().String()})
 	must(err)
 	return k
