@@ -26,7 +26,8 @@ nothing until the first has left. Proxmox VE's own, "qm terminal VMID", ends wit
 Ctrl-O.
 
 Of machines that do not come up in time the agent reads the console by itself
-now and then: "talos-agent status" shows the end of it.`,
+now and then, and of those that reboot to run another Talos, unless somebody else
+does: "talos-agent status" shows the end of it.`,
 		Args: cobra.RangeArgs(1, 2), ValidArgsFunction: clusterOrNodeNames,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

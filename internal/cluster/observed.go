@@ -200,7 +200,7 @@ type VM struct {
 	// Others are the volumes that would be deleted with it and are not known to be ours.
 	Others   Drives
 	Tags     []string
-	Task     *Task          // running on it now
+	Task     *Task          // running on it now; the look at a console is none
 	Hardware Seen[Hardware] // unknown until its config was read; with the changes that wait for its next start
 	// Active is what a VM runs with while changes wait for its next start; nil: what
 	// Hardware has.

@@ -112,7 +112,7 @@ type NodeStatus struct {
 	Waiting []WaitStatus    `json:"waiting"`
 	Blocked []Block         `json:"blocked"`
 	// Console is what its VM printed last, of a machine that should answer and
-	// does not; nil of all others.
+	// does not, or that does not run the Talos that it was rebooted into; nil of all others.
 	Console *ConsoleTail `json:"console,omitempty"`
 }
 

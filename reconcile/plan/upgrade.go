@@ -430,5 +430,5 @@ func (m *planner) planManifests() {
 // blockFellBack reports a node that was rebooted for another Talos and runs the one from before.
 func (m *planner) blockFellBack(n cluster.Node, up drift.Drift) {
 	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.UpgradeFellBack, About: up.Want, Message: fmt.Sprintf("it was rebooted to change %s, and has %s all the same: the new Talos did not start, or was not installed", up.Change(), up.Has()),
-		Hint: fmt.Sprintf("its console, and `talosctl -n %s dmesg`, may show why; a push has it tried again, and talos_version or talos.schematic set back ends it", n.IP)}, m.describe(n, up))
+		Hint: "`talos-agent status " + m.d.Spec.Name + "` shows what the boot that failed printed; a push has it tried again, and talos_version or talos.schematic set back ends it"}, m.describe(n, up))
 }

@@ -3,11 +3,13 @@ package proxmox
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -19,11 +21,11 @@ type chatty struct{}
 func (chatty) PowerOn(world.Guest)       {}
 func (chatty) PowerOff(int)              {}
 func (chatty) Shutdown(int, func()) bool { return false }
-func (chatty) Console(vmid int) []string {
+func (chatty) Console(vmid int) world.Printed {
 	if vmid != 411 {
-		return nil
+		return world.Printed{}
 	}
-	return []string{"[talos] one", "[talos] two"}
+	return world.Printed{Again: []string{"[talos] one", "[talos] two"}}
 }
 
 // guest makes a VM in the agent's pool that runs.
@@ -135,5 +137,33 @@ func TestConsoleWithoutPrivilege(t *testing.T) {
 		if !errors.Is(err, ErrNoConsole) || !strings.Contains(fault.HintOf(err), "give VM.Console on /pool/"+testPool) {
 			t.Errorf("%v (%s)", err, fault.HintOf(err))
 		}
+	})
+}
+
+// TestConsoleIsNoTask: a VM whose console somebody looks at is one that nothing runs on, and
+// that settles, whoever that is.
+func TestConsoleIsNoTask(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(20) // so many that not all are audited in each pass
+		c := s.settled(d)
+		defer c.Close()
+		n := d.Spec.Nodes[1]
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- c.Console(ctx, testHost, n.VMID, func([]byte) error { return nil }) }()
+		time.Sleep(2 * time.Second)
+		s.world.ForgetCalls()
+		o := observe(c, d)
+		if !slices.ContainsFunc(o.Hosts[testHost].Tasks.Value, func(t cluster.Task) bool { return t.VMID == n.VMID && t.IsConsole() }) {
+			t.Errorf("no console is open: %+v", o.Hosts[testHost].Tasks)
+		}
+		if vm := o.VMs[n.Name]; vm.Task != nil || vm.Owner != cluster.Ours {
+			t.Errorf("%+v", vm)
+		}
+		if looks := s.count("GET /nodes/{node}/qemu/{vmid}/status/current"); looks != 0 {
+			t.Errorf("%d vms were looked at", looks)
+		}
+		stop()
+		s.must(<-ended)
 	})
 }

@@ -188,15 +188,17 @@ func (l *look) readLogs(tasks []task) {
 }
 
 // taskOn returns what runs on a VM; nil when nothing does. A creation by
-// somebody else is not about a VM of ours.
+// somebody else is not about a VM of ours, and who looks at its console, a person or
+// the agent, keeps it from nothing.
 func (l *look) taskOn(vmid int, host string) *cluster.Task {
 	var found *cluster.Task
 	for _, t := range l.tasks[host].running {
-		if t.vmid() != vmid || t.kind == "qmcreate" && !l.c.ours(t.upid) {
+		described := l.c.describeTask(t)
+		if t.vmid() != vmid || described.IsConsole() || t.kind == "qmcreate" && !l.c.ours(t.upid) {
 			continue
 		}
-		if describeTask := l.c.describeTask(t); found == nil || describeTask.Type == "qmcreate" {
-			found = &describeTask
+		if found == nil || t.kind == "qmcreate" {
+			found = &described
 		}
 	}
 	return found

@@ -70,7 +70,7 @@ func judgeReset(n cluster.Node, vm cluster.VM, version string, r cluster.Restart
 		Hint:    fmt.Sprintf("`qm terminal %d` on %s shows how far it boots; a push has its vm reset once more; one that is lost: give it another `replace` in nodes.yaml", n.VMID, vm.Carrier(n))}}}
 }
 
-// keepsFromReset is why the VM of a node is not reset for now; "" : nothing keeps it from that. Who looks at its console does not.
+// keepsFromReset is why the VM of a node is not reset for now; "" : nothing keeps it from that.
 func keepsFromReset(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM) string {
 	host := vm.Carrier(n)
 	switch h := o.Hosts[host]; {
@@ -80,7 +80,7 @@ func keepsFromReset(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cl
 		return "host " + host + " is not seen, or has no quorum"
 	case vm.Lock != "":
 		return "Proxmox VE has locked it"
-	case vm.Task != nil && !vm.Task.IsConsole():
+	case vm.Task != nil:
 		return "a task (" + vm.Task.Type + ") runs on it"
 	case vm.Managed:
 		return "Proxmox VE's HA manages it"

@@ -128,7 +128,7 @@ func BlockRollbacks(d cluster.Desired, o cluster.Observed) (out []cluster.Block)
 		if in := o.Facts.Installs[n.Name]; isNotTaken(d, o, n) {
 			out = append(out, cluster.Block{Subject: n.Name, Reason: cluster.RollbackNotTaken, About: in.Version(),
 				Message: fmt.Sprintf("it was rebooted into the Talos that it ran before, %s, and runs %s still, or again: the older one did not start, or the machine was not asked", in.Failed, in.Version()),
-				Hint:    fmt.Sprintf("its console, and `talosctl -n %s dmesg`, may show why; talos_version set back and pushed has the older one installed; any other push ends this", n.IP)})
+				Hint:    "`talos-agent status " + d.Spec.Name + "` shows what it printed meanwhile; talos_version set back and pushed has the older one installed; any other push ends this"})
 		}
 	}
 	return out

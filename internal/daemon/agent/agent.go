@@ -70,7 +70,7 @@ func New(c Config) (*Agent, error) {
 	}
 	a.images = &images{factory: f, pve: a.pve}
 	a.consoles = &consoles{read: a.pve.Console, log: c.Log, done: c.Pulse.Beat, ctx: a.ctx, wg: &a.wg,
-		nodes: map[consoleKey]*listened{}, wanted: map[consoleKey]int{}, cancel: map[consoleKey]context.CancelFunc{}}
+		nodes: map[consoleKey]*listened{}, wanted: map[consoleKey]int{}, cancel: map[consoleKey]context.CancelFunc{}, refused: map[string]refusal{}}
 	if c.Forge != nil {
 		f := *c.Forge
 		f.Wrap = a.gate.HTTP("forge")

@@ -5,15 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/fault"
-	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -22,14 +19,14 @@ import (
 // long.
 const (
 	listenFor       = 15 * time.Second
-	listenAgain     = 5 * time.Minute // doubling
+	firstPause      = 5 * time.Minute // doubling
 	listenAtMost    = time.Hour       // and no more
 	largestListened = 64 << 10
 )
 
-// consoles reads what the VMs print whose machines should answer and do not, and
-// keeps the end of it. Nothing depends on it, and it never fails: where a console
-// cannot be read, a note says why.
+// consoles reads what the VMs print whose machines should answer and do not, and what
+// those print that reboot for another Talos, and keeps the end of it. Nothing depends on
+// it, and it never fails: where a console cannot be read, a note says why.
 type consoles struct {
 	read func(ctx context.Context, host string, vmid int, each func([]byte) error) error
 	log  *slog.Logger
@@ -37,22 +34,30 @@ type consoles struct {
 	ctx  context.Context
 	wg   *sync.WaitGroup
 
-	mu     sync.Mutex
-	nodes  map[consoleKey]*listened
-	wanted map[consoleKey]int // people who read it now
-	cancel map[consoleKey]context.CancelFunc
+	mu      sync.Mutex
+	nodes   map[consoleKey]*listened
+	wanted  map[consoleKey]int // people who read it now
+	cancel  map[consoleKey]context.CancelFunc
+	refused map[string]refusal // by host
 }
 
 type consoleKey struct{ cluster, node string }
 
 type listened struct {
-	tail  *cluster.ConsoleTail
-	next  time.Time
-	pause time.Duration
+	tail      *cluster.ConsoleTail
+	next      time.Time
+	pause     time.Duration
+	recording *recording // of its reboot for another Talos; nil: there was none lately
 }
 
-// watch takes a status: the consoles of machines that are overdue are read, the
-// others forgotten. It does not block.
+// refusal is why a host let nobody at a console, and when.
+type refusal struct {
+	at  time.Time
+	err error
+}
+
+// watch takes a status: the consoles of machines that are overdue, and of those that
+// reboot for another Talos, are read, the others forgotten. It does not block.
 func (c *consoles) watch(s cluster.Status, now time.Time) {
 	overdue := map[string]bool{}
 	for _, w := range s.Waiting {
@@ -60,58 +65,81 @@ func (c *consoles) watch(s cluster.Status, now time.Time) {
 			overdue[w.Subject] = true
 		}
 	}
+	shown := map[string]*cluster.ConsoleTail{}
 	c.mu.Lock()
-	defer c.mu.Unlock()
 	for _, n := range s.Nodes {
 		key := consoleKey{s.Cluster, n.Name}
-		if !overdue[n.Name] || n.Phase != cluster.PhaseBooting && n.Phase != cluster.PhaseUnreachable {
-			delete(c.nodes, key)
-			continue
-		}
+		reboot, reboots := rebootOf(s, n)
 		l := c.nodes[key]
-		if l == nil {
-			l = &listened{pause: listenAgain}
-			c.nodes[key] = l
+		switch {
+		case reboots:
+			c.record(key, n, reboot, now)
+		case l != nil && l.recording != nil:
+			shown[n.Name] = c.judge(key, n, l, now)
+		case (overdue[n.Name] || stopsUpgrade(n) == cluster.UpgradeStuck) && (n.Phase == cluster.PhaseBooting || n.Phase == cluster.PhaseUnreachable):
+			c.listenAgain(key, n, now)
+		default:
+			delete(c.nodes, key)
 		}
-		// One at a time: each costs Proxmox VE a process and a task.
-		if now.Before(l.next) || c.wanted[key] > 0 || len(c.cancel) > 0 || c.ctx.Err() != nil {
-			continue
-		}
-		l.next = now.Add(l.pause)
-		l.pause = min(2*l.pause, listenAtMost)
-		ctx, cancel := context.WithTimeout(c.ctx, listenFor)
-		c.cancel[key] = cancel
-		c.wg.Go(func() { c.listen(ctx, key, n) })
 	}
+	c.mu.Unlock()
+	for _, n := range s.Nodes {
+		if tail := shown[n.Name]; tail != nil {
+			c.logTail(consoleKey{s.Cluster, n.Name}, n, tail, "a machine does not run the Talos that it was rebooted into")
+		}
+	}
+}
+
+// listenAgain has a console read for a while, if that is due. c.mu is held.
+func (c *consoles) listenAgain(key consoleKey, n cluster.NodeStatus, now time.Time) {
+	l := c.nodes[key]
+	if l == nil {
+		l = &listened{pause: firstPause}
+		c.nodes[key] = l
+	}
+	// One at a time: each costs Proxmox VE a process and a task.
+	if now.Before(l.next) || c.wanted[key] > 0 || len(c.cancel) > 0 || c.ctx.Err() != nil {
+		return
+	}
+	l.next = now.Add(l.pause)
+	l.pause = min(2*l.pause, listenAtMost)
+	ctx, cancel := context.WithTimeout(c.ctx, listenFor)
+	c.cancel[key] = cancel
+	c.wg.Go(func() { c.listen(ctx, key, n) })
 }
 
 // forget drops what was read of a cluster that is not managed any more.
 func (c *consoles) forget(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.nodes, func(key consoleKey, _ *listened) bool { return key.cluster == name })
+	for key, l := range c.nodes {
+		if key.cluster == name {
+			l.stop()
+			delete(c.nodes, key)
+		}
+	}
+}
+
+// stop ends the recording, if there is one.
+func (l *listened) stop() {
+	if l.recording != nil {
+		l.recording.cancel()
+	}
 }
 
 // listen reads one console for a while.
 func (c *consoles) listen(ctx context.Context, key consoleKey, n cluster.NodeStatus) {
-	var clean cluster.Console
-	var printed strings.Builder
-	err := c.read(ctx, n.Host, n.VMID, func(piece []byte) error {
-		printed.WriteString(clean.Clean(piece))
-		if printed.Len() > largestListened {
+	var all strings.Builder
+	err := c.stream(ctx, n, func(printed string) error {
+		if all.WriteString(printed); all.Len() > largestListened {
 			return errEnough
 		}
 		return nil
 	})
-	tail := &cluster.ConsoleTail{At: time.Now().UTC(), Lines: text.LastLines(printed.String())}
-	// What the terminal says itself, before the guest.
-	tail.Lines = slices.DeleteFunc(tail.Lines, func(line string) bool { return strings.HasPrefix(line, "starting serial terminal on interface") })
+	tail := &cluster.ConsoleTail{At: time.Now().UTC(), Lines: text.LastLines(all.String())}
 	switch {
 	case err != nil && !errors.Is(err, errEnough):
-		tail.Note = text.OneLine(err.Error())
-		if hint := fault.HintOf(err); hint != "" {
-			tail.Note += "; " + hint
-		}
+		tail.Note = describeFault(err)
 	case len(tail.Lines) == 0:
 		tail.Note = fmt.Sprintf("it printed nothing in %v", listenFor)
 	}
@@ -120,21 +148,15 @@ func (c *consoles) listen(ctx context.Context, key consoleKey, n cluster.NodeSta
 	stopped := c.ctx.Err() != nil || c.wanted[key] > 0
 	c.cancel[key]()
 	delete(c.cancel, key)
-	if l == nil || stopped {
+	if l == nil || l.recording != nil || stopped {
 		c.mu.Unlock()
 		return
 	}
 	before := l.tail
 	l.tail = tail
 	c.mu.Unlock()
-	switch {
-	case before != nil && slices.Equal(before.Lines, tail.Lines) && before.Note == tail.Note:
-	case len(tail.Lines) > 0:
-		c.log.Info("a machine does not come up", logging.Detail, fmt.Sprintf("the console of %s ends with: %s", key.node, tail.Lines[len(tail.Lines)-1]),
-			logging.Cluster, key.cluster, logging.Node, key.node, logging.VMID, n.VMID, logging.Console, strings.Join(tail.Lines, "\n"))
-	default:
-		c.log.Info("a machine does not come up", logging.Detail, fmt.Sprintf("the console of %s: %s", key.node, tail.Note),
-			logging.Cluster, key.cluster, logging.Node, key.node, logging.VMID, n.VMID)
+	if before == nil || !slices.Equal(before.Lines, tail.Lines) || before.Note != tail.Note {
+		c.logTail(key, n, tail, "a machine does not come up")
 	}
 	c.done()
 }
@@ -167,6 +189,9 @@ func (c *consoles) person(key consoleKey) (release func()) {
 	c.wanted[key]++
 	if cancel := c.cancel[key]; cancel != nil {
 		cancel()
+	}
+	if l := c.nodes[key]; l != nil {
+		l.stop()
 	}
 	return func() {
 		c.mu.Lock()

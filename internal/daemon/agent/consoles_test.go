@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -105,4 +106,60 @@ func TestConsoleOfAMachineThatDoesNotComeUp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestConsoleDuringAnUpgrade: what a machine prints while it reboots for another Talos is left to a person who reads it, and asked
+// for no more where Proxmox VE lets nobody at it; and that holds up nothing.
+func TestConsoleDuringAnUpgrade(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 3}
+	t.Run("of a worker a person reads it", func(t *testing.T) {
+		inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+			before := len(s.Lab.World.Calls())
+			ctx, leave := context.WithCancel(s.T.Context())
+			defer leave()
+			printed := make(chan string, 1)
+			go func() {
+				var all strings.Builder
+				if err := s.Cluster().Console(ctx, "dev-wk-1", func(text string) error { all.WriteString(text); return nil }); err != nil {
+					all.WriteString(err.Error())
+				}
+				printed <- all.String()
+			}()
+			push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
+			s.untilAppliedIn(4*time.Hour, "upgraded")
+			s.wantTalos("v1.13.9")
+			leave()
+			if all := <-printed; !strings.Contains(all, "booting Talos v1.13.9") {
+				s.T.Errorf("a person saw:\n%s", all)
+			}
+			time.Sleep(time.Second)
+			s.wantNoConsole(before, 4) // the person's and the agent's of the other nodes
+		})
+	})
+	t.Run("Proxmox VE refuses", func(t *testing.T) {
+		inClusterWith(t, sz, lab.Config{Flavour: "8.4"}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+			s.Lab.PVE.SetVersion("8.4.1")
+			s.Lab.Talos.SpoilImage("v1.13.9", installer.CrashesOnBoot)
+			before := len(s.Lab.World.Calls())
+			push("a bad one", "talos_version: v1.13.8", "talos_version: v1.13.9")
+			for i, commit := range []string{"one more", "and a good one"} {
+				s.Until(4*time.Hour, "stopped", func(st cluster.Status) bool {
+					return st.Reason == cluster.UpgradeFellBack && len(st.Running) == 0 && st.Applied == st.Revision && s.timesInstalled(before)["dev-cp-1"] == i+1
+				})
+				if tail := s.node("dev-cp-1").Console; tail == nil || len(tail.Lines) > 0 || !strings.Contains(tail.Note, "does not take the agent's token") {
+					s.T.Errorf("shown of the console: %+v", tail)
+				}
+				if i > 0 {
+					s.Lab.Talos.SpoilImage("v1.13.9", installer.Sound)
+				}
+				push(commit, "", "")
+			}
+			s.untilAppliedIn(4*time.Hour, "upgraded")
+			s.wantTalos("v1.13.9")
+			if n := len(s.consolesOpened(before)); n != 1 {
+				s.T.Errorf("it was asked %d times", n)
+			}
+		})
+	})
 }

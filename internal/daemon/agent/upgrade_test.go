@@ -67,6 +67,49 @@ func (s *sim) wantTalos(version string) {
 	}
 }
 
+// wantConsole checks what is shown of the console of a node: the end of a boot, and which Talos that was of. Where only
+// that boot is shown, no other line of a boot may be there.
+func (s *sim) wantConsole(node, version, end string, only bool) {
+	s.T.Helper()
+	tail := s.node(node).Console
+	if tail == nil {
+		s.T.Errorf("nothing is shown of the console of %s", node)
+		return
+	}
+	printed := strings.Join(tail.Lines, "\n")
+	if i := strings.Index(printed, "booting Talos "+version); i < 0 || !strings.Contains(printed[i:], end) || only && strings.Count(printed, "booting Talos") != 1 {
+		s.T.Errorf("the console of %s:\n%s\n(%s)", node, printed, tail.Note)
+	}
+}
+
+// wantNoConsole checks that nothing is shown of any console, none is open, and so many were opened since so many calls.
+func (s *sim) wantNoConsole(since, opened int) {
+	s.T.Helper()
+	for _, n := range s.Status().Nodes {
+		if n.Console != nil {
+			s.T.Errorf("%s still shows what its console printed: %q", n.Name, n.Console.Lines)
+		}
+	}
+	for _, task := range s.Lab.PVE.Tasks() {
+		if task.Type == "vncproxy" && task.Exit == "" {
+			s.T.Errorf("the console of %s is open", task.ID)
+		}
+	}
+	if at := s.consolesOpened(since); len(at) != opened {
+		s.T.Errorf("consoles were opened at %v, want %d", at, opened)
+	}
+}
+
+// consolesOpened is when consoles were asked for since so many calls.
+func (s *sim) consolesOpened(since int) (at []time.Duration) {
+	for _, c := range s.Lab.World.Calls()[since:] {
+		if strings.HasSuffix(c.Op, "/termproxy") {
+			at = append(at, c.At)
+		}
+	}
+	return at
+}
+
 // timesInstalled is how often machines were asked for another Talos since so many calls, by node.
 func (s *sim) timesInstalled(since int) map[string]int {
 	out := map[string]int{}
@@ -91,6 +134,7 @@ func TestUpgradeOfTalos(t *testing.T) {
 				s.T.Errorf("%s got another Talos %d times", node, n)
 			}
 		}
+		s.wantNoConsole(before, 5)
 		s.Quiet(10 * time.Minute)
 		s.CheckRules(sz)
 	})
@@ -148,6 +192,9 @@ func TestUpgradeThatFails(t *testing.T) {
 				if got := fmt.Sprint(s.timesInstalled(before)); got != "map[dev-cp-1:1]" {
 					s.T.Errorf("got another Talos: %s", got)
 				}
+				if c.reason == cluster.UpgradeFellBack {
+					s.wantConsole("dev-cp-1", "v1.13.9", "rebooting in 0 seconds", true)
+				}
 				push("another commit", "", "")
 				s.Until(4*time.Hour, "stopped again", func(st cluster.Status) bool {
 					return st.Condition == cluster.Stalled && st.Reason == c.reason && fmt.Sprint(s.timesInstalled(before)) == "map[dev-cp-1:2]"
@@ -157,8 +204,10 @@ func TestUpgradeThatFails(t *testing.T) {
 				s.wantTalos(c.talos)
 				s.Lab.Talos.SpoilImage("v1.13.9", installer.Sound)
 				push("a good one", "talos_version: "+c.talos, "talos_version: v1.13.9")
+				again := len(s.Lab.World.Calls())
 				s.untilAppliedIn(6*time.Hour, "upgraded")
 				s.wantTalos("v1.13.9")
+				s.wantNoConsole(again, 3)
 			})
 		})
 	}
@@ -205,6 +254,11 @@ func TestUpgradeThatHangs(t *testing.T) {
 				}
 				push("another talos", "talos_version: "+talos, "talos_version: v1.13.9")
 				s.Until(4*time.Hour, "stopped", stuck(1))
+				for _, n := range s.Status().Nodes {
+					if len(n.Blocked) > 0 {
+						s.wantConsole(n.Name, "v1.13.9", "booting Talos v1.13.9", false)
+					}
+				}
 				s.Halt()
 				s.Boot()
 				s.Until(time.Hour, "stopped still", stuck(1))

@@ -17,17 +17,11 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// Consoles is what Guests may implement to print on serial ports. Console
-// returns what a guest prints now, as it will again; nothing when it is silent.
-type Consoles interface {
-	Console(vmid int) []string
-}
-
 // The times of a terminal. Those that a client has to meet are in its time, at
 // whatever speed the host is simulated.
 const (
 	termWait  = 10 * time.Second       // termproxy waits so long for its client
-	termPrint = 500 * time.Millisecond // between two lines of a guest
+	termPrint = 500 * time.Millisecond // between two looks at what a guest prints
 )
 
 // terminal is a termproxy that waits for its client, or serves it.
@@ -37,6 +31,7 @@ type terminal struct {
 	ticket string
 	taken  chan struct{} // closed when the client has come
 	ended  chan struct{} // closed when it has ended
+	seen   int           // the number of the last line that was printed when it was read
 }
 
 // firstTermPort is the first of the ports that terminals and screens share.
@@ -138,6 +133,7 @@ func (s *Server) isOlder() bool {
 
 // serveTerminal is a terminal's conversation with its client.
 func (s *Server) serveTerminal(conn *websocket.Conn, t *terminal) error {
+	t.seen = s.consoleOf(t.vmid).Last
 	return serial.Serve(s.ctx, conn, func(first string) bool {
 		// termproxy has the API confirm the ticket. Before 8.4.21 that takes no token for
 		// a user, and the client sees the connection end.
@@ -166,13 +162,18 @@ func (s *Server) nextOutput(t *terminal, i int) string {
 	default:
 	}
 	s.mu.Unlock()
-	guests, ok := s.guests.(Consoles)
-	if !runs || !ok || first != t {
+	p := s.consoleOf(t.vmid)
+	seen := t.seen
+	if t.seen = p.Last; !runs || first != t {
 		return ""
 	}
-	lines := guests.Console(t.vmid)
-	if len(lines) == 0 {
-		return ""
+	return p.Next(seen, i)
+}
+
+// consoleOf is what a guest prints, nothing where none of them does.
+func (s *Server) consoleOf(vmid int) (p world.Printed) {
+	if guests, ok := s.guests.(world.Consoles); ok {
+		p = guests.Console(vmid)
 	}
-	return strings.TrimRight(lines[i%len(lines)], "\r\n")
+	return p
 }

@@ -53,6 +53,7 @@ type Fleet struct {
 	mu          sync.Mutex
 	closed      bool
 	machines    map[int]*machine
+	serials     map[int]*system.Serial // by VMID
 	etcds       []*etcd
 	authorities map[string]access.Authority // machine CAs seen with their key, by fingerprint
 	flaws       map[string]installer.Flaw   // of versions of Talos
@@ -99,6 +100,7 @@ func New(c Config) (*Fleet, error) {
 		off:          c.Off,
 		kinds:        kinds,
 		machines:     map[int]*machine{},
+		serials:      map[int]*system.Serial{},
 		authorities:  map[string]access.Authority{},
 		flaws:        map[string]installer.Flaw{},
 		split:        map[string]bool{},

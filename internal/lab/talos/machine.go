@@ -116,6 +116,7 @@ func (m *machine) platformAddress() netip.Prefix {
 // startBoot boots the machine from its disk.
 func (m *machine) startBoot() {
 	image := m.image()
+	m.print(system.PrintKernel(image.Version)...)
 	if m.f.flaws[image.Version] == installer.HangsOnBoot {
 		m.f.world.Report(m.name(), "hangs while Talos %s boots", image.Version)
 		return

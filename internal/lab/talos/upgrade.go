@@ -10,6 +10,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -180,6 +181,7 @@ func (b *boot) failBoot() bool {
 	if b.f.flaws[b.image.Version] != installer.CrashesOnBoot {
 		return false
 	}
+	b.m.print(system.PrintFatal(time.Now())...)
 	b.rebootAfter(fatalPause, func() {
 		if b.m.disk().slots.Fall() {
 			b.f.world.Report(b.m.name(), "goes back from Talos %s to %s", b.image.Version, b.m.disk().slots.Next(b.m.guest.Boot.Image).Version)

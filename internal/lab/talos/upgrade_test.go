@@ -355,6 +355,11 @@ func TestBadVersion(t *testing.T) {
 		if v := l.view(cp(1)); v.BootID == before || !v.Ready {
 			t.Errorf("after it crashed: %+v", v)
 		}
+		printed := strings.Join(l.fleet.Console(401).Lines, "\n")
+		crashed, back := strings.Index(printed, "booting Talos v1.13.10"), strings.LastIndex(printed, "booting Talos v1.13.9")
+		if why := strings.Index(printed, "rebooting in 0 seconds"); crashed < 0 || why < crashed || back < why {
+			t.Errorf("it printed, with a boot that ended:\n%s", printed)
+		}
 
 		l.installed(cp(1), factoryInstaller("v1.13.11"))
 		l.rebooted(cp(1))
@@ -372,8 +377,8 @@ func TestBadVersion(t *testing.T) {
 		if v := l.view(cp(1)); v.Talos != "v1.13.12" || v.Stage != "" || v.BootID != "" {
 			t.Errorf("one that hangs: %+v", v)
 		}
-		if lines := l.fleet.Console(401); len(lines) == 0 || !strings.Contains(lines[0], "Talos v1.13.12") {
-			t.Errorf("its console: %q", lines)
+		if p := l.fleet.Console(401); len(p.Lines) == 0 || !strings.HasSuffix(p.Lines[len(p.Lines)-1], "booting Talos v1.13.12") || len(p.Again) > 0 {
+			t.Errorf("its console: %+v", p)
 		}
 		l.wantViolations()
 	})

@@ -3,6 +3,7 @@ package world
 import (
 	"maps"
 	"net/netip"
+	"strings"
 )
 
 // Image is what a disk image holds.
@@ -261,4 +262,29 @@ type DiskCopier interface {
 // still, or go on.
 type Pauser interface {
 	Pause(vmid int, paused bool)
+}
+
+// Consoles is what Guests may implement to print on serial ports.
+type Consoles interface {
+	Console(vmid int) Printed
+}
+
+// Printed is what a guest prints on its serial port.
+type Printed struct {
+	Lines []string // lately, the newest last
+	Last  int      // the number of the newest, counted from 1; 0: there is none
+	Again []string // what it prints over and over now; none when it is silent
+}
+
+// Next is what is read next of it by who has read up to the line of a number: those behind that, as far as they are there,
+// or else the i-th of those that are printed over and over; "" for nothing.
+func (p Printed) Next(read, i int) string {
+	lines := p.Lines[max(0, len(p.Lines)-max(0, p.Last-read)):]
+	switch {
+	case len(lines) > 0:
+		return strings.Join(lines, "\r\n")
+	case len(p.Again) == 0:
+		return ""
+	}
+	return p.Again[i%len(p.Again)]
 }

@@ -2,9 +2,12 @@ package system
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // PrintFirmware is what a firmware prints on the serial port: of a disk that it boots from, and of
@@ -17,9 +20,19 @@ func PrintFirmware(bootable bool) []string {
 	return lines
 }
 
-// PrintKernel is what the kernel of a version of Talos prints before anything runs.
+// PrintKernel is what the boot loader, the kernel and the initramfs of a version of Talos print before machined runs.
 func PrintKernel(version string) []string {
-	return []string{"\x1b[2J\x1b[01;01H  Booting `Talos " + version + "'", "[    0.000000] Linux version " + Kernel}
+	return []string{"\x1b[2J\x1b[01;01H  Booting `Talos " + version + "'", "[    0.000000] Linux version " + Kernel, "[talos] [initramfs] booting Talos " + version}
+}
+
+// PrintFatal is what a machined prints that cannot run.
+// Source: talos v1.13.9, machined: handle.
+func PrintFatal(now time.Time) []string {
+	lines := []string{PrintLine(now, "error mounting the state partition: no such device")}
+	for left := 10; left >= 0; left-- {
+		lines = append(lines, PrintLine(now.Add(time.Duration(10-left)*time.Second), "rebooting in %d seconds", left))
+	}
+	return lines
 }
 
 // PrintLine is a line of machined.
@@ -42,4 +55,25 @@ func PrintConsole(now time.Time, stage runtime.MachineStage, ready bool, address
 		return append(lines, PrintLine(now, "no network address was found on any link"))
 	}
 	return append(lines, PrintLine(now, "this machine is reachable at: %s", address))
+}
+
+// serialKept is how many of the lines of a serial port are kept.
+const serialKept = 100
+
+// Serial is a serial port: whoever reads it sees what is printed meanwhile. The zero value is ready.
+type Serial struct {
+	lines []string
+	last  int
+}
+
+// Print prints lines.
+func (s *Serial) Print(lines ...string) {
+	s.lines = append(s.lines, lines...)
+	s.lines = slices.Delete(s.lines, 0, max(0, len(s.lines)-serialKept))
+	s.last += len(lines)
+}
+
+// List returns what was printed.
+func (s *Serial) List() world.Printed {
+	return world.Printed{Lines: slices.Clone(s.lines), Last: s.last}
 }
