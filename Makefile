@@ -51,7 +51,7 @@ RACELESS   = TestNodesThatLeaveTheInventory TestReplacement TestEndpointLeaves T
 	TestEndpointBecomesAVIP TestGuardOfTheDead TestGuardOfWhatIsKept TestPeopleInADrain TestPeopleBetweenDrainAndRestart TestOutageInARoll TestLabelsAndTaints \
 	TestHealingUnderMistakes TestSomebodyTakesAControlPlaneDown TestRemovalsOfTwoPushes TestOutageInARemoval TestNewMachineThatDoesNotCome TestPoolThatIsLost \
 	TestRestoredMachineIsKept TestRoleOfANodeStays TestTalosAuthorityThatSomebodyRotates TestNodesBesideARefusedChange TestRebootBesideAnotherSequence \
-	TestWhoChangedItWhileNoAgentRan TestSwitchesOfTheNewestPush TestFirewallWithWhatTakesAReboot TestRemovalOutsideThePolicy TestPlanNamesLostPods TestGuardOfHands TestApprovalOutlivesAReadme TestKillMinusNineInChanges TestUpgradeOverSeveralVersions TestUpgradeThatFails TestUpgradeWithOtherExtensions TestUpgradeWithoutInstaller TestUpgradeTakenBack TestRollback TestRollbackIsAskedOnce TestAnswersOfUpgradesAreLost TestUpgradeOfKubernetes TestUpgradeOfBoth TestRequestsOfUpgradesAreLost TestRollOutInTime TestUpgradeInTime TestLabelOnOneOfManyNodes TestClusterOfEveryTalos TestKillMinusNineInUpgrades TestBudgetHoldsAnUpgrade TestBothTakenBack TestTakenBackBeforeItsBoot TestUpgradeThatHangs TestAlarmHoldsAnUpgrade TestOrdersAreWithdrawn TestUpgradeIsApproved TestUpgradeToWhatBootsSlowly
+	TestWhoChangedItWhileNoAgentRan TestSwitchesOfTheNewestPush TestFirewallWithWhatTakesAReboot TestRemovalOutsideThePolicy TestPlanNamesLostPods TestGuardOfHands TestApprovalOutlivesAReadme TestKillMinusNineInChanges TestUpgradeOverSeveralVersions TestUpgradeThatFails TestUpgradeWithOtherExtensions TestUpgradeWithoutInstaller TestUpgradeTakenBack TestRollback TestRollbackIsAskedOnce TestAnswersOfUpgradesAreLost TestUpgradeOfKubernetes TestUpgradeOfBoth TestRequestsOfUpgradesAreLost TestRollOutInTime TestUpgradeInTime TestLabelOnOneOfManyNodes TestClusterOfEveryTalos TestKillMinusNineInUpgrades TestBudgetHoldsAnUpgrade TestBothTakenBack TestTakenBackBeforeItsBoot TestUpgradeThatHangs TestAlarmHoldsAnUpgrade TestOrdersAreWithdrawn TestUpgradeIsApproved TestUpgradeToWhatBootsSlowly TestUpgradeFromTheOldest TestBadImageOnTheCanary TestBadImageWithoutAnAnswer
 EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox
 SEEDS    ?= 1000
 
@@ -160,8 +160,8 @@ demo-upgrade: bin/talos-agent ## show a cluster that gets another Talos, on the 
 	bin/talos-agent demo --upgrade --speed 20
 
 .PHONY: sim
-sim: ## run as many seeds of the simulation as SEEDS says
-	$(GO) test ./internal/daemon/agent -run 'TestSeeds' -count=1 -timeout 0 -v -seeds $(SEEDS)
+sim: ## run as many seeds of the simulation, and of its upgrades, as SEEDS says
+	$(GO) test ./internal/daemon/agent -run 'TestSeeds|TestUpgradeSeeds' -count=1 -timeout 0 -v -seeds $(SEEDS) -upgrade-seeds $(SEEDS)
 
 .PHONY: faults
 faults: ## what holds under faults, at length and with raw counts; hours
