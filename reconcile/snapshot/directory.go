@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"sync"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/platform"
@@ -39,10 +40,13 @@ type NewFile interface {
 // lockFile is locked by whoever writes.
 const lockFile = ".talos-agent.lock"
 
-// Folder is a Directory on this host.
+// Folder is a Directory on this host: the one that is at its path now. Another file system
+// may be mounted there while it is open, and it may be moved away or re-created.
 type Folder struct {
-	root *os.Root
 	path string
+
+	mu   sync.Mutex
+	root *os.Root
 }
 
 var _ Directory = (*Folder)(nil)
@@ -62,15 +66,47 @@ func FindFolder(path string) (*Folder, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Folder{root, path}, nil
+	return &Folder{path: path, root: root}, nil
 }
 
 // Close closes the folder. Files that are open stay so.
-func (f *Folder) Close() error { return f.root.Close() }
+func (f *Folder) Close() error { return f.opened().Close() }
+
+// opened returns the folder as it was opened last.
+func (f *Folder) opened() *os.Root {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.root
+}
+
+// reopen opens the folder again where another one is at its path now: what is begun belongs there.
+// What others do in the one of before fails.
+func (f *Folder) reopen() (*os.Root, error) {
+	there, err := os.Stat(f.path)
+	if err != nil {
+		return nil, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if was, err := f.root.Stat("."); err == nil && os.SameFile(was, there) {
+		return f.root, nil
+	}
+	root, err := os.OpenRoot(f.path)
+	if err != nil {
+		return nil, err
+	}
+	err = f.root.Close()
+	f.root = root
+	return root, err
+}
 
 // List implements Directory.
 func (f *Folder) List() ([]string, error) {
-	dir, err := f.root.Open(".")
+	root, err := f.reopen()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := root.Open(".")
 	if err != nil {
 		return nil, err
 	}
@@ -89,14 +125,15 @@ func (f *Folder) List() ([]string, error) {
 
 // Open implements Directory. A symbolic link is not followed, and a pipe not waited for.
 func (f *Folder) Open(name string) (File, error) {
-	before, err := f.root.Lstat(name)
+	root := f.opened()
+	before, err := root.Lstat(name)
 	if err != nil {
 		return nil, err
 	}
 	if !before.Mode().IsRegular() {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("it is not a regular file")}
 	}
-	file, err := f.root.OpenFile(name, os.O_RDONLY|platform.NoWait, 0)
+	file, err := root.OpenFile(name, os.O_RDONLY|platform.NoWait, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -120,26 +157,31 @@ func (f readFile) Size() int64 { return f.size }
 
 // Create implements Directory.
 func (f *Folder) Create(name string) (NewFile, error) {
-	return f.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	return f.opened().OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 }
 
 // Rename implements Directory.
 func (f *Folder) Rename(from, to string) error {
-	if _, err := f.root.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
+	root := f.opened()
+	if _, err := root.Lstat(to); !errors.Is(err, fs.ErrNotExist) {
 		return errors.Join(&fs.PathError{Op: "rename", Path: to, Err: fs.ErrExist}, err)
 	}
-	return f.root.Rename(from, to)
+	return root.Rename(from, to)
 }
 
 // Remove implements Directory.
-func (f *Folder) Remove(name string) error { return f.root.Remove(name) }
+func (f *Folder) Remove(name string) error { return f.opened().Remove(name) }
 
 // Sync implements Directory.
-func (f *Folder) Sync() error { return platform.SyncDir(f.root) }
+func (f *Folder) Sync() error { return platform.SyncDir(f.opened()) }
 
 // Lock implements Directory.
 func (f *Folder) Lock() (release func() error, _ error) {
-	file, err := f.root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE|platform.NoWait, 0o600)
+	root, err := f.reopen()
+	if err != nil {
+		return nil, err
+	}
+	file, err := root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE|platform.NoWait, 0o600)
 	if err != nil {
 		return nil, err
 	}

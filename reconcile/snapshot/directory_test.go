@@ -50,6 +50,55 @@ func TestFolder(t *testing.T) {
 	}
 }
 
+// TestFolderIsThatOfItsPath: what is at the path now counts, also where it is another one than that which was
+// opened; and where nothing is there, that is no empty folder.
+func TestFolderIsThatOfItsPath(t *testing.T) {
+	path, key, b := filepath.Join(t.TempDir(), "snapshots"), newKey(t), sent(t, 100)
+	dir, err := OpenFolder(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStore(dir, key)
+	first := mustWrite(t, s, from(0), b)
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.List(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("moved away: %v, %v", got, err)
+	}
+	if _, err := s.Write(t.Context(), from(1), bytes.NewReader(b)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("written where nothing is: %v", err)
+	}
+	if err := os.WriteFile(path, []byte("a file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.List(t.Context()); err == nil {
+		t.Errorf("a file is in its place: %v", got)
+	}
+	if err := errors.Join(os.Remove(path), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.List(t.Context()); err != nil || len(got) > 0 {
+		t.Errorf("made anew: %v, %v", got, err)
+	}
+	second := mustWrite(t, s, from(2), b)
+	for name, want := range map[string]string{path: second.File, path + ".old": first.File} {
+		entries, err := os.ReadDir(name)
+		names := []string{}
+		for _, e := range entries {
+			if e.Name() != lockFile {
+				names = append(names, e.Name())
+			}
+		}
+		if err != nil || !slices.Equal(names, []string{want}) {
+			t.Errorf("%s: %q, %v, want %s", name, names, err, want)
+		}
+	}
+	if err := dir.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // TestLockOfAFolder: it is of one process at a time.
 func TestLockOfAFolder(t *testing.T) {
 	path := t.TempDir()

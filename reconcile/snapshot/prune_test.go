@@ -59,6 +59,29 @@ func TestPrune(t *testing.T) {
 	}
 }
 
+// TestPruneOfANamesake: two clusters of one name share a folder, as those of two hosts may. What one keeps takes the place
+// of none of the other's, whose last ones stay.
+func TestPruneOfANamesake(t *testing.T) {
+	dir, key, b := newMemory(), newKey(t), sent(t, 5)
+	s := newStore(dir, key)
+	var kept []string
+	for _, h := range []int{-4000, -3000, -2000} {
+		other := from(h)
+		other.ClusterID = "another"
+		kept = append(kept, mustWrite(t, s, other, b).File)
+	}
+	files := fill(t, s, b, 0, 1, 2, 3)
+	got, err := s.Prune(t.Context(), "dev")
+	if err != nil || !slices.Equal(removed(got), files[:3]) {
+		t.Errorf("removed %v of %v, %v", removed(got), files, err)
+	}
+	kept = append(kept, files[3])
+	slices.Sort(kept)
+	if names := dir.names(t); !slices.Equal(names, kept) {
+		t.Errorf("there are %v, want %v", names, kept)
+	}
+}
+
 // TestPruneVerifies: nothing is removed before something newer was read to its end; what
 // is damaged counts for nothing, and is left to people.
 func TestPruneVerifies(t *testing.T) {

@@ -165,24 +165,28 @@ type Kept struct {
 	Why   string `json:"why,omitempty"`   // it is kept
 }
 
-// Judge decides on snapshots of any clusters, in the order of List.
-func Judge(all []Entry) []Kept {
+// Judge decides on snapshots of any clusters, in the order of List. Clusters of one name, as two hosts may have that
+// share a folder, are distinguished by their headers: those of one take the place of none of the other's.
+func Judge(all []Entry, now time.Time) []Kept {
+	type cluster struct{ name, id string }
+	values := map[cluster][]retention.Snapshot{}
+	for _, e := range all {
+		of := cluster{name: e.Cluster}
+		if e.Header != nil {
+			of.id = e.Header.ClusterID
+		}
+		values[of] = append(values[of], retention.Snapshot{Name: e.File, Kind: e.Kind, At: e.At, State: e.State})
+	}
+	verdicts := map[string]retention.Verdict{}
+	for _, of := range values {
+		for _, v := range retention.Judge(of, now) {
+			verdicts[v.Name] = v
+		}
+	}
 	var out []Kept
-	for len(all) > 0 {
-		end := slices.IndexFunc(all, func(e Entry) bool { return e.Cluster != all[0].Cluster })
-		if end < 0 {
-			end = len(all)
-		}
-		entries := map[string]Entry{}
-		var values []retention.Snapshot
-		for _, e := range all[:end] {
-			entries[e.File] = e
-			values = append(values, retention.Snapshot{Name: e.File, Kind: e.Kind, At: e.At, State: e.State})
-		}
-		for _, v := range retention.Judge(values) {
-			out = append(out, Kept{entries[v.Name], v.Prune, v.Why})
-		}
-		all = all[end:]
+	for _, e := range all {
+		v := verdicts[e.File]
+		out = append(out, Kept{e, v.Prune, v.Why})
 	}
 	return out
 }
@@ -222,12 +226,12 @@ func (s *Store) Prune(ctx context.Context, cluster string) (_ []Kept, err error)
 	all = slices.DeleteFunc(all, func(e Entry) bool { return e.Cluster != cluster })
 	tried := map[string]bool{}
 	for i := range all {
-		if read, known := s.recall(all[i].File); known && all[i].State == retention.Unverified {
+		if read, known := s.recall(all[i].File); known && read.Size == all[i].Size && all[i].State == retention.Unverified {
 			all[i].State, all[i].Problem = read.State, read.Problem
 		}
 	}
 	for {
-		kept := Judge(all)
+		kept := Judge(all, time.Now())
 		next := slices.IndexFunc(kept, func(k Kept) bool {
 			return !k.Prune && k.Kind != retention.Manual && k.State == retention.Unverified && !tried[k.File]
 		})

@@ -168,6 +168,34 @@ func TestOtherSecrets(t *testing.T) {
 	})
 }
 
+// TestAnotherSizeIsNotVerified: a file that was read to its end and has another size now is not what was read: it is read again, and
+// where it is damaged none counts as verified until another one is taken.
+func TestAnotherSizeIsNotVerified(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		dir, id := t.TempDir(), newKey(t)
+		files := keepThree(t, dir, id)
+		newest, _ := snapshot.ParseName(filepath.Base(files[0]))
+		a := archiveWith(t, dir, id)
+		k := a.Keep("dev", sending(snapshottest.Sent(t), nil), func() {})
+		settle := func() cluster.EtcdSnapshots {
+			observe(k)
+			synctest.Wait()
+			return observe(k)
+		}
+		if s := settle(); !s.Verified.Value.Equal(newest.At) || s.Damaged != 0 {
+			t.Errorf("%+v", s)
+		}
+		change(t, files[0], func(b []byte) []byte { return b[:len(b)/2] })
+		time.Sleep(seenFor)
+		if s := settle(); !s.Verified.Known || !s.Verified.Value.IsZero() || s.Damaged != 1 {
+			t.Errorf("after the newest was cut: %+v", s)
+		}
+		if err := a.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // slowFolder is a folder on a storage that returns the content of no file before it may, which is for each file, and lists
 // none before it may; nil: at once.
 type slowFolder struct {
@@ -401,8 +429,8 @@ func TestClosedWhileItReads(t *testing.T) {
 			t.Error(err)
 		}
 		for file, state := range k.states {
-			if state != retention.Unverified {
-				t.Errorf("%s was read: %s", file, state)
+			if state.state != retention.Unverified {
+				t.Errorf("%s was read: %s", file, state.state)
 			}
 		}
 	})
@@ -473,7 +501,7 @@ func TestClockSetBack(t *testing.T) {
 		}
 		at := all[0].At
 		for _, e := range all {
-			k.states[e.File] = retention.Verified
+			k.states[e.File] = known{retention.Verified, e.Size}
 		}
 		if seen := k.look(t.Context(), lineageOf(d, facts), at.Add(-30*time.Minute)); !seen.Verified.Value.Equal(all[1].At) {
 			t.Errorf("%+v, and %v is wanted", seen, all[1].At)

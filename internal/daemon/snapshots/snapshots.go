@@ -106,6 +106,14 @@ type Source struct {
 	Identify func(d cluster.Desired) (Identity, error)
 }
 
+// known is what reading a file has shown, which had that size then: one that is shorter or longer now is not what was read.
+type known struct {
+	state retention.State
+	size  int64
+}
+
+func (k known) isOf(e snapshot.Entry) bool { return k.state != "" && k.size == e.Size }
+
 // Keeper is the snapshots of one cluster.
 type Keeper struct {
 	*Archive
@@ -116,16 +124,16 @@ type Keeper struct {
 	looking   sync.Mutex
 	requested time.Time // when somebody has asked for one that is not taken yet
 	seen      cluster.EtcdSnapshots
-	at        time.Time                  // when that was seen; zero: never, or it has changed
-	states    map[string]retention.State // what this process knows of files of this cluster that it has read to their end, or tried to
-	readings  map[*reading]bool          // of what was there before
-	listing   chan listed                // of a list that its storage keeps; nil: of none
+	at        time.Time         // when that was seen; zero: never, or it has changed
+	states    map[string]known  // of files of this cluster that this process has read to their end, or tried to
+	readings  map[*reading]bool // of what was there before
+	listing   chan listed       // of a list that its storage keeps; nil: of none
 }
 
 // Keep returns the snapshots of a cluster. onRead is called, by a goroutine of the Archive, when more
 // is known of those that were there before; what Observe sees has changed then.
 func (a *Archive) Keep(name string, from Source, onRead func()) *Keeper {
-	return &Keeper{Archive: a, cluster: name, source: from, onRead: onRead, states: map[string]retention.State{}, readings: map[*reading]bool{}}
+	return &Keeper{Archive: a, cluster: name, source: from, onRead: onRead, states: map[string]known{}, readings: map[*reading]bool{}}
 }
 
 // seenFor is how long a look at the folder is good: somebody may add or remove files.
@@ -169,8 +177,8 @@ func (k *Keeper) look(ctx context.Context, of lineage, now time.Time) cluster.Et
 	var verified time.Time
 	for i := range all { // the newest first
 		e := &all[i]
-		if read, known := k.states[e.File]; known && e.State == retention.Unverified {
-			e.State = read
+		if read := k.states[e.File]; read.isOf(*e) && e.State == retention.Unverified {
+			e.State = read.state
 		}
 		if e.State == retention.Damaged {
 			out.Damaged++
@@ -256,7 +264,7 @@ func (k *Keeper) note(stored *snapshot.Entry, kept []snapshot.Kept) {
 	defer k.looking.Unlock()
 	k.at = time.Time{}
 	if stored != nil {
-		k.states[stored.File] = retention.Verified
+		k.states[stored.File] = known{retention.Verified, stored.Size}
 		if stored.Kind == retention.Manual && !k.requested.Truncate(time.Second).After(stored.At) { // what was asked for since is another
 			k.requested = time.Time{}
 		}
@@ -266,7 +274,7 @@ func (k *Keeper) note(stored *snapshot.Entry, kept []snapshot.Kept) {
 		case old.Prune:
 			delete(k.states, old.File)
 		case old.State == retention.Damaged:
-			k.states[old.File] = retention.Damaged
+			k.states[old.File] = known{retention.Damaged, old.Size}
 		}
 	}
 }

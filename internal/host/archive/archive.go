@@ -169,7 +169,7 @@ func List(ctx context.Context, in Place, cluster string, now time.Time) (Listing
 
 // sumUp judges snapshots and sums them up.
 func sumUp(all []snapshot.Entry, now time.Time) Listing {
-	out := Listing{Clusters: []Cluster{}, Snapshots: snapshot.Judge(all)}
+	out := Listing{Clusters: []Cluster{}, Snapshots: snapshot.Judge(all, now)}
 	for len(all) > 0 {
 		c := Cluster{Cluster: all[0].Cluster}
 		end := slices.IndexFunc(all, func(e snapshot.Entry) bool { return e.Cluster != c.Cluster })

@@ -77,7 +77,9 @@ func numberDay(t time.Time) int64 { return t.Unix() / int64(day.Seconds()) }
 //   - The newest one that is verified is kept, and so is all that no verified one is newer than.
 //   - Of scheduled ones the generations are kept, of others the newest three of their kind.
 //   - Manual ones are for people to remove, and so are damaged ones, which count for nothing.
-func Judge(all []Snapshot) []Verdict {
+//   - Nor does one that is dated in the future, as when the clock was wrong: it would take the place of those
+//     that are taken now. It is kept until that time has come.
+func Judge(all []Snapshot, now time.Time) []Verdict {
 	out := make([]Verdict, 0, len(all))
 	for _, s := range all {
 		out = append(out, Verdict{Snapshot: s})
@@ -88,11 +90,13 @@ func Judge(all []Snapshot) []Verdict {
 	filled := make([]int, len(periods))                         // how many of each generation are
 	last := slices.Repeat([]int64{math.MinInt64}, len(periods)) // and which period was filled last
 	perKind := make(map[Kind]int)                               // kept
-	verified := slices.IndexFunc(out, func(v Verdict) bool { return v.State == Verified })
+	verified := slices.IndexFunc(out, func(v Verdict) bool { return v.State == Verified && !v.At.After(now) })
 	for i := range out {
 		v := &out[i]
 		var why []string
 		switch {
+		case v.At.After(now):
+			why = append(why, "dated in the future")
 		case v.State == Damaged:
 			why = append(why, "damaged")
 		case v.Kind == Manual:

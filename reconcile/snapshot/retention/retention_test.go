@@ -30,7 +30,7 @@ func TestGenerations(t *testing.T) {
 		all = append(all, Snapshot{when.Format("01-02T15"), Scheduled, when, Verified})
 	}
 	var got []string
-	for _, v := range Judge(all) {
+	for _, v := range Judge(all, ever) {
 		if !v.Prune {
 			got = append(got, v.Name+" "+v.Why)
 		}
@@ -70,7 +70,7 @@ func TestKinds(t *testing.T) {
 			all = append(all, Snapshot{fmt.Sprint("s", n), Kind(kind), at(t, "2026-11-27 11:00:00").Add(-time.Duration(n) * time.Minute), State(state)})
 		}
 		got := ""
-		for _, v := range Judge(all) {
+		for _, v := range Judge(all, ever) {
 			if v.Prune != (v.Why == "") {
 				t.Errorf("%s: %+v", c.what, v)
 			}
@@ -88,7 +88,7 @@ func TestReasons(t *testing.T) {
 	now := at(t, "2026-11-27 11:00:00")
 	for i, want := range []string{"6-hourly, daily, weekly", "no newer one is verified", "newest verified", ""} {
 		all := []Snapshot{{"a", Scheduled, now, Unverified}, {"b", Scheduled, now.Add(-1), Unverified}, {"c", Scheduled, now.Add(-2), Verified}, {"d", Scheduled, now.Add(-3), Verified}}
-		if v := Judge(all)[i]; v.Why != want || v.Prune != (want == "") {
+		if v := Judge(all, ever)[i]; v.Why != want || v.Prune != (want == "") {
 			t.Errorf("%s: %+v, want %q", v.Name, v, want)
 		}
 	}
@@ -112,8 +112,11 @@ func drawSnapshots(t *rapid.T, label string, from time.Time, states []State) []S
 
 var begin = time.Date(2026, 7, 1, 0, 0, 0, 0, time.UTC)
 
+// ever is when all have been taken.
+var ever = begin.AddDate(100, 0, 0)
+
 func kept(all []Snapshot) (out []Snapshot) {
-	for _, v := range Judge(all) {
+	for _, v := range Judge(all, ever) {
 		if !v.Prune {
 			out = append(out, v.Snapshot)
 		}
@@ -121,11 +124,38 @@ func kept(all []Snapshot) (out []Snapshot) {
 	return out
 }
 
+// TestFutureCountsForNothing: snapshots with a date that has not come yet take the place of none, and none is removed for them.
+func TestFutureCountsForNothing(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		all := drawSnapshots(t, "minutes", begin, []State{Verified, Unverified, Damaged})
+		now := begin.Add(time.Duration(rapid.IntRange(0, 60*24*90).Draw(t, "now")) * time.Minute)
+		var past []Snapshot
+		for _, s := range all {
+			if !s.At.After(now) {
+				past = append(past, s)
+			}
+		}
+		want := Judge(past, now)
+		var got []Verdict
+		for _, v := range Judge(all, now) {
+			switch {
+			case !v.At.After(now):
+				got = append(got, v)
+			case v.Prune || v.Why != "dated in the future":
+				t.Fatalf("%+v, of a time to come", v)
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Fatalf("%v, and without those of the future %v", got, want)
+		}
+	})
+}
+
 // TestJudgeHolds: what holds of every set of snapshots.
 func TestJudgeHolds(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		all := drawSnapshots(t, "minutes", begin, []State{Verified, Verified, Unverified, Damaged})
-		verdicts := Judge(all)
+		verdicts := Judge(all, ever)
 		if len(verdicts) != len(all) {
 			t.Fatalf("%d verdicts on %d snapshots", len(verdicts), len(all))
 		}
@@ -152,7 +182,7 @@ func TestJudgeHolds(t *testing.T) {
 			}
 		}
 		shuffled := rapid.Permutation(all).Draw(t, "order")
-		if !slices.Equal(verdicts, Judge(shuffled)) {
+		if !slices.Equal(verdicts, Judge(shuffled, ever)) {
 			t.Fatal("another order has another answer")
 		}
 		if again := kept(kept(all)); !slices.Equal(again, kept(all)) {
@@ -174,7 +204,7 @@ func TestJudgeIsMonotone(t *testing.T) {
 			t.Fatalf("at once %v, in turns %v", atOnce, inTurns)
 		}
 		var removed []string
-		for _, v := range Judge(old) {
+		for _, v := range Judge(old, ever) {
 			if v.Prune {
 				removed = append(removed, v.Name)
 			}
