@@ -63,7 +63,7 @@ type Journal struct {
 // journalVersion is the version of the file that is written. Older ones are read,
 // too; a newer one is refused. It grows with every new field, because an older agent
 // would take what it does not know for damage.
-const journalVersion = 12
+const journalVersion = 13
 
 // record is the journal's file.
 type record struct {

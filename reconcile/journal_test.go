@@ -172,7 +172,7 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 		if err := j.Update(func(*cluster.Facts) {}); err != nil {
 			t.Fatal(err)
 		}
-		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":12,`) {
+		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":13,`) {
 			t.Fatalf("written: %s", raw)
 		}
 	}

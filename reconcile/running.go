@@ -38,7 +38,7 @@ func (r *Reconciler) desire(snap cluster.Snapshot, seen upgrade.Seen, facts clus
 // the switches of its inventory or of the host have it so.
 func (r *Reconciler) stageOf(snap cluster.Snapshot, goal cluster.Versions, seen upgrade.Seen, facts cluster.Facts) (stage upgrade.Stage, held cluster.Reason, by string) {
 	ran, _ := facts.Intent(cluster.IntendConfig)
-	seen.Despite = facts.UpgradeOrder(snap.Revision).Despite
+	seen.Despite, seen.Asked = facts.UpgradeOrder(snap.Revision).Despite, ran.Asked
 	stage = upgrade.Of(goal, snap.Spec, seen, ran.Versions, ran.Previous)
 	if !facts.WasReady() {
 		return stage, "", ""
@@ -149,6 +149,7 @@ func learnConfig(d cluster.Desired, o cluster.Observed, f *cluster.Facts) {
 	if was := before.Versions; was.Kubernetes != in.Versions.Kubernetes && was.Kubernetes != "" {
 		in.Previous.Kubernetes = was.Kubernetes
 	}
+	in.Asked = upgrade.NoteAsked(in.Asked, d.Repository(), v, seen && uniform)
 	if !in.Equal(before) {
 		in.Kind, in.At = cluster.IntendConfig, o.Now.UTC()
 		f.Intend(in)

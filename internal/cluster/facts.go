@@ -168,8 +168,9 @@ type Intent struct {
 	// shown, or one that came since and asks for the same. Of IntendUpgrade and IntendRollback, the one that was in force.
 	Versions Versions `json:"versions,omitzero"`
 	// Previous are, of IntendConfig, the Versions before, of each kind the last that was another: an upgrade
-	// leads back to them.
+	// leads back to them. Asked are the newest that the inventory has asked for since all nodes ran what it asks for.
 	Previous Versions `json:"previous,omitzero"`
+	Asked    Versions `json:"asked,omitzero"`
 	Revision Revision `json:"revision,omitempty"`
 	// Target is, of IntendCanary, the digest of all configs that the inventory had; Node
 	// is who was first. Of IntendApproved it is the digest of the forecast that was shown. Of IntendRollback

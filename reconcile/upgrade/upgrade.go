@@ -87,6 +87,8 @@ type Seen struct {
 	Ran      Ran
 	Observed cluster.Observed
 	Despite  []string // nodes for which no other one waits while they are not Ready
+	// Asked are the newest versions that the inventory has asked for since all nodes ran what it asks for; none: that is not known.
+	Asked cluster.Versions
 }
 
 // Watch returns what is known with another look.
@@ -110,11 +112,13 @@ type Stage struct {
 func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versions) Stage {
 	have, known := seen.Ran.oldest()
 	out := Stage{Versions: goal}
-	out.Back.Talos = hasNewerTalos(goal.Talos, s, seen) && slices.ContainsFunc(kept, func(v cluster.Versions) bool { return v.Talos == goal.Talos })
+	out.Back.Talos = wasAsked(seen.Asked.Talos, goal.Talos) && hasNewerTalos(goal.Talos, s, seen) && slices.ContainsFunc(kept, func(v cluster.Versions) bool { return v.Talos == goal.Talos })
 	if !known {
 		return out
 	}
-	isKept := func(v cluster.Versions) bool { return v.Kubernetes == goal.Kubernetes && seen.Ran.canRun(v.Kubernetes) }
+	isKept := func(v cluster.Versions) bool {
+		return wasAsked(seen.Asked.Kubernetes, goal.Kubernetes) && v.Kubernetes == goal.Kubernetes && seen.Ran.canRun(v.Kubernetes)
+	}
 	if components.HasNewer(goal.Kubernetes, s, seen.Observed) && (have.Kubernetes == goal.Kubernetes || slices.ContainsFunc(kept, isKept)) {
 		return back(goal, s, seen, have)
 	}
@@ -139,6 +143,26 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 			out = out.Stay(s, seen)
 			out.Waits = why
 		}
+	}
+	return out
+}
+
+// wasAsked reports whether the inventory has asked for a newer version than it does now, as far as that is known. Without that it takes
+// nothing back: somebody has upgraded the cluster by hand, and may have stored what the version of before cannot read.
+func wasAsked(newest, now string) bool { return newest == "" || ladder.IsOlder(now, newest) }
+
+// NoteAsked returns what is to be kept of what the inventory asks for, of which out was kept, while nodes run some versions, which
+// may be those of all: see Seen.Asked.
+func NoteAsked(out cluster.Versions, asked cluster.Desired, run cluster.Versions, all bool) cluster.Versions {
+	goal := asked.Goal
+	if all && asked.Back == (cluster.Back{}) && run.Talos == goal.Talos && run.Kubernetes == goal.Kubernetes {
+		return cluster.Versions{Talos: goal.Talos, Kubernetes: goal.Kubernetes}
+	}
+	if out.Talos != "" && ladder.IsOlder(out.Talos, goal.Talos) {
+		out.Talos = goal.Talos
+	}
+	if out.Kubernetes != "" && ladder.IsOlder(out.Kubernetes, goal.Kubernetes) {
+		out.Kubernetes = goal.Kubernetes
 	}
 	return out
 }

@@ -88,6 +88,60 @@ func TestBack(t *testing.T) {
 	}
 }
 
+// TestGoesBackFromWhatWasAsked: only a version that the inventory has asked for is taken back, and not one that somebody has
+// upgraded the nodes to by hand. Where that is not known, as an older agent wrote it nowhere, it is.
+func TestGoesBackFromWhatWasAsked(t *testing.T) {
+	old, talos, both := versions("v1.13.9", "v1.35.10"), versions("v1.14.1", "v1.35.10"), versions("v1.14.1", "v1.36.1")
+	for name, c := range map[string]struct {
+		goal, runs, asked cluster.Versions
+		back              cluster.Back
+	}{
+		"both were asked for":             {old, both, both, cluster.Back{Kubernetes: true}},
+		"it is not known":                 {old, both, cluster.Versions{}, cluster.Back{Kubernetes: true}},
+		"neither was":                     {old, both, old, cluster.Back{}},
+		"of kubernetes alone":             {talos, both, talos, cluster.Back{}},
+		"talos was asked for":             {old, talos, talos, cluster.Back{Talos: true}},
+		"and is not, and was set by hand": {old, talos, old, cluster.Back{}},
+	} {
+		kubelets := map[string]cluster.KubeNode{"a": {Kubelet: c.runs.Kubernetes}}
+		o := cluster.Observed{Machines: map[string]cluster.Machine{"a": {Reach: cluster.Configured, Talos: c.runs.Talos}}, Nodes: cluster.Saw(kubelets)}
+		s := Of(c.goal, cluster.Spec{Nodes: []cluster.Node{{Name: "a"}}}, Seen{Ran: Ran{"a": c.runs}, Observed: o, Asked: c.asked}, old, talos)
+		if s.Back != c.back || c.back == (cluster.Back{}) && s.NoWay == "" {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+// TestNoteAsked: the newest versions count that were asked for since all nodes ran what is asked for, each kind by itself.
+func TestNoteAsked(t *testing.T) {
+	now, next := versions("v1.13.9", "v1.35.10"), versions("v1.14.1", "v1.36.1")
+	var asked cluster.Versions
+	for i, c := range []struct {
+		runs, goal cluster.Versions
+		all        bool
+		back       cluster.Back
+		want       cluster.Versions
+	}{
+		{runs: now, goal: next, all: true}, // it was never at rest
+		{runs: now, goal: now},
+		{runs: now, goal: now, all: true, want: now},
+		{runs: now, goal: versions("v1.14.1", "v1.35.10"), all: true, want: versions("v1.14.1", "v1.35.10")},
+		{runs: now, goal: versions("v1.13.9", "v1.36.1"), all: true, want: next},
+		{runs: versions("v1.14.1", "v1.35.10"), goal: now, all: true, want: next}, // in the middle, and set back
+		{runs: now, goal: now, all: true, back: cluster.Back{Kubernetes: true}, want: next},
+		{runs: now, goal: now, all: true, back: cluster.Back{Talos: true}, want: next},
+		{runs: now, goal: now, all: true, want: now},
+		{runs: next, goal: now, all: true, want: now}, // by hand
+		{runs: versions("v1.13.9", "v1.36.1"), goal: next, all: true, want: next},
+		{runs: next, goal: next, all: true, want: next},
+	} {
+		asked = NoteAsked(asked, cluster.Desired{Way: cluster.Way{Goal: c.goal, Back: c.back}}, c.runs, c.all)
+		if asked != c.want {
+			t.Errorf("step %d: %+v, want %+v", i, asked, c.want)
+		}
+	}
+}
+
 // TestEveryStageEnds: whatever the nodes run, in whichever order they get what is asked of them, and with
 // every crash in between, each goes over every hop, and all end at what the inventory has.
 func TestEveryStageEnds(t *testing.T) {
