@@ -3,6 +3,7 @@ package drift
 import (
 	"cmp"
 	"fmt"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"maps"
 	"slices"
 	"strings"
@@ -113,13 +114,14 @@ func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Mach
 
 // OfMachine compares what a machine runs. Versions come first and alone: an older version has
 // another config, too. The kubelet that an upgrade under way gives a node is no such version, for it
-// comes with the config.
+// comes with the config. While nodes are between two versions of Kubernetes other extensions are none either, nor is a Talos
+// that goes back: they wait for that, which comes with the config.
 func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
 	want := d.Spec.Versions
-	if mach.Talos != "" && mach.Talos != want.Talos {
+	if mach.Talos != "" && mach.Talos != want.Talos && !(ladder.IsOlder(want.Talos, mach.Talos) && IsBetweenKubernetes(d)) {
 		return []Drift{{Reason: cluster.TalosVersionDrift, Field: FieldTalos, Want: want.Talos, Have: mach.Talos, How: Reboot}}
 	}
-	if mach.Schematic != "" && d.Schematic != "" && mach.Schematic != d.Schematic {
+	if mach.Schematic != "" && d.Schematic != "" && mach.Schematic != d.Schematic && !IsBetweenKubernetes(d) {
 		return []Drift{{Reason: cluster.SchematicDrift, Field: FieldSchematic, Want: d.Schematic, Have: mach.Schematic, How: Reboot}}
 	}
 	if kubelet, drifts := kubeletDrifts(d, o, n); drifts {

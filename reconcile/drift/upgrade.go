@@ -61,6 +61,21 @@ func UpgradeOf(d cluster.Desired, o cluster.Observed, n cluster.Node) (Drift, bo
 	return drifts[i], true
 }
 
+// IsBetweenKubernetes reports whether nodes are to have, or to go back to, another Kubernetes than others have: a hop of it has begun.
+func IsBetweenKubernetes(d cluster.Desired) bool {
+	asked := d.Repository()
+	if asked.Back.Kubernetes {
+		return true
+	}
+	if len(asked.Hops) == 0 || asked.Hops[0].Kind != cluster.HopKubernetes {
+		return false
+	}
+	return slices.ContainsFunc(asked.Spec.Nodes, func(n cluster.Node) bool {
+		c := n.Components
+		return slices.ContainsFunc([]string{c.APIServer, c.ControllerManager, c.Scheduler, c.Kubelet}, func(v string) bool { return ladder.IsOlder(asked.Hops[0].From, v) })
+	})
+}
+
 // InstallerRun is the image that installs what a machine runs. One that reports no extensions has those of the inventory.
 func InstallerRun(d cluster.Desired, mach cluster.Machine) string {
 	asked := d.Repository()

@@ -377,6 +377,9 @@ func (m *planner) planHops() {
 	} else if asked.StageWaits != "" {
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: "back", Message: fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, asked.StageWaits)})
 	}
+	if w := upgrade.WaitForKubernetes(m.d, m.o); w.Reason != "" {
+		m.wait(w)
+	}
 	for i := 1; i < len(asked.Hops); i++ {
 		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[i].String(), Message: fmt.Sprintf("%s comes after %s", asked.Hops[i], asked.Hops[i-1]) + m.supply.Describe(asked.Hops[i])})
 	}

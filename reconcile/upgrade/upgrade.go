@@ -120,12 +120,12 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 		return wasAsked(seen.Asked.Kubernetes, goal.Kubernetes) && v.Kubernetes == goal.Kubernetes && seen.Ran.canRun(v.Kubernetes)
 	}
 	if components.HasNewer(goal.Kubernetes, s, seen.Observed) && (have.Kubernetes == goal.Kubernetes || slices.ContainsFunc(kept, isKept)) {
-		return back(goal, s, seen, have)
+		return back(goal, s, seen, have, out)
 	}
 	if have.Talos == goal.Talos && have.Kubernetes == goal.Kubernetes {
 		return out
 	}
-	hops, err := ladder.Find(have, goal)
+	hops, err := seen.findWay(have, goal, s)
 	if err != nil {
 		if out.NoWay = err.Error(); out.Back.Talos && goal.Kubernetes != have.Kubernetes { // it comes after that
 			out.Versions.Kubernetes, out.Components = have.Kubernetes, components.Stay(s, seen.Observed)
@@ -133,13 +133,23 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 		return out
 	}
 	out.Hops = hops
+	isBetween := components.HasNewer(have.Kubernetes, s, seen.Observed)
 	switch out.Versions.Talos, out.Versions.Kubernetes = have.Talos, have.Kubernetes; hops[0].Kind {
 	case cluster.HopTalos:
-		out.Versions.Talos = hops[0].To
+		if out.Versions.Talos = hops[0].To; isBetween { // there is no other order
+			out.Components = components.Stay(s, seen.Observed)
+		}
 	case cluster.HopKubernetes:
 		out.Versions.Kubernetes = hops[0].To
 		out.Components, out.Waits = components.Next(hops[0].To, s, seen.Observed, seen.Despite...)
-		if _, why := AwaitsManifests(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, seen.Observed); why != "" && out.Waits == "" {
+		why := seen.awaitTalos(have, goal, out.Back.Talos, s)
+		if isBetween {
+			why = ""
+		}
+		if _, manifests := AwaitsManifests(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, seen.Observed); why == "" && out.Waits == "" {
+			why = manifests
+		}
+		if why != "" {
 			out = out.Stay(s, seen)
 			out.Waits = why
 		}
@@ -169,9 +179,15 @@ func NoteAsked(out cluster.Versions, asked cluster.Desired, run cluster.Versions
 
 // back is the stage of a cluster whose Kubernetes goes back: before Talos, which may be its reason, and which may
 // be too old for what the nodes still run. Where they are between two versions that are both newer than the
-// one that is asked for, the older of these comes first: no component goes back over two minor versions.
-func back(goal cluster.Versions, s cluster.Spec, seen Seen, have cluster.Versions) Stage {
-	out := Stage{Versions: cluster.Versions{Talos: have.Talos, Kubernetes: goal.Kubernetes, Contract: goal.Contract}, Back: cluster.Back{Kubernetes: true}}
+// one that is asked for, the older of these comes first: no component goes back over two minor versions. Nothing goes back where Talos
+// is to and cannot, and Kubernetes not while Talos is on its way back.
+func back(goal cluster.Versions, s cluster.Spec, seen Seen, have cluster.Versions, out Stage) Stage {
+	out.NoWay = seen.refuseBack(have, goal, out.Back.Talos, s)
+	if out.NoWay != "" || out.Back.Talos && seen.isTalosFirst(have, goal, s) {
+		out.Versions.Kubernetes, out.Components = have.Kubernetes, components.Stay(s, seen.Observed)
+		return out
+	}
+	out = Stage{Versions: cluster.Versions{Talos: have.Talos, Kubernetes: goal.Kubernetes, Contract: goal.Contract}, Back: cluster.Back{Kubernetes: true}}
 	if ladder.IsOlder(goal.Kubernetes, have.Kubernetes) && components.HasNewer(have.Kubernetes, s, seen.Observed) {
 		out.Versions.Kubernetes = have.Kubernetes
 	}
@@ -184,9 +200,7 @@ func back(goal cluster.Versions, s cluster.Spec, seen Seen, have cluster.Version
 
 // hasNewerTalos reports whether a node is known to run a newer Talos than some version.
 func hasNewerTalos(than string, s cluster.Spec, seen Seen) bool {
-	return slices.ContainsFunc(s.Nodes, func(n cluster.Node) bool {
-		return ladder.IsOlder(than, seen.Observed.Machines[n.Name].Talos) || ladder.IsOlder(than, seen.Ran[n.Name].Talos)
-	})
+	return slices.ContainsFunc(s.Nodes, func(n cluster.Node) bool { return seen.isNewer(n, than) })
 }
 
 // StatusOf is how far a cluster has come on its way to the versions of its inventory; nil at the end of it.

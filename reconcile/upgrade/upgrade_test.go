@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -138,6 +139,61 @@ func TestNoteAsked(t *testing.T) {
 		asked = NoteAsked(asked, cluster.Desired{Way: cluster.Way{Goal: c.goal, Back: c.back}}, c.runs, c.all)
 		if asked != c.want {
 			t.Errorf("step %d: %+v, want %+v", i, asked, c.want)
+		}
+	}
+}
+
+// TestOneKindAtATime: what nodes are in the middle of is ended before Talos, its extensions or Kubernetes are changed besides.
+func TestOneKindAtATime(t *testing.T) {
+	type node struct{ talos, kubernetes, schematic string }
+	old := node{"v1.13.9", "v1.35.10", "s"}
+	before := versions("v1.13.9", "v1.35.10")
+	for name, c := range map[string]struct {
+		goal      cluster.Versions
+		a, b      node
+		locked    bool // the second one
+		installed string
+		previous  cluster.Versions
+		want      cluster.Versions
+		hops      string
+		waits     string
+		back      cluster.Back
+		noWay     bool
+	}{
+		"Talos while Kubernetes is in the middle":              {goal: versions("v1.14.1", "v1.36.1"), a: node{"v1.13.9", "v1.36.1", "s"}, b: old, want: versions("v1.13.9", "v1.36.1"), hops: "Kubernetes v1.36.1, then Talos v1.14.1"},
+		"and a newer Kubernetes":                               {goal: versions("v1.14.1", "v1.36.2"), a: node{"v1.13.9", "v1.36.1", "s"}, b: old, want: versions("v1.13.9", "v1.36.2"), hops: "Kubernetes v1.36.2, then Talos v1.14.1"},
+		"and one that needs the newer Talos":                   {goal: versions("v1.13.9", "v1.36.1"), a: node{"v1.12.11", "v1.35.10", "s"}, b: node{"v1.12.11", "v1.34.13", "s"}, want: versions("v1.12.11", "v1.35.10"), hops: "Kubernetes v1.35.10, then Talos v1.13.9, then Kubernetes v1.36.1"},
+		"where only the newer Talos runs it":                   {goal: versions("v1.13.9", "v1.36.1"), a: node{"v1.12.11", "v1.36.1", "s"}, b: node{"v1.12.11", "v1.35.10", "s"}, want: versions("v1.13.9", "v1.35.10"), hops: "Talos v1.13.9, then Kubernetes v1.36.1"},
+		"Kubernetes while Talos goes back":                     {goal: versions("v1.13.9", "v1.36.1"), a: node{"v1.14.1", "v1.35.10", "s"}, b: old, previous: before, want: versions("v1.13.9", "v1.36.1"), hops: "Kubernetes v1.36.1", waits: "Talos goes back to v1.13.9 first", back: cluster.Back{Talos: true}},
+		"Kubernetes while one runs a newer Talos":              {goal: versions("v1.13.9", "v1.36.1"), a: node{"v1.14.1", "v1.35.10", "s"}, b: old, want: versions("v1.13.9", "v1.36.1"), hops: "Kubernetes v1.36.1", waits: "a runs a newer Talos than v1.13.9, which others run"},
+		"Kubernetes while one has other extensions":            {goal: versions("v1.13.9", "v1.36.1"), a: old, b: node{"v1.13.9", "v1.35.10", "other"}, want: versions("v1.13.9", "v1.36.1"), hops: "Kubernetes v1.36.1", waits: "a and b do not run the same extensions of Talos"},
+		"which is locked":                                      {goal: versions("v1.13.9", "v1.36.1"), a: old, b: node{"v1.13.9", "v1.35.10", "other"}, locked: true, want: versions("v1.13.9", "v1.36.1"), hops: "Kubernetes v1.36.1"},
+		"which is in the middle":                               {goal: versions("v1.13.9", "v1.36.1"), a: node{"v1.13.9", "v1.36.1", "s"}, b: node{"v1.13.9", "v1.35.10", "other"}, want: versions("v1.13.9", "v1.36.1"), hops: "Kubernetes v1.36.1"},
+		"Kubernetes while another Talos is installed":          {goal: versions("v1.13.9", "v1.36.1"), a: old, b: old, installed: "factory/nocloud-installer/s:v1.14.1", want: versions("v1.13.9", "v1.36.1"), hops: "Kubernetes v1.36.1", waits: "a has another Talos installed, which it does not run yet"},
+		"Kubernetes while other extensions are":                {goal: versions("v1.13.9", "v1.36.1"), a: old, b: old, installed: "factory/nocloud-installer/other:v1.13.9", want: versions("v1.13.9", "v1.36.1"), hops: "Kubernetes v1.36.1", waits: "a has another Talos installed, which it does not run yet"},
+		"Kubernetes while what runs is installed":              {goal: versions("v1.13.9", "v1.36.1"), a: old, b: old, installed: "factory/nocloud-installer/s:v1.13.9", want: versions("v1.13.9", "v1.36.1"), hops: "Kubernetes v1.36.1"},
+		"both back, and Talos is in the middle":                {goal: before, a: node{"v1.14.1", "v1.36.1", "s"}, b: node{"v1.13.9", "v1.36.1", "s"}, previous: before, want: versions("v1.13.9", "v1.36.1"), back: cluster.Back{Talos: true}},
+		"both back, and both are":                              {goal: before, a: node{"v1.14.1", "v1.36.1", "s"}, b: old, previous: before, want: before, back: cluster.Back{Kubernetes: true}},
+		"both back, and Talos cannot":                          {goal: versions("v1.11.6", "v1.34.13"), a: node{"v1.13.9", "v1.35.10", "s"}, b: node{"v1.13.9", "v1.34.13", "s"}, previous: versions("v1.12.11", "v1.34.13"), want: versions("v1.11.6", "v1.34.13"), noWay: true},
+		"both back, and Talos cannot by more than one version": {goal: versions("v1.11.6", "v1.34.13"), a: node{"v1.13.9", "v1.35.10", "s"}, b: node{"v1.13.9", "v1.34.13", "s"}, previous: versions("v1.11.6", "v1.34.13"), want: versions("v1.11.6", "v1.34.13"), back: cluster.Back{Talos: true}, noWay: true},
+	} {
+		s := cluster.Spec{Nodes: []cluster.Node{{Name: "a", Role: cluster.Worker}, {Name: "b", Role: cluster.Worker, Locked: c.locked}}}
+		o := cluster.Observed{Machines: map[string]cluster.Machine{}, SystemPods: cluster.Saw(map[string]cluster.SystemPod{})}
+		ran, kubelets := Ran{}, map[string]cluster.KubeNode{}
+		for name, n := range map[string]node{"a": c.a, "b": c.b} {
+			o.Machines[name] = cluster.Machine{Reach: cluster.Configured, Talos: n.talos, Schematic: n.schematic, BootID: "boot"}
+			ran[name], kubelets[name] = versions(n.talos, n.kubernetes), cluster.KubeNode{Kubelet: n.kubernetes}
+		}
+		o.Nodes = cluster.Saw(kubelets)
+		if c.installed != "" {
+			o.Facts.Installs = map[string]cluster.Install{"a": {Image: c.installed, Boot: "boot", Done: true}}
+		}
+		got := Of(c.goal, s, Seen{Ran: ran, Observed: o}, c.previous)
+		if strings.HasPrefix(got.Waits, "a: ") || strings.HasPrefix(got.Waits, "b: ") {
+			got.Waits = "" // of the readiness of nodes
+		}
+		if got.Versions != c.want || cluster.DescribeHops(got.Hops) != c.hops || got.Waits != c.waits || got.Back != c.back || (got.NoWay != "") != c.noWay {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }

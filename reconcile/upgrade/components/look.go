@@ -183,6 +183,21 @@ func HasNewer(than string, s cluster.Spec, o cluster.Observed) bool {
 	})
 }
 
+// Newest is the newest version that a component of a node of the cluster has or runs, "" while none is known.
+func Newest(s cluster.Spec, o cluster.Observed) (version string) {
+	for _, n := range s.Nodes {
+		seen := lookAtVersions(n, o)
+		for _, p := range partsOf(n) {
+			for _, v := range []string{*p.of(&seen.has), *p.of(&seen.runs)} {
+				if version == "" || isOlder(version, v) {
+					version = v
+				}
+			}
+		}
+	}
+	return version
+}
+
 // fillUnseen gives nodes that are not seen, such as those that are to be made, the oldest that others have,
 // which is never newer than a kube-apiserver. What no node shows stays unknown.
 func fillUnseen(nodes []node) {

@@ -25,7 +25,8 @@ const (
 // Of the control planes one has a step at a time, of one component: the next comes when it runs
 // that, shows it to Kubernetes, and is Ready as the others are. Workers get their kubelet as many at
 // a time as may be unavailable. A node that was given a version which does not come up on it is the
-// first to get a newer one. Nothing gets an older version than it has.
+// first to get a newer one. Nothing gets an older version than it has. The first step of all comes when
+// every node is Ready; a hop that has begun goes on for the nodes of one role while one of another role is not.
 //
 // The version of kube-proxy in the machine config of a control plane goes with its kubelet: no process
 // of the node is of it. Talos makes the DaemonSet with it where there is none, and leaves one that
@@ -66,7 +67,11 @@ func giveStep(to string, s cluster.Spec, o cluster.Observed, nodes []node) strin
 	}
 	planes, workers := splitRoles(nodes)
 	for _, p := range planeParts {
-		if why := findSkew(to, p, o, planes); why != "" {
+		why := findSkew(to, p, o, planes)
+		if why == "" && p.name == apiServer {
+			why = findLacking(nodes)
+		}
+		if why != "" {
 			return why
 		}
 		if taken, why := giveVersion(to, p, planes, 1); taken || why != "" {
@@ -80,6 +85,26 @@ func giveStep(to string, s cluster.Spec, o cluster.Observed, nodes []node) strin
 		return why
 	}
 	_, why := giveVersion(to, kubelet, workers, max(1, s.MaxUnavailable))
+	return why
+}
+
+// findLacking is what a node lacks, of whatever role, before the first step of a hop; "" : nothing, or it has begun. One that is locked
+// holds only those of its role.
+func findLacking(nodes []node) (why string) {
+	least := ""
+	for _, n := range nodes {
+		for _, p := range partsOf(n.Node) {
+			least = oldestOf(least, *p.of(&n.has))
+		}
+	}
+	for _, n := range nodes {
+		if hasNewer(n, least) {
+			return ""
+		}
+		if why == "" && n.lacks != "" && !n.passed && !n.Locked {
+			why = n.Name + ": " + n.lacks
+		}
+	}
 	return why
 }
 

@@ -132,7 +132,12 @@ func TestNext(t *testing.T) {
 			want: "waits: the kubelets are not seen: no kube-apiserver answers"},
 		"another control plane is not Ready": {world: func(w *modelled) { w.broken[cp2] = true },
 			want: "waits: cp-2: Kubernetes reports NotReady: its network is down"},
-		"a worker is not": {world: func(w *modelled) { w.broken[wk1] = true }, want: "cp-1 kube-apiserver v1.36.1"},
+		"a worker is not":          {world: func(w *modelled) { w.broken[wk1] = true }, want: "waits: wk-1: Kubernetes reports NotReady: its network is down"},
+		"a worker does not answer": {world: func(w *modelled) { w.silent[wk1] = true }, want: "waits: wk-1: its machine does not answer with its config"},
+		"a locked worker does not": {world: func(w *modelled) { w.silent[wk1] = true; lock(w, wk1) }, want: "cp-1 kube-apiserver v1.36.1"},
+		"a worker is not Ready in the middle": {
+			world: func(w *modelled) { w.has[cp1].APIServer, w.runs[cp1].APIServer = to, to; w.broken[wk1] = true }, want: "cp-2 kube-apiserver v1.36.1"},
+		"a worker is not, and nothing is asked for": {world: func(w *modelled) { w.broken[wk1] = true }, to: from, want: "waits: wk-1: Kubernetes reports NotReady: its network is down"},
 		"which did not come up, and there is a newer one": {
 			world: func(w *modelled) { w.has[cp2].APIServer = to }, to: "v1.36.2", want: "cp-2 kube-apiserver v1.36.2"},
 		"which runs, and is not ready": {

@@ -1,0 +1,125 @@
+package agent_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
+)
+
+// isBetween reports whether some nodes are seen with a kubelet of a version, and some with another.
+func (s *sim) isBetween(version string) bool {
+	has := func(n cluster.NodeStatus) bool { return n.Kubernetes == version }
+	nodes := s.Status().Nodes
+	return slices.ContainsFunc(nodes, has) && !slices.ContainsFunc(nodes, func(n cluster.NodeStatus) bool { return n.Kubernetes == "" }) && slices.ContainsFunc(nodes, func(n cluster.NodeStatus) bool { return !has(n) })
+}
+
+// TestTalosWaitsForKubernetes: another Talos, or other extensions, that are pushed in the middle of a hop of Kubernetes wait for its end,
+// also while it is stuck, and a revert of the hop leads on. The world judges that both never go at once.
+func TestTalosWaitsForKubernetes(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 3, Workers: 2}
+	const oldKube, newKube = "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1"
+	const oldTalos, newTalos = "talos_version: v1.13.9", "talos_version: v1.14.1"
+	const extensions, fewer = "siderolabs/iscsi-tools, siderolabs/util-linux-tools", "siderolabs/iscsi-tools"
+	for name, c := range map[string]struct {
+		from, to string // that is pushed in the middle
+		talos    string // at the end
+	}{
+		"another Talos":    {oldTalos, newTalos, "v1.14.1"},
+		"other extensions": {extensions, fewer, "v1.13.9"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
+				push("another kubernetes", oldKube, newKube)
+				s.Until(2*time.Hour, "one kubelet has it", func(cluster.Status) bool { return s.isBetween("v1.36.1") })
+				push(name, c.from, c.to)
+				s.untilAppliedIn(6*time.Hour, "upgraded")
+				s.wantTalos(c.talos)
+				s.wantKubernetes("v1.36.1")
+				w.wantDown("dev-cp-1:1 dev-cp-2:1 dev-cp-3:1 dev-wk-1:1 dev-wk-2:1")
+				s.CheckRules(sz)
+			})
+		})
+		t.Run(name+", and Kubernetes is stuck", func(t *testing.T) {
+			inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
+				push("another kubernetes", oldKube, newKube)
+				s.Until(2*time.Hour, "one kubelet has it", func(cluster.Status) bool { return s.isBetween("v1.36.1") })
+				s.Lab.Kube.CloseRegistry("ghcr.io")
+				before := len(s.Lab.World.Calls())
+				push(name, c.from, c.to)
+				time.Sleep(2 * time.Hour)
+				if got := s.timesInstalled(before); len(got) > 0 || !s.isBetween("v1.36.1") {
+					s.T.Errorf("asked for another Talos: %v", got)
+				}
+				w.wantDown("")
+				push("kubernetes goes back", newKube, oldKube)
+				s.untilAppliedIn(6*time.Hour, "upgraded")
+				s.wantTalos(c.talos)
+				s.wantKubernetes("v1.35.10")
+				s.CheckRules(sz)
+			})
+		})
+	}
+}
+
+// TestKubernetesWaitsForTalosToGoBack: where one push sets Talos back in the middle of its hop, and Kubernetes forward, Talos goes back
+// first.
+func TestKubernetesWaitsForTalosToGoBack(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 3, Workers: 2}
+	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
+		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1")
+		s.Until(2*time.Hour, "one is upgraded", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Nodes, func(n cluster.NodeStatus) bool { return n.Talos == "v1.14.1" && n.Phase == cluster.PhaseReady })
+		})
+		s.goesBack()
+		push("back, and another kubernetes", "talos_version: v1.14.1\nkubernetes_version: v1.35.10", "talos_version: v1.13.9\nkubernetes_version: v1.36.1")
+		s.untilAppliedIn(6*time.Hour, "there")
+		s.wantTalos("v1.13.9")
+		s.wantKubernetes("v1.36.1")
+		s.CheckRules(sz)
+	})
+}
+
+// TestRevertThatIsNotPossible: versions that are set back to what Talos does not go back to move nothing, also not Kubernetes that could,
+// and that is shown at once.
+func TestRevertThatIsNotPossible(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 2}
+	inClusterOf(t, sz, "v1.11.6", "v1.33.13", func(s *sim, push func(what, from, to string), w *turns) {
+		const old, other = "talos_version: v1.11.6\nkubernetes_version: v1.33.13", "talos_version: v1.14.1\nkubernetes_version: v1.35.10"
+		push("both", old, other)
+		s.Until(12*time.Hour, "in the middle of a hop to 1.34 or 1.35", func(st cluster.Status) bool {
+			return st.Nodes[0].Talos == "v1.14.1" && slices.ContainsFunc(st.Nodes, func(n cluster.NodeStatus) bool { return strings.HasPrefix(n.Kubernetes, "v1.34.") }) && st.Nodes[2].Kubernetes == "v1.33.13"
+		})
+		push("back", other, old)
+		refused := func(st cluster.Status) bool {
+			return st.Condition == cluster.Stalled && strings.Contains(st.Message+st.Hint, "a downgrade of Talos")
+		}
+		s.Until(10*time.Minute, "refused", refused)
+		began, kubelets := len(s.Lab.World.Calls()), fmt.Sprint(s.Status().Nodes[1].Kubernetes, s.Status().Nodes[2].Kubernetes)
+		f, err := s.Cluster().Forecast(s.T.Context())
+		must(err)
+		if len(f.Blocked) == 0 || len(f.Steps) > 0 {
+			s.T.Errorf("plan: %+v, %+v", f.Blocked, f.Steps)
+		}
+		time.Sleep(time.Hour)
+		for _, c := range s.Lab.World.Calls()[began:] {
+			if strings.HasSuffix(c.Op, "/ApplyConfiguration") {
+				s.T.Errorf("%s gets another config", c.Subject)
+			}
+		}
+		if now := fmt.Sprint(s.Status().Nodes[1].Kubernetes, s.Status().Nodes[2].Kubernetes); now != kubelets || !refused(s.Status()) {
+			s.T.Errorf("kubelets: %s, and now %s", kubelets, now)
+		}
+		push("forward again", old, other)
+		s.untilAppliedIn(12*time.Hour, "upgraded")
+		s.wantTalos("v1.14.1")
+		s.wantKubernetes("v1.35.10")
+	})
+}
