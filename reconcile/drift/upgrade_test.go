@@ -32,3 +32,38 @@ func TestNoneGoesBackAlone(t *testing.T) {
 		}
 	}
 }
+
+// TestBetweenKubernetes: while nodes are between two versions of Kubernetes that comes first, and other extensions, or a Talos that is
+// to go back, are no drift.
+func TestBetweenKubernetes(t *testing.T) {
+	hop := cluster.Hop{Kind: cluster.HopKubernetes, From: "v1.35.10", To: "v1.36.1"}
+	for name, c := range map[string]struct {
+		way    cluster.Way
+		second cluster.Components
+		want   bool
+	}{
+		"no hop":           {cluster.Way{}, cluster.Components{Kubelet: "v1.36.1"}, false},
+		"it has begun":     {cluster.Way{Hops: []cluster.Hop{hop}}, cluster.Components{Kubelet: "v1.36.1"}, true},
+		"of a server":      {cluster.Way{Hops: []cluster.Hop{hop}}, cluster.Components{APIServer: "v1.36.1", Kubelet: "v1.35.10"}, true},
+		"of a manager":     {cluster.Way{Hops: []cluster.Hop{hop}}, cluster.Components{ControllerManager: "v1.36.1"}, true},
+		"of a scheduler":   {cluster.Way{Hops: []cluster.Hop{hop}}, cluster.Components{Scheduler: "v1.36.1"}, true},
+		"it has not begun": {cluster.Way{Hops: []cluster.Hop{hop}}, cluster.Components{Kubelet: "v1.35.10"}, false},
+		"it is not known":  {cluster.Way{Hops: []cluster.Hop{hop}}, cluster.Components{}, false},
+		"Talos is first":   {cluster.Way{Hops: []cluster.Hop{{Kind: cluster.HopTalos, From: "v1.13.9", To: "v1.14.1"}, hop}}, cluster.Components{Kubelet: "v1.36.1"}, false},
+		"it goes back":     {cluster.Way{Back: cluster.Back{Kubernetes: true}}, cluster.Components{}, true},
+	} {
+		n := cluster.Node{Name: "b"}
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1"}, Nodes: []cluster.Node{{Name: "a"}, {Name: "b", Components: c.second}}}}, Schematic: "s", Way: c.way}
+		if got := IsBetweenKubernetes(d); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+		for what, mach := range map[string]cluster.Machine{"other extensions": {Talos: "v1.13.9", Schematic: "other"}, "a newer Talos": {Talos: "v1.14.1", Schematic: "s"}} {
+			if got := len(OfMachine(d, cluster.Observed{}, n, mach)) == 0; got != c.want {
+				t.Errorf("%s, %s: left is %v", name, what, got)
+			}
+		}
+		if len(OfMachine(d, cluster.Observed{}, n, cluster.Machine{Talos: "v1.12.11", Schematic: "s"})) != 1 {
+			t.Errorf("%s: an older Talos is none", name)
+		}
+	}
+}

@@ -418,3 +418,26 @@ func TestAwaitsManifests(t *testing.T) {
 		}
 	}
 }
+
+// TestWaitForKubernetes: other extensions that wait for Kubernetes are named.
+func TestWaitForKubernetes(t *testing.T) {
+	for name, c := range map[string]struct {
+		has, asked string
+		reach      cluster.Reach
+		back       bool
+		waits      bool
+	}{
+		"others":              {"old", "new", cluster.Configured, true, true},
+		"no hop":              {"old", "new", cluster.Configured, false, false},
+		"the same":            {"new", "new", cluster.Configured, true, false},
+		"not known":           {"", "new", cluster.Configured, true, false},
+		"not known, of those": {"old", "", cluster.Configured, true, false},
+		"it is silent":        {"old", "new", cluster.Silent, true, false},
+	} {
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Nodes: []cluster.Node{{Name: "a"}}}}, Schematic: c.asked, Way: cluster.Way{Back: cluster.Back{Kubernetes: c.back}}}
+		w := WaitForKubernetes(d, cluster.Observed{Machines: map[string]cluster.Machine{"a": {Reach: c.reach, Schematic: c.has}}})
+		if (w.Reason == cluster.WaitingForHop && w.Subject == "dev" && strings.Contains(w.Message, "which a lacks")) != c.waits {
+			t.Errorf("%s: %+v", name, w)
+		}
+	}
+}

@@ -339,3 +339,22 @@ func TestNextDespite(t *testing.T) {
 		t.Errorf("despite a worker: %s", got)
 	}
 }
+
+// TestNewest: by what a config has, and by what runs.
+func TestNewest(t *testing.T) {
+	w := newModel(1, 2, from)
+	if got := Newest(w.spec, w.observe()); got != from {
+		t.Errorf("%q", got)
+	}
+	w.has["wk-1"].Kubelet = to
+	if got := Newest(w.spec, w.observe()); got != to {
+		t.Errorf("by a config: %q", got)
+	}
+	w.has["wk-1"].Kubelet, w.runs["cp-1"].Scheduler = from, to
+	if got := Newest(w.spec, w.observe()); got != to {
+		t.Errorf("by what runs: %q", got)
+	}
+	if got := Newest(w.spec, cluster.Observed{}); got != "" {
+		t.Errorf("of nothing: %q", got)
+	}
+}
