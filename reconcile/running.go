@@ -37,6 +37,9 @@ func (r *Reconciler) desire(snap cluster.Snapshot, seen upgrade.Seen, facts clus
 // stageOf is how far a cluster is to come now on its way to some versions, and why it stays where it is, if
 // the switches of its inventory or of the host have it so.
 func (r *Reconciler) stageOf(snap cluster.Snapshot, goal cluster.Versions, seen upgrade.Seen, facts cluster.Facts) (stage upgrade.Stage, held cluster.Reason, by string) {
+	if facts.UpgradeOrder(snap.Revision).Now {
+		snap.Spec.Soak = 0
+	}
 	ran, _ := facts.Intent(cluster.IntendConfig)
 	seen.Despite, seen.Asked = facts.UpgradeOrder(snap.Revision).Despite, ran.Asked
 	stage = upgrade.Of(goal, snap.Spec, seen, ran.Versions, ran.Previous)

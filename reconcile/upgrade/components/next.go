@@ -22,6 +22,10 @@ const (
 // why; "" as well when all is done. A node that is missing has components of which nothing is known,
 // and is to be left alone.
 //
+// The canary of the inventory has its kubelet before all others, which no kube-apiserver is older than by then, and between the
+// kubelets of nodes as much time passes as the inventory asks for. Neither is about the other components: these come in
+// the order that Kubernetes demands, and a pod that does not start takes no node out of service.
+//
 // Of the control planes one has a step at a time, of one component: the next comes when it runs
 // that, shows it to Kubernetes, and is Ready as the others are. Workers get their kubelet as many at
 // a time as may be unavailable. A node that was given a version which does not come up on it is the
@@ -81,11 +85,7 @@ func giveStep(to string, s cluster.Spec, o cluster.Observed, nodes []node) strin
 	if why := findSkew(to, kubelet, o, planes); why != "" {
 		return why
 	}
-	if taken, why := giveVersion(to, kubelet, planes, 1); taken || why != "" {
-		return why
-	}
-	_, why := giveVersion(to, kubelet, workers, max(1, s.MaxUnavailable))
-	return why
+	return giveKubelet(to, s, o, planes, workers)
 }
 
 // findLacking is what a node lacks, of whatever role, before the first step of a hop; "" : nothing, or it has begun. One that is locked
@@ -172,16 +172,8 @@ func orUnknown(version string) string {
 // giveVersion gives a component of a version to as many nodes of a group as may be between two versions
 // at once, with those that are so now. taken is whether it did; why is what the next one waits for.
 func giveVersion(to string, p part, group []*node, atOnce int) (taken bool, why string) {
-	least := ""
-	for _, n := range group {
-		least = oldestOf(least, *p.of(&n.has))
-	}
+	isMidway := findMidway(p, group)
 	isPending := func(n *node) bool { return isOlder(*p.of(&n.has), to) }
-	// It has another version than it had before, and does not come up with it.
-	isMidway := func(n *node) bool {
-		has, runs := *p.of(&n.has), *p.of(&n.runs)
-		return n.answers && (runs != "" && runs != has || isOlder(least, has))
-	}
 	var midway, settled []*node
 	locked := ""
 	for _, n := range group {
@@ -214,6 +206,19 @@ func giveVersion(to string, p part, group []*node, atOnce int) (taken bool, why 
 		return true, ""
 	}
 	return false, cmp.Or(why, locked)
+}
+
+// findMidway is which nodes of a group have another version of a component than they had before: one that
+// lacks something does not come up with it.
+func findMidway(p part, group []*node) func(*node) bool {
+	least := ""
+	for _, n := range group {
+		least = oldestOf(least, *p.of(&n.has))
+	}
+	return func(n *node) bool {
+		has, runs := *p.of(&n.has), *p.of(&n.runs)
+		return n.answers && (runs != "" && runs != has || isOlder(least, has))
+	}
 }
 
 // RemovedAPIs are the deprecated APIs in use that a version of Kubernetes does not have. It is unknown

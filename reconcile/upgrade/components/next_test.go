@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -78,6 +79,20 @@ func TestNext(t *testing.T) {
 			*w.has[n.Name] = cluster.Components{APIServer: v, ControllerManager: v, Scheduler: v, Proxy: v, Kubelet: v}
 			*w.runs[n.Name] = *w.has[n.Name]
 		}
+	}
+	kubelets := func(w *modelled, v string) { // after the other components
+		if w.has[cp1].APIServer == from {
+			planesAt(w, to)
+		}
+		for name := range w.has {
+			w.has[name].Kubelet, w.runs[name].Kubelet = v, v
+		}
+	}
+	kubeletAt := func(w *modelled, name string) { w.has[name].Kubelet, w.runs[name].Kubelet = to, to }
+	configSince := func(o *cluster.Observed, name string, ago time.Duration) {
+		m := o.Machines[name]
+		m.ConfigSince = o.Now.Add(-ago)
+		o.Machines[name] = m
 	}
 	lock := func(w *modelled, name string) {
 		for i := range w.spec.Nodes {
@@ -186,6 +201,71 @@ func TestNext(t *testing.T) {
 				o.SystemPods.Value["kube-apiserver-old"] = cluster.SystemPod{Node: "old", Static: cluster.NewStaticPod("kube-apiserver:"+from, nil)}
 			},
 			want: "waits: kube-apiserver-old is not yet seen to run v1.36.1"},
+		"the canary has its kubelet first": {world: func(w *modelled) { kubelets(w, from); w.spec.Canary = "wk-2" }, want: "wk-2 kubelet v1.36.1"},
+		"it is a control plane":            {world: func(w *modelled) { kubelets(w, from); w.spec.Canary = cp2 }, want: "cp-2 kubelet v1.36.1"},
+		"it is locked":                     {world: func(w *modelled) { kubelets(w, from); w.spec.Canary = "wk-2"; lock(w, "wk-2") }, want: "cp-1 kubelet v1.36.1"},
+		"the other components come before": {world: func(w *modelled) { w.spec.Canary = "wk-2" }, want: "cp-1 kube-apiserver v1.36.1"},
+		"the canary does not come up": {
+			world: func(w *modelled) { kubelets(w, from); w.spec.Canary = "wk-2"; w.has["wk-2"].Kubelet = to },
+			want:  "waits: wk-2: its kubelet is still v1.35.10, and its machine config has v1.36.1"},
+		"and there is a newer one": {
+			world: func(w *modelled) {
+				planesAt(w, "v1.36.2")
+				kubelets(w, from)
+				w.spec.Canary = "wk-2"
+				w.has["wk-2"].Kubelet = to
+			},
+			to: "v1.36.2", want: "wk-2 kubelet v1.36.2"},
+		"and it runs the one before, and is not Ready": {
+			world: func(w *modelled) {
+				planesAt(w, "v1.36.2")
+				kubelets(w, from)
+				kubeletAt(w, "wk-2")
+				w.spec.Canary, w.broken["wk-2"] = "wk-2", true
+			},
+			to: "v1.36.2", want: "wk-2 kubelet v1.36.2"},
+		"the canary is not Ready before it": {
+			world: func(w *modelled) { kubelets(w, from); w.spec.Canary, w.broken["wk-2"] = "wk-2", true },
+			want:  "waits: wk-2: Kubernetes reports NotReady: its network is down"},
+		"another one did not come up with its own": {
+			world: func(w *modelled) {
+				planesAt(w, "v1.36.2")
+				w.spec.Canary, w.has[wk1].Kubelet, w.has["wk-2"].Kubelet, w.runs["wk-2"].Kubelet = "wk-2", to, to, to
+			},
+			to: "v1.36.2", want: "wk-1 kubelet v1.36.2"},
+		"another worker is not Ready before it": {
+			world: func(w *modelled) { kubelets(w, from); w.spec.Canary, w.broken[wk1] = "wk-2", true },
+			want:  "waits: wk-1: Kubernetes reports NotReady: its network is down"},
+		"the canary soaks": {
+			world: func(w *modelled) {
+				kubelets(w, from)
+				w.spec.Canary = "wk-2"
+				kubeletAt(w, "wk-2")
+				w.spec.Soak = time.Hour
+			},
+			seen: func(o *cluster.Observed) { configSince(o, "wk-2", 10*time.Minute) },
+			want: "waits: the next kubelet follows when wk-2 has been Ready with its own for 1h0m0s, at 2027-01-01 00:50 UTC"},
+		"it has soaked": {
+			world: func(w *modelled) {
+				kubelets(w, from)
+				w.spec.Canary = "wk-2"
+				kubeletAt(w, "wk-2")
+				w.spec.Soak = time.Hour
+			},
+			seen: func(o *cluster.Observed) { configSince(o, "wk-2", 61*time.Minute) },
+			want: "cp-1 kubelet v1.36.1"},
+		"it was not Ready since": {
+			world: func(w *modelled) { kubelets(w, from); kubeletAt(w, cp1); w.spec.Soak = time.Hour },
+			seen: func(o *cluster.Observed) {
+				configSince(o, cp1, 61*time.Minute)
+				kn := o.Nodes.Value[cp1]
+				kn.ReadySince = o.Now.Add(-time.Minute)
+				o.Nodes.Value[cp1] = kn
+			},
+			want: "waits: the next kubelet follows when cp-1 has been Ready with its own for 1h0m0s, at 2027-01-01 00:59 UTC"},
+		"no kubelet is left to soak for": {
+			world: func(w *modelled) { planesAt(w, to); kubeletAt(w, wk1); kubeletAt(w, "wk-2"); w.spec.Soak = time.Hour },
+			seen:  func(o *cluster.Observed) { configSince(o, "wk-2", time.Minute) }},
 		"too far from a kube-apiserver": {to: "v1.37.0",
 			want: "waits: kube-apiserver-cp-1 runs v1.35.10, and no other may be newer by more than one minor version, as v1.37.0 is"},
 		"too far from a kubelet": {world: func(w *modelled) { w.has[wk1].Kubelet, w.runs[wk1].Kubelet = "v1.32.1", "v1.32.1" },
