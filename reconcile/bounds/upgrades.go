@@ -32,3 +32,12 @@ func MissingWindow(s cluster.Spec, p cluster.Policy) (message, hint string) {
 	}
 	return "upgrade is window, and neither cluster.yaml nor the host's policy has a window", "add a `window` to cluster.yaml"
 }
+
+// UpgradeInOpenWindow is when nodes of a cluster may get other versions, as the cluster asks for it and as the host
+// allows it, while the window that there is is open: at any time then where a window alone keeps it.
+func UpgradeInOpenWindow(s cluster.Spec, p cluster.Policy) (asked, allowed cluster.UpgradeMode) {
+	if mode, _ := Upgrade(s, p); mode == cluster.UpgradeInWindow {
+		return cluster.UpgradeAuto, cluster.UpgradeAuto
+	}
+	return s.Upgrade, p.Upgrade
+}

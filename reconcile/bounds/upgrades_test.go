@@ -43,3 +43,33 @@ func TestUpgrade(t *testing.T) {
 		}
 	}
 }
+
+// TestUpgradeInOpenWindow: only what a window alone keeps comes at any time while that is open.
+func TestUpgradeInOpenWindow(t *testing.T) {
+	const auto, window, approve, off = cluster.UpgradeAuto, cluster.UpgradeInWindow, cluster.UpgradeApproved, cluster.UpgradeOff
+	night := cluster.Window{From: 60, To: 120, Zone: time.UTC}
+	for _, c := range []struct {
+		asks, allows  cluster.UpgradeMode
+		window, hosts bool
+		opens         bool
+	}{
+		{window, auto, true, false, true}, {window, auto, false, true, true}, {auto, window, true, false, true}, {window, window, false, true, true},
+		{window, auto, false, false, false}, {window, approve, true, false, false}, {approve, window, true, true, false},
+		{off, window, true, true, false}, {window, off, true, true, false}, {approve, auto, true, false, false},
+	} {
+		s, p := cluster.Spec{Switches: cluster.Switches{Upgrade: c.asks}}, cluster.Policy{Switches: cluster.Switches{Upgrade: c.allows}}
+		if c.window {
+			s.Window = night
+		}
+		if c.hosts {
+			p.Window = night
+		}
+		wantAsked, wantAllowed := c.asks, c.allows
+		if c.opens {
+			wantAsked, wantAllowed = auto, auto
+		}
+		if asked, allowed := UpgradeInOpenWindow(s, p); asked != wantAsked || allowed != wantAllowed {
+			t.Errorf("%s of %s, windows %v, %v: %s, %s", c.asks, c.allows, c.window, c.hosts, asked, allowed)
+		}
+	}
+}

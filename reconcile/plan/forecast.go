@@ -45,6 +45,7 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 	o.Facts.Drop(cluster.IntendWatch)
 
 	window, hosts, gates, soak, jobs := d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, o.Jobs
+	d.Spec.Upgrade, p.Upgrade = bounds.UpgradeInOpenWindow(d.Spec, p) // which is not off because that is left out below
 	_, fewer := bounds.MaxUnavailable(d.Spec, p)
 	if f.Unapproved = awaitsApproval(decide(d, o, p)); f.Unapproved {
 		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: d.Repository().Revision, VMs: Deletions(d, o)})
