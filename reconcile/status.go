@@ -178,7 +178,7 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 		if _, planned := p.Phases[n.Name]; !planned {
 			continue // nothing but a member of etcd is left of it
 		}
-		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Placement.Pin), Address: n.IP.String(), Phase: r.holdPhase(n.Name, p.Phases[n.Name], now),
+		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Placement.Pin), Address: n.IP.String(), Phase: r.holdPhase(n.Name, p.Phases[n.Name], readiness.IsTakenDown(n.Name, o.Running), now),
 			Talos: o.Machines[n.Name].Talos, Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}}
 		addConcerns(&ns, o, p, waits)
 		if kn, ok := o.Nodes.Value[n.Name]; ok {
@@ -208,10 +208,10 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 const passingWithin = 5 * time.Second
 
 // holdPhase returns the phase of a node to report: the one that is seen, or for a while
-// still the one before.
-func (r *Reconciler) holdPhase(node string, seen cluster.Phase, now time.Time) cluster.Phase {
+// still the one before, unless it was Ready and is taken down.
+func (r *Reconciler) holdPhase(node string, seen cluster.Phase, down bool, now time.Time) cluster.Phase {
 	before, ok := r.memo.phases[node]
-	if !ok || !isPassing(cluster.Phase(before.word), seen) {
+	if was := cluster.Phase(before.word); !ok || !isPassing(was, seen) || down && was == cluster.PhaseReady {
 		delete(r.memo.passing, node)
 		return seen
 	}

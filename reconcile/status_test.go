@@ -403,28 +403,35 @@ func TestPhasesThatPass(t *testing.T) {
 	}
 	_, r, _, _ := newSteps(t)
 	at := func(n int) time.Time { return time.Unix(int64(n), 0) }
-	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, at(1)); got != cluster.PhaseUnreachable {
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, false, at(1)); got != cluster.PhaseUnreachable {
 		t.Errorf("the first: %s", got)
 	}
 	r.memo.phases["cp-1"] = stamp{word: string(cluster.PhaseReady), at: at(1)}
-	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, at(2)); got != cluster.PhaseReady {
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, false, at(2)); got != cluster.PhaseReady {
 		t.Errorf("for a moment: %s", got)
 	}
-	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, at(6)); got != cluster.PhaseReady {
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, false, at(6)); got != cluster.PhaseReady {
 		t.Errorf("for 4 seconds: %s", got)
 	}
-	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, at(7)); got != cluster.PhaseUnreachable {
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, false, at(7)); got != cluster.PhaseUnreachable {
 		t.Errorf("for 5 seconds: %s", got)
 	}
 	if len(r.memo.passing) > 0 {
 		t.Errorf("held though it is reported: %v", r.memo.passing)
 	}
-	r.holdPhase("cp-1", cluster.PhaseReady, at(8))
-	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, at(9)); got != cluster.PhaseReady {
+	r.holdPhase("cp-1", cluster.PhaseReady, false, at(8))
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, false, at(9)); got != cluster.PhaseReady {
 		t.Errorf("after a break: %s", got)
 	}
-	if got := r.holdPhase("cp-1", cluster.PhaseStopped, at(10)); got != cluster.PhaseStopped || len(r.memo.passing) > 0 {
+	if got := r.holdPhase("cp-1", cluster.PhaseStopped, false, at(10)); got != cluster.PhaseStopped || len(r.memo.passing) > 0 {
 		t.Errorf("seen to be stopped: %s", got)
+	}
+	r.holdPhase("cp-1", cluster.PhaseUnreachable, false, at(11))
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, false, at(12)); got != cluster.PhaseReady {
+		t.Errorf("for a moment: %s", got)
+	}
+	if got := r.holdPhase("cp-1", cluster.PhaseUnreachable, true, at(13)); got != cluster.PhaseUnreachable || len(r.memo.passing) > 0 {
+		t.Errorf("taken down: %s", got)
 	}
 }
 

@@ -80,6 +80,12 @@ func Classify(n cluster.Node, o cluster.Observed) cluster.Phase {
 	}
 }
 
+// IsTakenDown reports whether an action that runs has the machine of a node go down, or boot again.
+func IsTakenDown(node string, running []cluster.Running) bool {
+	kinds := []cluster.ActionKind{cluster.RebootNode, cluster.UpgradeTalos, cluster.RollBackTalos, cluster.ShutDownVM, cluster.StartVM, cluster.ResetVM}
+	return slices.ContainsFunc(running, func(r cluster.Running) bool { return r.Node == node && slices.Contains(kinds, r.Kind) })
+}
+
 // Lack is what a configured machine still lacks to be a Ready node; the zero
 // value is nothing.
 type Lack struct {

@@ -234,3 +234,16 @@ func TestWordsOfALack(t *testing.T) {
 		t.Errorf("%s in maintenance mode", p)
 	}
 }
+
+// TestIsTakenDown: what has a machine go down, and no other action, nor that of another node.
+func TestIsTakenDown(t *testing.T) {
+	for kind, want := range map[cluster.ActionKind]bool{
+		cluster.RebootNode: true, cluster.UpgradeTalos: true, cluster.RollBackTalos: true, cluster.ShutDownVM: true, cluster.StartVM: true, cluster.ResetVM: true,
+		cluster.ChangeConfig: false, cluster.DrainNode: false, cluster.InstallTalos: false, cluster.CreateVM: false,
+	} {
+		running := []cluster.Running{{ActionID: cluster.ActionID{Kind: kind, Subject: "a"}, Node: "a"}}
+		if IsTakenDown("a", running) != want || IsTakenDown("b", running) || IsTakenDown("a", nil) {
+			t.Errorf("%s: a %v, b %v", kind, !want, IsTakenDown("b", running))
+		}
+	}
+}

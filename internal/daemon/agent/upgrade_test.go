@@ -568,3 +568,32 @@ func TestWindowClosesBetweenNodes(t *testing.T) {
 		w.wantDown("dev-cp-1:1 dev-wk-1:1 dev-wk-2:1 dev-wk-3:1 dev-wk-4:1 dev-wk-5:1")
 	})
 }
+
+// TestPhaseOfANodeThatReboots: a node that the agent reboots is shown as Ready neither while nothing answers there nor in what
+// the cluster is doing, however short that is, and its phase is of since then.
+func TestPhaseOfANodeThatReboots(t *testing.T) {
+	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), _ *turns) {
+		const node, lag = "dev-wk-1", time.Second
+		push("another Talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
+		var down time.Time
+		s.Until(30*time.Minute, "it is upgraded", func(st cluster.Status) bool {
+			n := st.Nodes[1]
+			i := slices.IndexFunc(st.Running, func(r cluster.RunningStatus) bool {
+				return r.Action == cluster.RebootNode && r.Subject == node && strings.Contains(r.Waits, "nothing answers")
+			})
+			if i < 0 {
+				return st.Condition == cluster.Ready && n.Talos == "v1.13.9"
+			}
+			if down.IsZero() {
+				down = time.Now()
+			}
+			if time.Since(down) > lag && (n.Phase == cluster.PhaseReady || n.Since.Before(down.Add(-5*time.Second)) || !strings.HasPrefix(st.Message, "1 of 2 nodes Ready")) {
+				t.Errorf("%v after it went down %s is %s since %v, and the cluster: %s", time.Since(down), node, n.Phase, n.Since, st.Message)
+			}
+			return false
+		})
+		if down.IsZero() {
+			t.Error("it was not seen to be down")
+		}
+	})
+}
