@@ -20,9 +20,8 @@ type Sender struct {
 }
 
 // StreamSnapshot has a member of etcd send a snapshot of its database, and take read it to
-// its end. One that votes and does not lead is asked first, then the leader, a learner
-// last; where one cannot be asked the next is. etcd needs no quorum for it (Talos 1.13.9:
-// seen).
+// its end. One that votes and does not lead is asked first, and one without a leader last; where
+// one cannot be asked the next is. etcd needs no quorum for it (Talos 1.13.9: seen).
 //
 // The end of a stream proves nothing: where etcd ends in the middle Talos ends the stream
 // as if it were whole. Whoever takes it compares its length and its SHA-256.
@@ -77,14 +76,7 @@ func (f *Fleet) rankSenders(ctx context.Context, d cluster.Desired, k keys) ([]S
 			last = fmt.Errorf("%s (%s): %w", n.Name, n.IP, err)
 			continue
 		}
-		r := ranked{Sender: Sender{Node: n, Etcd: st.Server}}
-		switch {
-		case st.Learner:
-			r.rank = 2
-		case st.Leader == st.ID:
-			r.rank = 1
-		}
-		all = append(all, r)
+		all = append(all, ranked{Sender{Node: n, Etcd: st.Server}, st.RankAsSender()})
 	}
 	if len(all) == 0 {
 		return nil, last

@@ -151,3 +151,18 @@ func alarmsIn(errs []string) []string {
 	slices.Sort(out)
 	return slices.Compact(out)
 }
+
+// RankAsSender is how late a member is asked for a snapshot: after those that follow a leader, that leader, which has
+// enough to do; then a learner, which may lack much; and last one without a leader, which does not reach the others and
+// may lack what they have.
+func (s Status) RankAsSender() int {
+	switch {
+	case s.Leader == 0:
+		return 3
+	case s.Learner:
+		return 2
+	case s.Leader == s.ID:
+		return 1
+	}
+	return 0
+}

@@ -92,3 +92,16 @@ func TestSummarize(t *testing.T) {
 		}
 	}
 }
+
+// TestRankAsSender: a voter that knows no leader does not reach the others, so that it comes after a learner that does.
+func TestRankAsSender(t *testing.T) {
+	ranks := map[string]int{}
+	for name, s := range map[string]Status{
+		"follows": {ID: 1, Leader: 2}, "leads": {ID: 2, Leader: 2}, "learns": {ID: 3, Leader: 2, Learner: true}, "is alone": {ID: 4}, "learns alone": {ID: 5, Learner: true},
+	} {
+		ranks[name] = s.RankAsSender()
+	}
+	if !(ranks["follows"] < ranks["leads"] && ranks["leads"] < ranks["learns"] && ranks["learns"] < ranks["is alone"] && ranks["is alone"] == ranks["learns alone"]) {
+		t.Errorf("%v", ranks)
+	}
+}
