@@ -217,6 +217,8 @@ func (m *planner) nodesBefore() []cluster.Wait {
 				Hint: fmt.Sprintf("`talos-agent status %s` shows what it lacks; `talos-agent upgrade %[1]s --despite %[2]s` does not wait for it; one that is lost: take it out of nodes.yaml, or give it another `replace`", m.d.Spec.Name, n.Name)}
 		case m.isPending(n):
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded until %s runs what was installed on it", n.Name)}
+		case upgrade.IsBusy(m.o.VMs[n.Name]) && !slices.Contains(m.order().Despite, n.Name): // it could not follow
+			w = upgrade.AwaitFree(m.d.Spec.Name, n, m.o.VMs[n.Name], lockWithin)
 		case m.lacksInstaller(n):
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForInstaller, Message: fmt.Sprintf("waits to be upgraded until %s has the installer, too", n.Name)}
 		default:

@@ -837,6 +837,8 @@ func (w *world) run(t testing.TB, line string) string {
 				hw.Cores = w.number(t, v)
 			case "lock":
 				vm.Lock = v
+			case "task": // of somebody's
+				vm.Task = &cluster.Task{Type: v, VMID: vm.VMID, Started: w.o.Now}
 			case "config": // of its machine, three minutes ago
 				m := w.o.Machines[arg(1)]
 				m.ConfigDigest, m.ConfigSince = v, w.o.Now.Add(-3*time.Minute)

@@ -1,6 +1,11 @@
 package upgrade
 
-import "github.com/talos-agent/talos-agent/internal/cluster"
+import (
+	"fmt"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
 
 // AddBefore adds why others wait for a node before they are upgraded to such waits, unless there are two of that reason: they are
 // looked for once and not for every node that waits, and one of two is another node than that. Of those in their turn all are kept.
@@ -18,15 +23,29 @@ func AddBefore(all []cluster.Wait, w cluster.Wait) []cluster.Wait {
 }
 
 // IsBefore reports whether a node waits for another one, by why others wait for that, before it is taken down for another Talos. One
-// that goes back waits for none that is not Ready. One that has its Talos installed waits for none that has it installed as well, or
+// that goes back waits for none that is not Ready, or whose VM is busy; any other waits for its own VM as well. One that has its Talos installed waits for none that has it installed as well, or
 // lacks it still: each would wait for the other. fails and inTurn are whether the installation on the other one failed, and whether that
 // is out of service for its own turn: as many are as may be at once.
 func IsBefore(w cluster.Wait, node string, back, installed, fails, inTurn bool) bool {
 	switch {
-	case w.About == node, back && w.Reason != cluster.WaitingForTurn:
+	case w.About == node && w.Reason != cluster.VMLocked, back && w.Reason != cluster.WaitingForTurn:
 		return false
 	case installed:
-		return fails || w.Reason == cluster.WaitingForHop && !inTurn
+		return fails || w.Reason == cluster.WaitingForHop && !inTurn || w.Reason == cluster.VMLocked
 	}
 	return true
+}
+
+// IsBusy reports whether Proxmox VE does something with a VM, in which that is not to be taken down: it has locked it, or a task
+// runs on it.
+func IsBusy(vm cluster.VM) bool { return vm.Lock != "" || vm.Task != nil }
+
+// AwaitFree is the wait of other nodes until the VM of a node, which is busy, is not any more.
+func AwaitFree(name string, n cluster.Node, vm cluster.VM, within time.Duration) cluster.Wait {
+	why := "Proxmox VE has locked it (" + vm.Lock + ")"
+	if vm.Lock == "" {
+		why = "a task runs on it (" + vm.Task.Type + ")"
+	}
+	return cluster.Wait{About: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("waits to be upgraded until vm %d of %s is free: %s", n.VMID, n.Name, why), Within: within,
+		Hint: fmt.Sprintf("see what runs in Proxmox VE; `talos-agent upgrade %s --despite %s` does not wait for it", name, n.Name)}
 }
