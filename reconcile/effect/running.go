@@ -38,7 +38,7 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 	case cluster.DrainNode:
 		target := cluster.TurnRemoval
 		if n, stays := d.Spec.Node(r.Subject); stays && !leaves {
-			target = drift.WantDigest(*d, n) // as far as is known it is for what the inventory has now
+			target = targetOfDrain(*d, *o, n)
 		}
 		Of(d, o, action.DrainNode{Node: cluster.Node{Name: r.Subject, VMID: vm.VMID}, Target: target})
 	case cluster.RemoveMember:
@@ -56,6 +56,16 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 	case cluster.LabelNamespace:
 		Of(d, o, action.LabelNamespace{Namespace: r.Subject, Meta: d.Spec.Namespace(r.Subject)})
 	}
+}
+
+// targetOfDrain is what a node that stays is being drained for, as far as is known: what the inventory has now, another Talos
+// included, without which it would be put back into service first.
+func targetOfDrain(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
+	want := drift.WantDigest(d, n)
+	if up, ok := drift.UpgradeOf(d, o, n); ok {
+		return want + "." + drift.PartOfTurn(up)
+	}
+	return want
 }
 
 // endOnNode lets an action that is under way on a node come to its end.
