@@ -40,6 +40,8 @@ const (
 	// againFor is the same where there is something to be done, or nothing could be compared: that is tried at
 	// growing distances at first, since an agent that starts has no connection yet.
 	againFor = 30 * time.Second
+	// rollsFor is the same, at first, while nothing but pods is awaited, which start within seconds: a hop waits for them.
+	rollsFor = 5 * time.Second
 	// missedFor is for how long what was seen last still counts while nothing can be compared.
 	missedFor = 2 * time.Minute
 )
@@ -68,6 +70,7 @@ type Keeper struct {
 	configs map[string]string
 	seen    cluster.Seen[cluster.Manifests]
 	since   time.Time // of the first comparison in a row that failed; zero: the last one did not
+	rolls   time.Time // of the first in a row that has found nothing but pods to wait for; zero: the last one did not
 }
 
 // New makes a Keeper. It makes no request before Observe.
@@ -90,15 +93,7 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	configs := k.c.Configs(d)
 	k.mu.Lock()
 	age, last, same, edited := time.Since(k.asked), k.seen, k.nodes == nodes, isOther(k.configs, configs)
-	good := againFor
-	switch {
-	case !k.since.IsZero():
-		good = min(againFor, k.asked.Sub(k.since))
-	case last.Known && len(last.Value.Changes)+len(last.Value.Rolling) == 0 && last.Value.Rendered.Lacks != "":
-		good = lacksFor
-	case last.Known && len(last.Value.Changes)+len(last.Value.Rolling) == 0:
-		good = goodFor
-	}
+	good := k.lastsFor()
 	k.mu.Unlock()
 	if same && !edited && age < good {
 		o.Manifests = last
@@ -118,10 +113,33 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.asked, k.nodes, k.seen = asked, nodes, o.Manifests
+	switch m := o.Manifests; {
+	case !m.Known || len(m.Value.Changes) > 0 || len(m.Value.Rolling) == 0:
+		k.rolls = time.Time{}
+	case k.rolls.IsZero():
+		k.rolls = asked
+	}
 	if k.configs == nil {
 		k.configs = map[string]string{}
 	}
 	maps.Copy(k.configs, configs)
+}
+
+// lastsFor is how long the last comparison is used while no node changes. Pods that do not start are asked for at growing distances.
+// The Keeper's lock is held.
+func (k *Keeper) lastsFor() time.Duration {
+	last := k.seen
+	switch {
+	case !k.since.IsZero():
+		return min(againFor, k.asked.Sub(k.since))
+	case !k.rolls.IsZero():
+		return min(againFor, max(rollsFor, k.asked.Sub(k.rolls)/2))
+	case last.Known && len(last.Value.Changes)+len(last.Value.Rolling) == 0 && last.Value.Rendered.Lacks != "":
+		return lacksFor
+	case last.Known && len(last.Value.Changes)+len(last.Value.Rolling) == 0:
+		return goodFor
+	}
+	return againFor
 }
 
 // countFailures notes how a comparison ended, and returns since when all have failed.

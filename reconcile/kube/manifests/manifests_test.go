@@ -266,6 +266,39 @@ func TestRolling(t *testing.T) {
 	})
 }
 
+// TestRollingIsSeen: pods that are awaited are asked for every few seconds at first, and at growing distances where they do not start.
+func TestRollingIsSeen(t *testing.T) {
+	bubble(t, func(b *bench) { // no node runs them
+		b.render("v1.14.1", "v1.37.0")
+		if err := b.keeper.Sync(b.Context(), b.desired, b.expect("newer versions", dnsChange, flannelChange, proxyChange)); err != nil {
+			t.Fatal(err)
+		}
+		var at []time.Duration
+		began := time.Now()
+		b.keeper.c.Rendered = func(context.Context, cluster.Desired) cluster.Seen[cluster.RenderedManifests] {
+			at = append(at, time.Since(began).Round(time.Second))
+			return b.rendered
+		}
+		for time.Since(began) < 3*time.Minute {
+			if got := b.expect("applied").Rolling; len(got) == 0 {
+				t.Fatalf("nothing rolls after %v", time.Since(began))
+			}
+			time.Sleep(time.Second)
+		}
+		const s = time.Second
+		if want := []time.Duration{0, 5 * s, 10 * s, 15 * s, 23 * s, 35 * s, 53 * s, 80 * s, 110 * s, 140 * s, 170 * s}; !slices.Equal(at, want) {
+			t.Errorf("compared at %v, want %v", at, want)
+		}
+		b.render("v1.14.1", "v1.37.1") // there is something to be done again
+		for at = nil; len(at) < 2; time.Sleep(time.Second) {
+			b.look()
+		}
+		if at[1]-at[0] != againFor {
+			t.Errorf("what is to be applied is compared at %v", at)
+		}
+	})
+}
+
 // TestCompareAgain: what is as it should be is not asked for again, before a control plane gets another config, which may have it render
 // something else; where one has not rendered all that it is to, it is asked again a while later.
 func TestCompareAgain(t *testing.T) {
