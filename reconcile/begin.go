@@ -87,7 +87,7 @@ func (r *Reconciler) checkQuorum(ctx context.Context, d cluster.Desired, n clust
 	if n.Role != cluster.ControlPlane || voteless {
 		return nil
 	}
-	return r.checkEtcd(ctx, d, n, "changed", ofPair)
+	return r.checkEtcd(ctx, d, n, "changed", ofPair, false)
 }
 
 // changeConfig gives a running machine its config, and watches what that does to a control plane. Where
@@ -155,7 +155,7 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, a acti
 		}
 	}
 	if n.Role == cluster.ControlPlane {
-		if err := r.checkEtcd(ctx, d, n, "taken down", false); err != nil {
+		if err := r.checkEtcd(ctx, d, n, "taken down", false, a.Into != ""); err != nil {
 			return err
 		}
 	}

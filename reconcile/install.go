@@ -17,7 +17,7 @@ import (
 // installTalos installs another Talos beside the one that a machine runs.
 func (r *Reconciler) installTalos(ctx context.Context, d cluster.Desired, a action.InstallTalos, p Progress) error {
 	if a.Node.Role == cluster.ControlPlane { // its reboot is what comes next
-		if err := r.checkEtcd(ctx, d, a.Node, "upgraded", false); err != nil {
+		if err := r.checkEtcd(ctx, d, a.Node, "upgraded", false, true); err != nil {
 			return err
 		}
 	}
@@ -32,7 +32,7 @@ func (r *Reconciler) installTalos(ctx context.Context, d cluster.Desired, a acti
 // upgradeTalos has the machine of a drained node install another Talos on its way down.
 func (r *Reconciler) upgradeTalos(ctx context.Context, d cluster.Desired, a action.UpgradeTalos, p Progress) error {
 	before := r.c.Journal.Facts()
-	if err := r.beginRestart(ctx, d, action.RebootNode{Node: a.Node, Restart: a.Restart, Fields: a.Fields}, p); err != nil {
+	if err := r.beginRestart(ctx, d, action.RebootNode{Node: a.Node, Restart: a.Restart, Fields: a.Fields, Into: a.Version}, p); err != nil {
 		return err
 	}
 	in := cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), From: a.From}

@@ -1,6 +1,7 @@
 package reconcile
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
@@ -44,10 +46,14 @@ func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a acti
 
 // checkEtcd asks all members of etcd once more, right before one of them goes down, or may, and
 // returns an error unless the others keep the quorum; or, where etcd is a pair, which never has one
-// without the other, both work.
-func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster.Node, what string, ofPair bool) error {
+// without the other, both work. For another Talos it may have no alarm either.
+func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster.Node, what string, ofPair, upgrades bool) error {
 	o := r.askEtcd(ctx, d)
-	if why := plan.EtcdWithout(d, o, n.Name); why != "" && !(ofPair && plan.EtcdIsPair(d, o)) {
+	why := plan.EtcdWithout(d, o, n.Name)
+	if upgrades {
+		why = cmp.Or(why, leftover.EtcdOf(d, o).Alarms())
+	}
+	if why != "" && !(ofPair && plan.EtcdIsPair(d, o)) {
 		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "%s is not %s: %s", n.Name, what, why)
 	}
 	return nil

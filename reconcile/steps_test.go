@@ -262,6 +262,7 @@ func TestStepsOfActions(t *testing.T) {
 		few   bool                 // members of etcd are healthy
 		pair  bool                 // etcd has two members, which are healthy
 		blind bool                 // no member of etcd is seen
+		alarm bool                 // etcd has one
 		want  []string
 		ok    bool
 	}{
@@ -339,6 +340,14 @@ func TestStepsOfActions(t *testing.T) {
 		"upgrade talos without etcd":       {do: action.UpgradeTalos{Node: cp}, few: true, want: asksAll},
 		"upgrade talos in service":         {do: action.UpgradeTalos{Node: wk}, fails: "see it drained", want: []string{"see it drained"}},
 		"upgrade talos, unwritten":         {do: action.UpgradeTalos{Node: wk}, fails: "journal", want: []string{"see it drained"}},
+		"install talos, and an alarm":      {do: action.InstallTalos{Node: cp}, alarm: true, want: []string{"forget", "look"}},
+		"upgrade talos, and an alarm":      {do: action.UpgradeTalos{Node: cp, Version: "v1.14.1"}, alarm: true, want: asksAll},
+		"reboot to it, and an alarm":       {do: action.RebootNode{Node: cp, Into: "v1.14.1"}, alarm: true, want: asksAll},
+		"shut down to it, and an alarm":    {do: action.ShutDownVM{Node: cp, Into: "v1.14.1"}, alarm: true, want: asksAll},
+		"an alarm of a worker's etcd":      {do: action.RebootNode{Node: wk, Into: "v1.14.1"}, alarm: true, want: []string{"see it drained", "reboot"}, ok: true},
+		"reboot for else, and an alarm":    {do: action.RebootNode{Node: cp}, alarm: true, want: append(slices.Clone(asksAll), "reboot"), ok: true},
+		"roll back talos, and an alarm":    {do: rollBack, given: ordered, alarm: true, want: append(slices.Clone(asksAll), "roll back talos"), ok: true},
+		"a config, and an alarm":           {do: action.ChangeConfig{Node: cp, Config: config}, alarm: true, want: []string{"forget", "look", "change config", "watch"}, ok: true},
 		"roll back talos":                  {do: rollBack, given: ordered, want: append(slices.Clone(asksAll), "roll back talos"), ok: true},
 		"roll back talos without etcd":     {do: rollBack, given: ordered, few: true, want: asksAll},
 		"roll back talos, unwritten":       {do: rollBack, given: ordered, fails: "journal", want: asksAll},
@@ -383,6 +392,10 @@ func TestStepsOfActions(t *testing.T) {
 				if c.pair {
 					healthy := s.etcd
 					s.etcd = func(o *cluster.Observed) { healthy(o); o.Members.Value = o.Members.Value[:2] }
+				}
+				if c.alarm {
+					healthy := s.etcd
+					s.etcd = func(o *cluster.Observed) { healthy(o); o.Etcd = cluster.Saw(cluster.Etcd{Alarms: []string{"NOSPACE"}}) }
 				}
 				if c.blind {
 					s.etcd = nil

@@ -268,7 +268,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 	}
 	var held func(action.Info) bool
 	if m.d.Repository().IsHop(cluster.HopKubernetes) { // also where nothing of the node stops
-		if drifts := m.driftOf(n, a.Info()); m.holdForSupply(n, drifts) || m.holdByGate(n, drifts) || m.holdHopForEtcd(n, drifts) || m.holdByWindow(a.Info()) {
+		if drifts := m.driftOf(n, a.Info()); m.holdForSupply(n, drifts) || m.holdByGate(n, drifts) || m.holdHopForEtcd(n, drifts, false) || m.holdByWindow(a.Info()) {
 			return
 		}
 		held = m.holdByJob

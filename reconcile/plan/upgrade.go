@@ -179,6 +179,8 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 	in, _ := upgrade.InstallOf(m.o, n)
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForInstaller, Drift: m.describe(n, up)}
 	switch {
+	case kn.Turn != "" && !m.isRunning(cluster.UpgradeTalos, n.Name) && m.holdHopForEtcd(n, w.Drift, true): // an alarm that has come up since
+		return true
 	case upgrade.IsInstalled(m.d, m.o, n): // that may have been long ago
 		return kn.Turn == "" && m.holdUpgrade(n, w)
 	case m.isRunning(cluster.InstallTalos, n.Name), m.isRunning(cluster.UpgradeTalos, n.Name):
@@ -250,7 +252,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 		}
 		w.Reason = cluster.WaitingForInstaller
 	}
-	if !back && m.holdByGate(n, w.Drift) || m.holdHopForEtcd(n, w.Drift) {
+	if !back && m.holdByGate(n, w.Drift) || m.holdHopForEtcd(n, w.Drift, false) {
 		return true
 	}
 	if name, until := upgrade.FindSoaking(m.d, m.o); name != "" && !back && !m.order().Now {
@@ -314,23 +316,19 @@ func (m *planner) holdByJob(i action.Info) bool {
 	return true
 }
 
-// etcdHint is the way from an old etcd to a new one.
-const etcdHint = "take cluster.etcd.image out of the patches while Talos is 1.10.9 or a newer 1.10, which brings etcd 3.5.26, and reboot each control plane; from there it goes on"
-
-// holdHopForEtcd waits with what a hop changes of a node until etcd has no alarm and there is a snapshot of what it has,
-// and reports whether it does.
-func (m *planner) holdHopForEtcd(n cluster.Node, drifts []cluster.FieldDifference) bool {
-	if why := m.etcd.Alarmed(); why != "" && !(n.Role == cluster.Worker && m.d.Repository().Back != (cluster.Back{})) {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdAlarm, About: "upgrade", Message: "waits to be upgraded: " + why, Within: etcdWithin, Drift: drifts})
+// holdHopForEtcd waits with what a hop changes of a node until etcd has no alarm and, where it has not begun, there is a snapshot of
+// what it has, and reports whether it does.
+func (m *planner) holdHopForEtcd(n cluster.Node, drifts []cluster.FieldDifference, begun bool) bool {
+	switch w, b := upgrade.JudgeEtcd(m.d, m.o, m.etcd, n, begun); {
+	case w.Reason != "":
+		w.Within, w.Drift = etcdWithin, drifts
+		m.wait(w)
 		return true
-	}
-	switch why, known := upgrade.FindOldEtcd(m.d, m.o); {
-	case !known:
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, About: "upgrade", Message: "waits to be upgraded: " + why, Within: etcdWithin, Drift: drifts})
+	case b.Reason != "":
+		m.blockDrift(b, drifts)
 		return true
-	case why != "":
-		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.EtcdTooOld, Message: "is not upgraded: " + why, Hint: etcdHint}, drifts)
-		return true
+	case begun:
+		return false
 	}
 	w, lacks := m.lackSnapshot(retention.BeforeUpgrade)
 	if lacks {

@@ -140,11 +140,12 @@ func stateGoodFor(d cluster.Desired, planes []plane) time.Duration {
 	return stateFor
 }
 
-// Forget implements reconcile.Forgetter: the members of etcd are asked for again,
+// Forget implements reconcile.Forgetter: the members of etcd are asked for again, who leads and for alarms as well,
 // also while a look is under way.
 func (f *Fleet) Forget(string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.members.stateAt = time.Time{}
 	f.turn++
 }
 
@@ -193,7 +194,7 @@ func askMembers(ctx context.Context, able []plane, last ballot) ballot {
 		}
 		others := slices.DeleteFunc(slices.Clone(able[i+1:]), func(p plane) bool { return !etcdmember.Has(members, p.node) })
 		out := ballot{members: cluster.Saw(members), etcd: last.etcd, stateAt: last.stateAt}
-		// Each action has the members listed again, and changes nothing of this.
+		// What changes of machines has the members listed again, and changes nothing of this.
 		if !last.etcd.Known || len(members) != len(last.members.Value) {
 			out.etcd, out.stateAt = readEtcd(ctx, len(members), append([]plane{p}, others...)), time.Now()
 		}

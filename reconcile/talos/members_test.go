@@ -67,6 +67,9 @@ func TestMembersForgotten(t *testing.T) {
 		if n := asked(); n != 3 {
 			t.Errorf("a list that is forgotten is asked for %d times", n)
 		}
+		if n := b.world.CountCalls(func(c world.CallRecord) bool { return c.Op == statusCall }); n != 3 {
+			t.Errorf("alarms that are forgotten are asked for %d times", n)
+		}
 		if n := asked(); n != 0 {
 			t.Errorf("then it is asked for %d times", n)
 		}

@@ -7,7 +7,34 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
+	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
+
+// etcdHint is the way from an old etcd to a new one.
+const etcdHint = "take cluster.etcd.image out of the patches while Talos is 1.10.9 or a newer 1.10, which brings etcd 3.5.26, and reboot each control plane; from there it goes on"
+
+// JudgeEtcd is what a node has to wait for, or what stops it, before a hop changes it, by what is known of etcd; neither has a reason:
+// nothing. Of one whose turn has begun only an alarm that is known holds the step that takes its member down.
+func JudgeEtcd(d cluster.Desired, o cluster.Observed, etcd quorum.Etcd, n cluster.Node, begun bool) (w cluster.Wait, b cluster.Block) {
+	if begun && n.Role == cluster.ControlPlane {
+		if why := etcd.Alarms(); why != "" {
+			w = cluster.Wait{Subject: n.Name, Reason: cluster.EtcdAlarm, About: "upgrade", Message: "is drained, and waits to be upgraded: " + why}
+		}
+	}
+	if begun {
+		return w, b
+	}
+	if why := etcd.Alarmed(); why != "" && !(n.Role == cluster.Worker && d.Repository().Back != (cluster.Back{})) {
+		return cluster.Wait{Subject: n.Name, Reason: cluster.EtcdAlarm, About: "upgrade", Message: "waits to be upgraded: " + why}, b
+	}
+	switch why, known := FindOldEtcd(d, o); {
+	case !known:
+		w = cluster.Wait{Subject: n.Name, Reason: cluster.EtcdMembersUnknown, About: "upgrade", Message: "waits to be upgraded: " + why}
+	case why != "":
+		b = cluster.Block{Subject: n.Name, Reason: cluster.EtcdTooOld, Message: "is not upgraded: " + why, Hint: etcdHint}
+	}
+	return w, b
+}
 
 // FindOldEtcd is why the first hop of Talos would lead an etcd that is too old to one that does not read it as it is, "" : it would
 // not; known is whether that is known of all members. Talos brings the etcd of its version, unless a config names another image.

@@ -133,6 +133,33 @@ func TestAlarmHoldsAnUpgrade(t *testing.T) {
 	})
 }
 
+// TestAlarmHoldsAReboot: an alarm that comes up while a control plane is drained for another Talos keeps it up until a person has disarmed
+// it.
+func TestAlarmHoldsAReboot(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 3, Workers: 1}
+	inClusterOf(t, sz, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
+		s.Until(time.Hour, "being drained", func(cluster.Status) bool { return len(s.cordoned()) > 0 })
+		must(s.Lab.Talos.RaiseAlarm(s.vmidOf("dev-cp-2"), machineapi.EtcdMemberAlarm_NOSPACE))
+		s.Until(10*time.Minute, "held", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Waiting, func(w cluster.WaitStatus) bool {
+				return w.Reason == cluster.EtcdAlarm && strings.HasPrefix(w.Message, "is drained, ")
+			})
+		})
+		time.Sleep(10 * time.Minute)
+		w.wantDown("")
+		must(s.askTalos("10.10.0.11", func(ctx context.Context, c *client.Client) error {
+			_, err := c.MachineClient.EtcdAlarmDisarm(ctx, &emptypb.Empty{})
+			return err
+		}))
+		s.untilAppliedIn(2*time.Hour, "upgraded")
+		s.wantTalos("v1.13.9")
+		w.wantDown("dev-cp-1:1 dev-cp-2:1 dev-cp-3:1 dev-wk-1:1")
+		s.CheckRules(sz)
+	})
+}
+
 // orderInstalled are the nodes whose machines were asked for another Talos since so many calls, in that order.
 func (s *sim) orderInstalled(since int) (out []string) {
 	for _, c := range s.Lab.World.Calls()[since:] {
