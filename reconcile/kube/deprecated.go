@@ -51,15 +51,16 @@ func (d *deprecations) isDue(now time.Time, conn *kubeapi.Connection, of []netip
 // look returns the deprecated APIs in use, where a node is to run another version of Kubernetes. Each
 // kube-apiserver knows its own requests only, so that one which does not answer leaves it unknown.
 func (d *deprecations) look(ctx context.Context, conn *kubeapi.Connection, want cluster.Desired, nodes cluster.Seen[map[string]cluster.KubeNode]) cluster.Seen[[]cluster.DeprecatedAPI] {
-	asked := want.Repository().Spec
+	asked := want.Repository()
+	goal := cmp.Or(asked.Goal.Kubernetes, asked.Spec.Versions.Kubernetes) // which may come after hops of Talos
 	switch {
 	case !nodes.Known:
 		return cluster.Unseen[[]cluster.DeprecatedAPI](nodes.Why)
-	case !slices.ContainsFunc(asked.Nodes, func(n cluster.Node) bool {
+	case !slices.ContainsFunc(asked.Spec.Nodes, func(n cluster.Node) bool {
 		kubelet := nodes.Value[n.Name].Kubelet
-		return kubelet != "" && kubelet != asked.Versions.Kubernetes
+		return kubelet != "" && (kubelet != asked.Spec.Versions.Kubernetes || kubelet != goal)
 	}):
-		return cluster.Unseen[[]cluster.DeprecatedAPI]("they were not looked for: no node is to run another version of Kubernetes")
+		return cluster.Unseen[[]cluster.DeprecatedAPI]("they are looked for once the repository asks for another version of Kubernetes")
 	}
 	var addrs []netip.Addr
 	for _, n := range want.Spec.ControlPlanes() {

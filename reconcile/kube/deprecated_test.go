@@ -96,13 +96,14 @@ func TestDeprecated(t *testing.T) {
 			return n
 		}
 		b.desired.Spec.Versions.Kubernetes = "v1.36.1"
-		if o := b.look(); o.Deprecated.Known || !strings.Contains(o.Deprecated.Why, "not looked for") || requests() > 0 {
+		if o := b.look(); o.Deprecated.Known || !strings.Contains(o.Deprecated.Why, "looked for once the repository asks") || requests() > 0 {
 			t.Errorf("%+v", o.Deprecated)
 		}
-		b.desired.Spec.Versions.Kubernetes = "v1.37.0"
+		b.desired.Goal.Kubernetes = "v1.37.0" // which comes after a hop of Talos
 		if o := b.look(); !o.Deprecated.Known || len(o.Deprecated.Value) > 0 || requests() != 2 {
 			t.Errorf("%+v", o.Deprecated)
 		}
+		b.desired.Spec.Versions.Kubernetes, b.desired.Goal.Kubernetes = "v1.37.0", ""
 		b.request("10.0.0.12", "/api/v1/namespaces/default/endpoints")
 		if o := b.look(); !o.Deprecated.Known || len(o.Deprecated.Value) > 0 || requests() > 0 {
 			t.Errorf("it was asked again at once: %+v", o.Deprecated)

@@ -13,7 +13,6 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
-	"github.com/talos-agent/talos-agent/reconcile/upgrade/components"
 )
 
 // Another Talos is one of the things that a node gets in its turn. All nodes that are to have it pull
@@ -372,16 +371,9 @@ func (m *planner) planHops() {
 		m.blockDrift(b, drift.OfWay(m.d, m.o))
 		return
 	}
-	if len(asked.Hops) > 0 && asked.Hops[0].Kind == cluster.HopKubernetes {
-		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[0].String(), Message: fmt.Sprintf("%s comes to the nodes one component after the other%s", asked.Hops[0], text.Colon(asked.StageWaits)+components.DescribeRemoved(asked.Hops[0].To, m.o))})
-	} else if asked.StageWaits != "" {
-		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: "back", Message: fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, asked.StageWaits)})
-	}
+	m.plan.Waiting = append(m.plan.Waiting, upgrade.WaitsOfWay(m.d, m.o, m.supply)...)
 	if w := upgrade.WaitForKubernetes(m.d, m.o); w.Reason != "" {
 		m.wait(w)
-	}
-	for i := 1; i < len(asked.Hops); i++ {
-		m.wait(cluster.Wait{Subject: name, Reason: cluster.WaitingForHop, About: asked.Hops[i].String(), Message: fmt.Sprintf("%s comes after %s", asked.Hops[i], asked.Hops[i-1]) + m.supply.Describe(asked.Hops[i])})
 	}
 }
 

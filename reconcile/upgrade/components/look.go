@@ -113,6 +113,12 @@ func findLack(n node, o cluster.Observed) string {
 	return ""
 }
 
+// IsComingUp reports whether a node works, and lacks nothing but to run a component in the version that its machine config has.
+func IsComingUp(n cluster.Node, o cluster.Observed) bool {
+	seen := lookAt(n, o)
+	return seen.answers && readiness.Lacking(n, o).Reason == "" && seen.lacks != ""
+}
+
 // versionOf is the version of an image by its tag, "" when that is none.
 func versionOf(image string) string {
 	image, _, _ = strings.Cut(image, "@")

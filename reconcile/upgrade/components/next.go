@@ -233,6 +233,15 @@ func RemovedAPIs(in string, o cluster.Observed) cluster.Seen[[]cluster.Deprecate
 	}))
 }
 
+// KeptAPIs are the deprecated APIs in use that a version of Kubernetes has still.
+func KeptAPIs(in string, o cluster.Observed) cluster.Seen[[]cluster.DeprecatedAPI] {
+	removed := RemovedAPIs(in, o)
+	if !removed.Known {
+		return removed
+	}
+	return cluster.Saw(slices.DeleteFunc(slices.Clone(o.Deprecated.Value), func(api cluster.DeprecatedAPI) bool { return slices.Contains(removed.Value, api) }))
+}
+
 // DescribeRemoved is which APIs in use a version of Kubernetes does not have, to follow other words; "" : none.
 func DescribeRemoved(in string, o cluster.Observed) string {
 	removed := RemovedAPIs(in, o)

@@ -1,0 +1,76 @@
+package upgrade
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade/components"
+)
+
+// A component of a node comes up with another version within a few minutes, of which an image that is pulled is the most. What one step
+// waits for may be all nodes at once.
+const (
+	stepWithin = 5 * time.Minute
+	nodeWithin = 30 * time.Second
+)
+
+// WaitsOfWay are the waits of a cluster for the hop of Kubernetes that its nodes make now, and for the hops after the first.
+func WaitsOfWay(d cluster.Desired, o cluster.Observed, s Supply) (out []cluster.Wait) {
+	asked := d.Repository()
+	wait := func(about, message string) cluster.Wait {
+		return cluster.Wait{Subject: d.Spec.Name, Reason: cluster.WaitingForHop, About: about, Message: message}
+	}
+	if asked.IsHop(cluster.HopKubernetes) {
+		hop := asked.Hops[0]
+		out = append(out, wait(hop.String(), fmt.Sprintf("%s comes to the nodes one component after the other%s", hop, text.Colon(asked.StageWaits)+components.DescribeRemoved(hop.To, o))))
+	} else if asked.StageWaits != "" {
+		out = append(out, wait("back", fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, asked.StageWaits)))
+	}
+	if node := awaited(d, o); node != "" && len(out) > 0 {
+		// Since the step of that node, and not since the hop began.
+		out[0].About, out[0].Within = out[0].About+" on "+node, stepWithin+time.Duration(len(d.Spec.Nodes))*nodeWithin
+		out[0].Hint = fmt.Sprintf("`kubectl -n kube-system get pods,events` and `talosctl -n %s logs kubelet` show why it does not start", node)
+	}
+	for i := 1; i < len(asked.Hops); i++ {
+		hop := asked.Hops[i]
+		what := "; reboots no node"
+		if hop.Kind == cluster.HopTalos {
+			if what = "; reboots its node"; len(d.Spec.Nodes) != 1 {
+				what = fmt.Sprintf("; reboots all %d nodes", len(d.Spec.Nodes))
+			}
+			what += s.Describe(hop)
+		} else {
+			what += describeRemovedLater(asked.Hops[:i], hop, o)
+		}
+		out = append(out, wait(hop.String(), fmt.Sprintf("%s comes after %s", hop, asked.Hops[i-1])+what))
+	}
+	return out
+}
+
+// awaited is the node that a step of Kubernetes waits for because it has its config, and does not run what that names yet; "" : it waits
+// for none, or for one that has a wait of its own.
+func awaited(d cluster.Desired, o cluster.Observed) string {
+	for _, n := range d.Spec.Nodes {
+		if strings.HasPrefix(d.Repository().StageWaits, n.Name+": ") && !n.Locked && components.IsComingUp(n, o) {
+			return n.Name
+		}
+	}
+	return ""
+}
+
+// describeRemovedLater is which APIs in use a hop to come takes away, which the ones before it do not; "" : none, or it is not known
+// yet.
+func describeRemovedLater(before []cluster.Hop, hop cluster.Hop, o cluster.Observed) string {
+	if !o.Deprecated.Known {
+		return ""
+	}
+	for _, earlier := range before {
+		if earlier.Kind == cluster.HopKubernetes {
+			o.Deprecated = components.KeptAPIs(earlier.To, o)
+		}
+	}
+	return components.DescribeRemoved(hop.To, o)
+}

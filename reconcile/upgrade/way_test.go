@@ -1,0 +1,61 @@
+package upgrade
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestWaitsOfWay: what comes after the first hop is shown with what it reboots and which APIs in use it takes away; a step of Kubernetes
+// that a node has its config for and does not run is waited for a while, by the step, and what else holds it has waits of its own.
+func TestWaitsOfWay(t *testing.T) {
+	hop := func(kind cluster.HopKind, to string) cluster.Hop { return cluster.Hop{Kind: kind, To: to} }
+	hops := []cluster.Hop{hop(cluster.HopTalos, "v1.13.9"), hop(cluster.HopTalos, "v1.14.1"), hop(cluster.HopKubernetes, "v1.35.10"), hop(cluster.HopKubernetes, "v1.36.1")}
+	apis := cluster.Saw([]cluster.DeprecatedAPI{{Version: "v1", Resource: "endpoints", Removed: "v1.36"}, {Group: "flow", Version: "v1beta3", Resource: "schemas", Removed: "v1.35"}})
+	kubelet := func(v string) cluster.Observed {
+		return cluster.Observed{
+			Machines: map[string]cluster.Machine{"wk-1": {Reach: cluster.Configured, Stage: "running", Ready: true, BootID: "b", Summary: cluster.ConfigSummary{Images: cluster.Images{Kubelet: "ghcr.io/siderolabs/kubelet:v1.36.1"}}}},
+			Nodes:    cluster.Saw(map[string]cluster.KubeNode{"wk-1": {Name: "wk-1", Kubelet: v, BootID: "b", Ready: true}}), Deprecated: cluster.Saw[[]cluster.DeprecatedAPI](nil)}
+	}
+	const late = "wk-1: its kubelet is still v1.35.10, and its machine config has v1.36.1"
+	locked := cluster.Node{Name: "wk-1", Locked: true}
+	goesBack := cluster.Way{StageWaits: late, Back: cluster.Back{Kubernetes: true}}
+	for name, c := range map[string]struct {
+		way    cluster.Way
+		node   cluster.Node
+		o      cluster.Observed
+		supply Supply
+		want   []string
+		about  string
+		within time.Duration
+	}{
+		"nothing": {},
+		"several hops": {way: cluster.Way{Hops: hops}, o: cluster.Observed{Deprecated: apis}, want: []string{"Talos v1.14.1 comes after Talos v1.13.9; reboots its node",
+			"Kubernetes v1.35.10 comes after Talos v1.14.1; reboots no node; clients use APIs that it does not have: flow/v1beta3 schemas", "Kubernetes v1.36.1 comes after Kubernetes v1.35.10; reboots no node; clients use APIs that it does not have: v1 endpoints"}, about: "Talos v1.14.1"},
+		"what is used is not known yet": {way: cluster.Way{Hops: hops[1:3]}, want: []string{"Kubernetes v1.35.10 comes after Talos v1.14.1; reboots no node"}, about: "Kubernetes v1.35.10"},
+		"nor the installer":             {way: cluster.Way{Hops: hops[:2]}, supply: Supply{Unchecked: "no"}, want: []string{"Talos v1.14.1 comes after Talos v1.13.9; reboots its node; whether its installer is there is seen then, for no"}, about: "Talos v1.14.1"},
+		"a kubelet does not come up":    {way: cluster.Way{Hops: hops[3:], StageWaits: late}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1 on wk-1", within: 5*time.Minute + 30*time.Second},
+		"it goes back":                  {way: goesBack, o: kubelet("v1.35.10"), want: []string{"Kubernetes goes back to v1.36.1, one component after the other: " + late}, about: "back on wk-1", within: 5*time.Minute + 30*time.Second},
+		"its node is locked":            {way: cluster.Way{Hops: hops[3:], StageWaits: late}, node: locked, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1"},
+		"another one is waited for":     {way: cluster.Way{Hops: hops[3:], StageWaits: "wk-2: no"}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: wk-2: no"}, about: "Kubernetes v1.36.1"},
+		"it came up":                    {way: cluster.Way{Hops: hops[3:], StageWaits: "wk-1: no"}, o: kubelet("v1.36.1"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: wk-1: no"}, about: "Kubernetes v1.36.1"},
+	} {
+		if c.node.Name == "" {
+			c.node.Name = "wk-1"
+		}
+		c.node.Role = cluster.Worker
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Nodes: []cluster.Node{c.node}, Versions: cluster.Versions{Kubernetes: "v1.36.1"}}}, Way: c.way}
+		var got []string
+		waits := WaitsOfWay(d, c.o, c.supply)
+		for _, w := range waits {
+			if got = append(got, w.Message); w.Subject != "dev" || w.Reason != cluster.WaitingForHop || (w.Hint != "") != (w.Within > 0) {
+				t.Errorf("%s: %+v", name, w)
+			}
+		}
+		if !slices.Equal(got, c.want) || len(waits) > 0 && (waits[0].About != c.about || waits[0].Within != c.within) {
+			t.Errorf("%s: %q, %+v", name, got, waits)
+		}
+	}
+}
