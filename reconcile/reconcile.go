@@ -369,6 +369,8 @@ type memo struct {
 	since      time.Time
 	cause      cluster.Key      // of the condition
 	causedAt   cluster.Revision // the newest one then
+	standing   upgrade.Standing // whether the upgrade goes on
+	stands     upgrade.Clock
 	passes     []cluster.PassStatus
 	signature  string // of the plan; delay grows while it stays the same
 	changed    time.Time

@@ -57,6 +57,11 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	s.Addons = r.addons(now, d, o)
 	s.Snapshots, s.Upgrade = statusOfSnapshots(d.Spec.Name, o), upgrade.StatusOf(d, o.Facts, m.seenRunning)
 	setCondition(&s, d, o, p, m.fetchErr)
+	var begins []cluster.ActionKind
+	for _, a := range p.Actions {
+		begins = append(begins, a.Info().Kind)
+	}
+	m.standing = upgrade.StandingOf(d, s, m.seenRunning, begins, o.Running)
 	if stop, v := r.findRefusal(), r.view.Load(); stop != nil && v != nil && v.inForce && s.Condition == cluster.Stalled && s.Cause() == stop.block.Key() {
 		s.Message += "; " + d.Revision.Short() + " stays in force: " + r.standUnder(stop, s, d, o, p)
 	}
@@ -98,9 +103,7 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 		m.signature, m.changed = sig, now
 	}
 	s.Since, s.Fetched = m.since.UTC(), m.fetched
-	if u := s.Upgrade; u != nil && u.Held == "" && s.Condition == cluster.Stalled {
-		u.StuckSince = s.Since
-	}
+	m.stands.Stamp(&s, m.standing, now)
 	s.Passes = append([]cluster.PassStatus{}, m.passes...)
 	// Readers of the JSON get empty lists, never null.
 	s.Nodes = append([]cluster.NodeStatus{}, s.Nodes...)
@@ -484,7 +487,7 @@ func describeProgress(nodes []cluster.NodeStatus, o cluster.Observed, p plan.Pla
 	case len(p.Actions) > 0:
 		what = p.Actions[0].Info().Text
 	default:
-		w := cluster.RootOf(p.Waiting)
+		w := readiness.RootOf(p.Waiting)
 		what = w.Subject + ": " + w.Message
 	}
 	return fmt.Sprintf("%d of %d nodes Ready; %s", ready, len(nodes), what)

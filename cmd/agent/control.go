@@ -257,8 +257,9 @@ func newApprove(env *environment) *cobra.Command {
 		Use:   "approve [CLUSTER] DIGEST",
 		Short: "Let a plan go that waits for approval",
 		Long: `Let a plan go that waits for approval: ` + "`apply: approve`" + ` in cluster.yaml or in
-the host's policy has every change of the inventory wait, and a push that takes
-more nodes out of it than the policy's ` + "`removals`" + ` waits as well.
+the host's policy has every change of the inventory wait, ` + "`upgrade: approve`" + `
+every upgrade, and a push that takes more nodes out of it than the policy's
+` + "`removals`" + ` waits as well.
 
 plan shows all of it, and ends with its digest. What is approved is that plan
 alone: when somebody has pushed since, or anything else has changed it, approve

@@ -126,8 +126,6 @@ more nodes than may be unavailable, or a control plane that etcd needs.`,
 	cmd.Flags().BoolVar(&order.Now, "now", false, "go on outside of the window, and without a soak")
 	cmd.Flags().StringArrayVar(&order.Despite, "despite", nil, "do not wait for this node while it is not Ready; may be given several times")
 	cancel := cmd.Flags().Bool("cancel", false, "withdraw what was ordered with --now and --despite")
-	cmd.MarkFlagsMutuallyExclusive("cancel", "now")
-	cmd.MarkFlagsMutuallyExclusive("cancel", "despite")
 	completeFlag(cmd, "despite", func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return nodeNames(cmd, args), cobra.ShellCompDirectiveNoFileComp
 	})
@@ -136,17 +134,20 @@ more nodes than may be unavailable, or a control plane that etcd needs.`,
 		if err != nil {
 			return err
 		}
+		if *cancel && !order.IsZero() {
+			return &fault.Usage{Err: errors.New("upgrade: --cancel withdraws what --now and --despite order, and goes with neither")}
+		}
 		c := newClient(cmd)
 		name, err := chooseCluster(cmd.Context(), c, args)
 		if err != nil {
 			return err
 		}
+		before, err := c.Status(cmd.Context(), name)
+		if err != nil {
+			return err
+		}
 		if order.IsZero() && !*cancel {
-			s, err := c.Status(cmd.Context(), name)
-			if err != nil {
-				return err
-			}
-			p.PrintUpgrade(s)
+			p.PrintUpgrade(before)
 			return nil
 		}
 		slices.Sort(order.Despite)
@@ -158,7 +159,7 @@ more nodes than may be unavailable, or a control plane that etcd needs.`,
 			_, _ = fmt.Fprintf(env.stdout, "%s: the order is withdrawn; what was begun ends, and the rest waits as before it\n", name)
 			return nil
 		}
-		_, _ = fmt.Fprintf(env.stdout, "%s: the upgrade goes on %s\n", name, order)
+		p.PrintOrder(before, order)
 		return nil
 	}
 	return cmd

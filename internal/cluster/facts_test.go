@@ -168,28 +168,6 @@ func TestNoOrder(t *testing.T) {
 	}
 }
 
-// TestRootOfWaits: a wait for another subject comes from what that waits for, also where two wait for each other.
-func TestRootOfWaits(t *testing.T) {
-	wait := func(subject, about, message string) Wait {
-		return Wait{Subject: subject, Reason: WaitingForTurn, About: about, Message: message}
-	}
-	for name, c := range map[string]struct {
-		waits []Wait
-		want  string
-	}{
-		"one":         {[]Wait{wait("a", "", "x")}, "x"},
-		"of another":  {[]Wait{wait("a", "b", "x"), wait("b", "", "y")}, "y"},
-		"in a row":    {[]Wait{wait("a", "b", "x"), wait("c", "", "z"), wait("b", "c", "y")}, "z"},
-		"not waiting": {[]Wait{wait("a", "d", "x"), wait("b", "", "y")}, "x"},
-		"each other":  {[]Wait{wait("a", "b", "x"), wait("b", "a", "y")}, "y"},
-		"itself":      {[]Wait{wait("a", "a", "x"), wait("b", "", "y")}, "x"},
-	} {
-		if got := RootOf(c.waits); got.Message != c.want {
-			t.Errorf("%s: %s, want %s", name, got.Message, c.want)
-		}
-	}
-}
-
 // TestEqualWaits: two waits are the same in all that they have.
 func TestEqualWaits(t *testing.T) {
 	a := Wait{Subject: "a", Reason: WaitingForTurn, About: "b", Message: "x"}

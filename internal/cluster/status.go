@@ -61,7 +61,11 @@ type UpgradeStatus struct {
 	Nodes    int      `json:"nodes"`
 	Back     bool     `json:"back,omitempty"` // the first is a version of before, which is asked for again
 	Held     string   `json:"held,omitempty"` // why it is not made: which switch
-	// StuckSince is since when it does not go on because the cluster is Stalled; zero while it does, or is held.
+	// NoWay is why there is no way to the versions that are asked for; then there are no hops.
+	NoWay string `json:"noWay,omitempty"`
+	// Progress is, of a hop of Kubernetes, how many nodes run it of each component, for people.
+	Progress string `json:"progress,omitempty"`
+	// StuckSince is since when it stands at this commit because the cluster is Stalled; zero while any of it runs or begins, or it is held.
 	StuckSince time.Time `json:"stuckSince,omitzero"`
 	// Order is what an administrator lets it do besides.
 	Order UpgradeOrder `json:"order,omitzero"`

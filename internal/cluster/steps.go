@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"reflect"
-	"slices"
 	"strings"
 	"time"
 )
@@ -81,19 +80,6 @@ func (w Wait) Equal(v Wait) bool { return w.Key() == v.Key() && reflect.DeepEqua
 
 // Key identifies the wait: while its message changes, it is the same one.
 func (w Wait) Key() Key { return Key{w.Subject, w.Reason, w.About} }
-
-// RootOf is what the first of some waits comes from: what it is about may wait itself.
-func RootOf(waits []Wait) Wait {
-	w := waits[0]
-	for range waits { // two may wait for each other
-		i := slices.IndexFunc(waits, func(of Wait) bool { return of.Subject == w.About })
-		if i < 0 || waits[i].Key() == waits[0].Key() {
-			break
-		}
-		w = waits[i]
-	}
-	return w
-}
 
 // Block is something the agent will not do until a person changes something.
 type Block struct {

@@ -97,59 +97,6 @@ func (p Printer) PrintStatus(s cluster.Status) {
 	p.printPasses(s.Passes)
 }
 
-// printUpgrade prints how far the way to other versions is, where a cluster is on one.
-func (p Printer) printUpgrade(u *cluster.UpgradeStatus) {
-	if u == nil {
-		return
-	}
-	way, has := "upgrade to", "the first"
-	if u.Back {
-		way = "goes back to"
-	}
-	if u.Back && len(u.Hops) == 1 {
-		has = "it"
-	}
-	p.Printf("  %s %s: %d of %s have %s", way, strings.Join(u.Hops, ", then "), u.Upgraded, text.Count(u.Nodes, "node"), has)
-	switch {
-	case u.Held != "":
-		p.Printf("; %s %s", p.Paint("held", Yellow), u.Held)
-	case !u.StuckSince.IsZero():
-		p.Printf("; %s for %s", p.Paint("stuck", Red), p.formatAge(u.StuckSince))
-	}
-	if !u.Order.IsZero() {
-		p.Printf("; goes on %s", u.Order)
-	}
-	p.Printf("\n")
-}
-
-// PrintUpgrade prints how far the way of a cluster to other versions is, and what holds it.
-func (p Printer) PrintUpgrade(s cluster.Status) {
-	if s.Upgrade == nil {
-		p.Printf("%s: no other versions are asked for than its nodes run, or what they run is not known\n", s.Cluster)
-	} else {
-		p.Printf("%s:\n", s.Cluster)
-		p.printUpgrade(s.Upgrade)
-	}
-	for _, w := range s.Waiting {
-		if slices.Contains(upgradeHolds, w.Reason) {
-			p.Printf("  %s %s: %s\n", p.Paint("waits", Yellow), w.Subject, w.Message)
-		}
-	}
-	for _, b := range s.Blocked {
-		if slices.Contains(upgradeHolds, b.Reason) {
-			p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Message)
-			if b.Hint != "" {
-				p.Printf("    -> %s\n", b.Hint)
-			}
-		}
-	}
-}
-
-// upgradeHolds are the reasons for which an upgrade does not go on.
-var upgradeHolds = []cluster.Reason{cluster.WaitingForHop, cluster.WaitingForInstaller, cluster.WaitingForGate, cluster.WaitingForCanary, cluster.WaitingForSoak, cluster.WaitingForWindow,
-	cluster.WaitingForTurn, cluster.WaitingForBudget, cluster.WaitingForQuorum, cluster.EtcdAlarm, cluster.EtcdTooOld, cluster.WaitingForSnapshot, cluster.SnapshotsUnknown, cluster.ManifestsUnknown, cluster.ManifestsOutdated, cluster.ManifestsRolling, cluster.ApplyingOff, cluster.ChangeUnapproved,
-	cluster.TalosVersionDrift, cluster.KubernetesDrift, cluster.SchematicDrift, cluster.UpgradeFailed, cluster.UpgradeFellBack, cluster.RolledBack, cluster.RollbackNotTaken, cluster.UpgradeStuck}
-
 // printSnapshots prints how snapshots of etcd stand, where any are taken.
 func (p Printer) printSnapshots(s *cluster.SnapshotStatus) {
 	if s == nil {

@@ -36,14 +36,22 @@ type Drift struct {
 }
 
 // Has is what the node has, for people.
-func (d Drift) Has() string { return d.Field + " " + cmp.Or(d.Have, "none") }
+func (d Drift) Has() string { return d.Field + " " + d.shorten(d.Have) }
 
 // Wants is what the inventory has, for people.
-func (d Drift) Wants() string { return cmp.Or(d.Want, "none") }
+func (d Drift) Wants() string { return d.shorten(d.Want) }
+
+// shorten is a value, for people, who do not read the 64 digits of a schematic.
+func (d Drift) shorten(value string) string {
+	if d.Field == FieldSchematic {
+		value = fmt.Sprintf("%.12s", value)
+	}
+	return cmp.Or(value, "none")
+}
 
 // Change is what becomes of it, for people.
 func (d Drift) Change() string {
-	return fmt.Sprintf("%s from %s to %s", d.Field, cmp.Or(d.Have, "none"), d.Wants())
+	return fmt.Sprintf("%s from %s to %s", d.Field, d.shorten(d.Have), d.Wants())
 }
 
 // Fields are the fields of some drifts.

@@ -79,3 +79,16 @@ func OwnEndpoint(d cluster.Desired, n cluster.Node) cluster.Block {
 		Message: fmt.Sprintf("the endpoint of the cluster, %s, is its own address: a new machine of it would not find the etcd of the others", d.Spec.Network.Endpoint),
 		Hint:    "write a `vip`, or an `endpoint` that leads to all control planes, under network in cluster.yaml; the nodes get that first"}
 }
+
+// RootOf is what the first of some waits comes from: what it is about may wait itself.
+func RootOf(waits []cluster.Wait) cluster.Wait {
+	w := waits[0]
+	for range waits { // two may wait for each other
+		i := slices.IndexFunc(waits, func(of cluster.Wait) bool { return of.Subject == w.About })
+		if i < 0 || waits[i].Key() == waits[0].Key() {
+			break
+		}
+		w = waits[i]
+	}
+	return w
+}

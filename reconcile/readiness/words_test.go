@@ -100,3 +100,25 @@ func TestOwnEndpoint(t *testing.T) {
 		}
 	}
 }
+
+// TestRootOfWaits: a wait for another subject comes from what that waits for, also where two wait for each other.
+func TestRootOfWaits(t *testing.T) {
+	wait := func(subject, about, message string) cluster.Wait {
+		return cluster.Wait{Subject: subject, Reason: cluster.WaitingForTurn, About: about, Message: message}
+	}
+	for name, c := range map[string]struct {
+		waits []cluster.Wait
+		want  string
+	}{
+		"one":         {[]cluster.Wait{wait("a", "", "x")}, "x"},
+		"of another":  {[]cluster.Wait{wait("a", "b", "x"), wait("b", "", "y")}, "y"},
+		"in a row":    {[]cluster.Wait{wait("a", "b", "x"), wait("c", "", "z"), wait("b", "c", "y")}, "z"},
+		"not waiting": {[]cluster.Wait{wait("a", "d", "x"), wait("b", "", "y")}, "x"},
+		"each other":  {[]cluster.Wait{wait("a", "b", "x"), wait("b", "a", "y")}, "y"},
+		"itself":      {[]cluster.Wait{wait("a", "a", "x"), wait("b", "", "y")}, "x"},
+	} {
+		if got := RootOf(c.waits); got.Message != c.want {
+			t.Errorf("%s: %s, want %s", name, got.Message, c.want)
+		}
+	}
+}

@@ -203,51 +203,6 @@ func hasNewerTalos(than string, s cluster.Spec, seen Seen) bool {
 	return slices.ContainsFunc(s.Nodes, func(n cluster.Node) bool { return seen.isNewer(n, than) })
 }
 
-// StatusOf is how far a cluster has come on its way to the versions of its inventory; nil at the end of it.
-func StatusOf(d cluster.Desired, facts cluster.Facts, seen Seen) *cluster.UpgradeStatus {
-	asked := d.Repository()
-	hops, upgraded, back := wayOf(asked, seen)
-	if len(hops) == 0 {
-		return nil
-	}
-	out := &cluster.UpgradeStatus{Upgraded: upgraded, Nodes: len(d.Spec.Nodes), Back: back, Held: asked.HeldBy, Order: facts.UpgradeOrder(asked.Revision)}
-	for _, hop := range hops {
-		out.Hops = append(out.Hops, hop.String())
-	}
-	return out
-}
-
-// wayOf is the whole way of a cluster to the versions of its inventory: those that go back come first. It returns how many nodes
-// have the first, too, and whether that goes back.
-func wayOf(asked cluster.Desired, seen Seen) (hops []cluster.Hop, upgraded int, back bool) {
-	if asked.Back.Kubernetes {
-		hops = append(hops, cluster.Hop{Kind: cluster.HopKubernetes, To: asked.Spec.Versions.Kubernetes})
-		if goal := asked.Goal.Kubernetes; goal != asked.Spec.Versions.Kubernetes {
-			hops = append(hops, cluster.Hop{Kind: cluster.HopKubernetes, To: goal})
-		}
-	}
-	if asked.Back.Talos {
-		hops = append(hops, cluster.Hop{Kind: cluster.HopTalos, To: asked.Goal.Talos})
-	}
-	back = len(hops) > 0
-	if hops = append(hops, asked.Hops...); !back {
-		if len(hops) > 0 {
-			upgraded = seen.Ran.CountAt(hops[0])
-		}
-		return hops, upgraded, false
-	}
-	for _, n := range asked.Spec.Nodes {
-		one, newer := cluster.Spec{Nodes: []cluster.Node{n}}, components.HasNewer
-		if hops[0].Kind == cluster.HopTalos {
-			newer = func(than string, s cluster.Spec, _ cluster.Observed) bool { return hasNewerTalos(than, s, seen) }
-		}
-		if seen.Ran[n.Name] != (cluster.Versions{}) && !newer(hops[0].To, one, seen.Observed) {
-			upgraded++
-		}
-	}
-	return hops, upgraded, true
-}
-
 // Stay is the stage of a cluster that is not to go on: its nodes have what they have. What of Talos they are to have is
 // shown all the same, for it takes a turn.
 func (s Stage) Stay(spec cluster.Spec, seen Seen) Stage {

@@ -164,7 +164,7 @@ type snapshotsFile struct {
 	// Public keys, each of which opens them as those of age_key_file do: age1..., or of ssh. Name one
 	// whose private half lies elsewhere, for the day on which this host is lost.
 	Recipients []string `yaml:"recipients" is:"recipient" example:"[age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p]"`
-	// None are taken, also not before a control plane is removed.
+	// None are taken, also not before an upgrade or before a control plane is removed.
 	Disabled bool `yaml:"disabled" default:"false"`
 }
 

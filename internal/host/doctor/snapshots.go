@@ -5,7 +5,7 @@ type Snapshots struct {
 	Disabled  bool
 	Directory string
 	Keys      int  // that open them, those of this host included
-	Beside    bool // on the disk of the agent's state
+	Beside    bool // on the file system of the agent's state
 }
 
 // snapshots judges whether snapshots of etcd are left when this host is not.
@@ -28,10 +28,10 @@ func (h Host) snapshots() []Check {
 		out = append(out, warn("one key alone opens them, which is lost with this host", "run `age-keygen` on another machine, and name its public key under `snapshots.recipients` in config.yaml"))
 	}
 	if s.Beside {
-		out = append(out, warn("they lie on the disk of the agent's state, and are lost with it", "name a folder of another storage as `snapshots.directory` in config.yaml"))
+		out = append(out, warn("they lie on the file system of the agent's state, and are lost with it", "name a folder of another storage as `snapshots.directory` in config.yaml"))
 	}
 	if len(out) == 0 {
-		check.Level, check.Message = Pass, "snapshots of etcd are taken, on another disk, for two keys"
+		check.Level, check.Message = Pass, "snapshots of etcd are taken, on another file system, for two keys"
 		out = append(out, check)
 	}
 	return out

@@ -14,7 +14,7 @@ import (
 )
 
 // findSnapshots finds where snapshots of etcd are kept, as the config has it. A folder that is
-// not there yet is made on the disk of the one that it will be in.
+// not there yet is made on the file system of the one that it will be in.
 func findSnapshots(s config.Settings) (doctor.Snapshots, error) {
 	out := doctor.Snapshots{Disabled: s.Snapshots.Disabled, Directory: s.Snapshots.Directory, Keys: len(s.Snapshots.Recipients)}
 	if out.Directory == "" {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
@@ -169,6 +170,26 @@ func OldestOn(n cluster.Node, o cluster.Observed) (version string) {
 		version = oldestOf(version, *p.of(&seen.has), *p.of(&seen.runs))
 	}
 	return version
+}
+
+// CountAt is of how many nodes each component is seen to run a version, or a newer one, for people.
+func CountAt(version string, s cluster.Spec, o cluster.Observed) string {
+	var words []string
+	for _, p := range append(planeParts[:len(planeParts):len(planeParts)], kubelet) {
+		runs, all := 0, 0
+		for _, n := range s.Nodes {
+			if n.Role != cluster.ControlPlane && p.name != kubelet.name {
+				continue
+			}
+			seen := lookAtVersions(n, o)
+			all++
+			if has := *p.of(&seen.runs); has != "" && !isOlder(has, version) {
+				runs++
+			}
+		}
+		words = append(words, fmt.Sprintf("%d of %s", runs, text.Count(all, p.name)))
+	}
+	return strings.Join(words, ", ")
 }
 
 // Stay is what the nodes of the cluster have, by name, so that none gets another version.

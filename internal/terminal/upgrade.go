@@ -1,0 +1,136 @@
+package terminal
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
+)
+
+// printUpgrade prints how far the way to other versions is, where a cluster is on one.
+func (p Printer) printUpgrade(u *cluster.UpgradeStatus) {
+	if u == nil {
+		return
+	}
+	way, has := "upgrade to", "the first"
+	if u.Back {
+		way = "goes back to"
+	}
+	if u.Back && len(u.Hops) == 1 {
+		has = "it"
+	}
+	if u.NoWay != "" {
+		p.Printf("  no way to the versions that are asked for: %s", u.NoWay)
+	} else {
+		p.Printf("  %s %s: %d of %s have %s", way, strings.Join(u.Hops, ", then "), u.Upgraded, text.Count(u.Nodes, "node"), has)
+	}
+	if u.Progress != "" {
+		p.Printf(" (%s)", u.Progress)
+	}
+	switch {
+	case u.Held != "":
+		p.Printf("; %s %s", p.Paint("held", Yellow), u.Held)
+	case !u.StuckSince.IsZero():
+		p.Printf("; %s for %s", p.Paint("stuck", Red), p.formatAge(u.StuckSince))
+	}
+	if !u.Order.IsZero() {
+		p.Printf("; goes on %s", u.Order)
+	}
+	p.Printf("\n")
+}
+
+// PrintUpgrade prints how far the way of a cluster to other versions is, what runs, and what holds it: first what the cluster is Stalled for.
+func (p Printer) PrintUpgrade(s cluster.Status) {
+	if s.Upgrade == nil {
+		p.Printf("%s: %s\n", s.Cluster, describeNoUpgrade(s))
+	} else {
+		p.Printf("%s:\n", s.Cluster)
+		p.printUpgrade(s.Upgrade)
+	}
+	for _, r := range s.Running {
+		p.Printf("  runs    %s %s (for %s)\n", r.Action, r.Subject, p.formatRunning(r))
+	}
+	isFirst := s.Condition == cluster.Stalled && !isAddon(s, s.Concerns)
+	if isFirst {
+		p.Printf("  %s %s\n", p.Paint("stalled", Red), s.Message)
+		p.printHint("    ", s.Hint)
+	}
+	for _, b := range s.Blocked {
+		if slices.Contains(upgradeHolds, b.Reason) && !isAddon(s, b.Subject) && !(isFirst && b.Key() == s.Cause()) {
+			p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Message)
+			p.printHint("    ", b.Hint)
+		}
+	}
+	for _, w := range s.Waiting {
+		if slices.Contains(upgradeHolds, w.Reason) && !isAddon(s, w.Subject) && !(isFirst && w.Key() == s.Cause()) {
+			p.Printf("  %s %s: %s\n", p.Paint("waits", Yellow), w.Subject, w.Message)
+			p.printHint("    ", w.Hint)
+		}
+	}
+}
+
+// isAddon reports whether something is an addon of a cluster, for which no upgrade waits.
+func isAddon(s cluster.Status, subject string) bool {
+	return slices.ContainsFunc(s.Addons, func(a cluster.AddonStatus) bool { return a.Name == subject })
+}
+
+// describeNoUpgrade is why a cluster is not on a way to other versions: none are asked for, or it is not known what its nodes run.
+func describeNoUpgrade(s cluster.Status) string {
+	var unknown []string
+	for _, n := range s.Nodes {
+		if n.Talos == "" || n.Kubernetes == "" {
+			unknown = append(unknown, n.Name)
+		}
+	}
+	switch {
+	case s.Condition == cluster.Unknown:
+		return "what its nodes run is not known: " + s.Message
+	case len(unknown) > 0:
+		return "what runs is not known of " + text.JoinSome(unknown, 5, ", ")
+	}
+	return "no other versions are asked for than its nodes run"
+}
+
+// upgradeHolds are the reasons for which an upgrade does not go on.
+var upgradeHolds = []cluster.Reason{cluster.WaitingForHop, cluster.WaitingForInstaller, cluster.WaitingForGate, cluster.WaitingForCanary, cluster.WaitingForSoak, cluster.WaitingForWindow,
+	cluster.WaitingForTurn, cluster.WaitingForBudget, cluster.WaitingForQuorum, cluster.EtcdAlarm, cluster.EtcdTooOld, cluster.EtcdMembersUnknown, cluster.WaitingForSnapshot, cluster.SnapshotsUnknown, cluster.ManifestsUnknown,
+	cluster.ManifestsOutdated, cluster.ManifestsRolling, cluster.ApplyingOff, cluster.ChangeUnapproved, cluster.TalosVersionDrift, cluster.KubernetesDrift, cluster.SchematicDrift, cluster.InstallerMissing, cluster.RunningConfigUnknown,
+	cluster.UpgradeFailed, cluster.UpgradeFellBack, cluster.RolledBack, cluster.RollbackNotTaken, cluster.UpgradeStuck, cluster.ActionFailed, cluster.ActionOverdue, cluster.TaskOverdue, cluster.InventoryInvalid}
+
+// PrintOrder prints what an order about an upgrade has changed, and what still holds that, by the status from before it.
+func (p Printer) PrintOrder(before cluster.Status, order cluster.UpgradeOrder) {
+	passes := func(w cluster.WaitStatus) bool {
+		return order.Now && (w.Reason == cluster.WaitingForWindow || w.Reason == cluster.WaitingForSoak) || slices.Contains(order.Despite, w.About)
+	}
+	switch holds, lifts := findHold(before, passes), slices.ContainsFunc(before.Waiting, passes); {
+	case holds != "":
+		p.Printf("%s: noted: %s; still held: %s\n", before.Cluster, order, holds)
+	case lifts || slices.ContainsFunc(before.Nodes, func(n cluster.NodeStatus) bool {
+		return n.Phase != cluster.PhaseReady && slices.Contains(order.Despite, n.Name)
+	}):
+		p.Printf("%s: the upgrade goes on %s\n", before.Cluster, order)
+	default:
+		p.Printf("%s: noted: %s; it waits for nothing of that now\n", before.Cluster, order)
+	}
+}
+
+// findHold is the first that holds an upgrade and that an order does not pass, for people; "" : nothing.
+func findHold(s cluster.Status, passes func(cluster.WaitStatus) bool) string {
+	for _, b := range s.Blocked {
+		if slices.Contains(upgradeHolds, b.Reason) && !isAddon(s, b.Subject) {
+			return fmt.Sprintf("%s: %s", b.Subject, b.Message)
+		}
+	}
+	for _, w := range s.Waiting {
+		if (w.Overdue || slices.Contains(orderHolds, w.Reason)) && slices.Contains(upgradeHolds, w.Reason) && !passes(w) {
+			return fmt.Sprintf("%s: %s", w.Subject, w.Message)
+		}
+	}
+	return ""
+}
+
+// orderHolds are the reasons of waits for which nothing of an upgrade goes on, whatever is ordered, until somebody does something, or a time
+// has come.
+var orderHolds = []cluster.Reason{cluster.WaitingForGate, cluster.WaitingForWindow, cluster.WaitingForSoak, cluster.EtcdAlarm}
