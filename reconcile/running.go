@@ -140,7 +140,7 @@ func learnConfig(d cluster.Desired, o cluster.Observed, f *cluster.Facts) {
 	v, uniform, seen := drift.RunningVersions(d, o)
 	switch same, other := drift.CountConfigs(d, o); {
 	case same > other:
-		in.Versions, in.Revision = beforeHop(d), d.Revision
+		in.Versions, in.Revision = upgrade.BeforeHop(d), d.Revision
 	case seen && (uniform || !known):
 		in.Versions.Talos, in.Versions.Kubernetes = v.Talos, v.Kubernetes
 		in.Versions.Contract = contractOf(d, in)
@@ -157,18 +157,6 @@ func learnConfig(d cluster.Desired, o cluster.Observed, f *cluster.Facts) {
 		in.Kind, in.At = cluster.IntendConfig, o.Now.UTC()
 		f.Intend(in)
 	}
-}
-
-// beforeHop are the versions of a cluster whose nodes are to make a hop: those that it leaves, until all
-// nodes have made it, so that a node which is made meanwhile is never ahead of the others.
-func beforeHop(d cluster.Desired) cluster.Versions {
-	v := d.Spec.Versions
-	if len(d.Hops) > 0 && d.Hops[0].Kind == cluster.HopTalos {
-		v.Talos = d.Hops[0].From
-	} else if len(d.Hops) > 0 {
-		v.Kubernetes = d.Hops[0].From
-	}
-	return v
 }
 
 // contractOf returns the contract of what runs: the one that was kept, else the one of

@@ -177,6 +177,18 @@ func NoteAsked(out cluster.Versions, asked cluster.Desired, run cluster.Versions
 	return out
 }
 
+// BeforeHop are the versions of a cluster whose nodes are to make a hop: those that it leaves, until all
+// nodes have made it, so that a node which is made meanwhile is never ahead of the others.
+func BeforeHop(d cluster.Desired) cluster.Versions {
+	v := d.Spec.Versions
+	if len(d.Hops) > 0 && d.Hops[0].Kind == cluster.HopTalos {
+		v.Talos = d.Hops[0].From
+	} else if len(d.Hops) > 0 {
+		v.Kubernetes = d.Hops[0].From
+	}
+	return v
+}
+
 // back is the stage of a cluster whose Kubernetes goes back: before Talos, which may be its reason, and which may
 // be too old for what the nodes still run. Where they are between two versions that are both newer than the
 // one that is asked for, the older of these comes first: no component goes back over two minor versions. Nothing goes back where Talos
