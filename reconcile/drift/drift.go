@@ -3,7 +3,6 @@ package drift
 import (
 	"cmp"
 	"fmt"
-	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"maps"
 	"slices"
 	"strings"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
 
 // How is what it takes to correct a drift.
