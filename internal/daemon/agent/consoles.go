@@ -85,7 +85,7 @@ func (c *consoles) watch(s cluster.Status, now time.Time) {
 	c.mu.Unlock()
 	for _, n := range s.Nodes {
 		if tail := shown[n.Name]; tail != nil {
-			c.logTail(consoleKey{s.Cluster, n.Name}, n, tail, "a machine does not run the Talos that it was rebooted into")
+			c.logTail(consoleKey{s.Cluster, n.Name}, n, tail, "it does not run the Talos that it was rebooted into; ")
 		}
 	}
 }
@@ -156,7 +156,7 @@ func (c *consoles) listen(ctx context.Context, key consoleKey, n cluster.NodeSta
 	l.tail = tail
 	c.mu.Unlock()
 	if before == nil || !slices.Equal(before.Lines, tail.Lines) || before.Note != tail.Note {
-		c.logTail(key, n, tail, "a machine does not come up")
+		c.logTail(key, n, tail, "")
 	}
 	c.done()
 }

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -151,14 +150,14 @@ func describeFault(err error) string {
 	return why
 }
 
-// logTail writes what the console of a node ends with into the log.
-func (c *consoles) logTail(key consoleKey, n cluster.NodeStatus, tail *cluster.ConsoleTail, message string) {
+// logTail writes what the console of a node ends with into the log, and why that matters where it is not that nothing answers.
+func (c *consoles) logTail(key consoleKey, n cluster.NodeStatus, tail *cluster.ConsoleTail, why string) {
+	detail := why + "the console of " + key.node
 	if len(tail.Lines) == 0 {
-		c.log.Info(message, logging.Detail, fmt.Sprintf("the console of %s: %s", key.node, tail.Note),
-			logging.Cluster, key.cluster, logging.Node, key.node, logging.VMID, n.VMID)
+		c.log.Info("a machine does not come up", logging.Detail, detail+": "+tail.Note, logging.Cluster, key.cluster, logging.Node, key.node, logging.VMID, n.VMID)
 		return
 	}
-	c.log.Info(message, logging.Detail, fmt.Sprintf("the console of %s ends with: %s", key.node, tail.Lines[len(tail.Lines)-1]),
+	c.log.Info("a machine does not come up", logging.Detail, detail+" ends with: "+tail.Lines[len(tail.Lines)-1],
 		logging.Cluster, key.cluster, logging.Node, key.node, logging.VMID, n.VMID, logging.Console, strings.Join(tail.Lines, "\n"))
 }
 
