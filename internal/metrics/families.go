@@ -46,7 +46,7 @@ var (
 	snapshotBytes    = newGauge("cluster_etcd_snapshot_size_bytes", "The size of the newest snapshot of etcd.", "cluster")
 	snapshotFails    = newGauge("cluster_etcd_snapshot_failed", "1 while the last attempt to take a snapshot of etcd has failed, or they cannot be seen.", "cluster")
 
-	upgradeHops  = newGauge("cluster_upgrade_hops", "How many versions are left on the way to those of the inventory; 0 when the cluster has them.", "cluster")
+	upgradeHops  = newGauge("cluster_upgrade_hops", "How many versions are left on the way to those of the inventory; 0 when the cluster has them, or when there is no way to them.", "cluster")
 	upgradeStuck = newGauge("cluster_upgrade_stuck_since_timestamp_seconds", "Since when an upgrade does not go on because the cluster is Stalled; missing while it does, is held by a switch, or there is none.", "cluster")
 
 	notBefore = newGauge("certificate_not_before_timestamp_seconds", "When the validity of a certificate began. The label cluster is empty for the certificate of Proxmox VE.", "cluster", "certificate")
