@@ -38,7 +38,7 @@ EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestCrashDuringAResize TestC
 	$(RACELESS)
 # Of these the race detector gets none: they take minutes with it, and others run the same
 # parts of the program.
-RACELESS   = TestNodesThatLeaveTheInventory TestReplacement TestEndpointLeaves TestEndpointIsReplaced TestCommitThatCannotBeFetched TestControlPlanesThatSomebodyDestroyed \
+RACELESS   = TestOtherExtensionsInAHop TestNodesThatLeaveTheInventory TestReplacement TestEndpointLeaves TestEndpointIsReplaced TestCommitThatCannotBeFetched TestControlPlanesThatSomebodyDestroyed \
 	TestNodeThatBootsForEver TestStaticPodImageThatIsNowhere TestAPIThatItsConfigKeepsDown TestEditsArePutBack TestUnhealthyControlPlanesHoldTurns \
 	TestUnhealthyControlPlanesHoldRemovals TestBudgetHoldsARemoval TestHealingUnderFixedChanges TestEndpointIsNew TestHostsWithoutAQuorum TestAgentIsolatedFromItsNodes \
 	TestApproval TestControlPlaneDestroyedByHand TestControlPlaneDiesInAnothersRemoval TestControlPlaneDiesInAnothersTurn TestEditUnderOtherVersions TestFewerAtOnceInARoll \

@@ -47,7 +47,6 @@ const (
 	etcdWithin     = 10 * time.Minute
 	apiWithin      = 10 * time.Minute
 	readyWithin    = 20 * time.Minute
-	vipWithin      = time.Minute
 	pressureWithin = 10 * time.Minute // a kubelet reports pressure for 5 minutes after its end
 	lockWithin     = 6 * time.Hour    // a backup of a large VM takes its time
 	taskWithin     = 30 * time.Minute
@@ -114,7 +113,9 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 		return m.plan
 	}
 	m.planOverdue()
-	m.waitForVIP()
+	if w := readiness.AwaitVIP(m.d, m.o); w.Reason != "" {
+		m.wait(w)
+	}
 	m.blockAlarms()
 	m.blockContract()
 	m.judgeMachines()

@@ -171,7 +171,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 			Hint:    "see what keeps it: " + keeps + "; a push has it tried again"}, m.describe(n, drifts...))
 		return
 	}
-	if up, ok := m.upgradeIn(n, drifts); ok && ready && kn.Turn != "" && (m.returnsFirst(n) || !slices.Contains(strings.Split(kn.Turn, "."), drift.PartOfTurn(up))) {
+	if m.returnsFirst(n, drifts) {
 		m.do(action.UncordonNode{Node: n}) // all others are to be in service before it
 		return
 	}

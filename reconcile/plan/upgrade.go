@@ -3,6 +3,7 @@ package plan
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -99,15 +100,22 @@ func (m *planner) isRepeated(n cluster.Node, drifts []drift.Drift) bool {
 	return upgrades && (begun || upgrade.MayRepeat(m.d, m.o, n))
 }
 
-// returnsFirst reports whether a node that is to be upgraded once more goes back into service first: it pulls the
-// installer and runs it there, where Talos can.
-func (m *planner) returnsFirst(n cluster.Node) bool {
-	return ladder.UsesLifecycle(m.o.Machines[n.Name].Talos) && upgrade.MayRepeat(m.d, m.o, n)
+// returnsFirst reports whether a node that works is out of service for a turn, and goes back into service before it is upgraded: it
+// was not drained for that, or has nothing installed and would wait for another one, or is upgraded once more, which Talos can in service.
+func (m *planner) returnsFirst(n cluster.Node, drifts []drift.Drift) bool {
+	turn := m.o.Nodes.Value[n.Name].Turn
+	up, ok := m.upgradeIn(n, drifts)
+	if !ok || turn == "" || m.plan.Phases[n.Name] != cluster.PhaseReady {
+		return false
+	}
+	again := ladder.UsesLifecycle(m.o.Machines[n.Name].Talos) && upgrade.MayRepeat(m.d, m.o, n)
+	return again || !slices.Contains(strings.Split(turn, "."), drift.PartOfTurn(up)) || !upgrade.IsPending(m.d, m.o, n) && m.turnBefore(n) != ""
 }
 
-// isPending reports whether a node is to be upgraded, and its machine has, or may have, what for.
+// isPending reports whether a node is to be upgraded, and its machine has, or may have, another Talos installed that it does not run:
+// what for, or what another commit asked for, which is installed over before any other node is begun with.
 func (m *planner) isPending(n cluster.Node) bool {
-	if n.Locked || !upgrade.IsPending(m.d, m.o, n) {
+	if n.Locked || !upgrade.IsPending(m.d, m.o, n) && !upgrade.HasUnbooted(m.o, n) {
 		return false
 	}
 	_, upgrades := m.upgradeIn(n, m.turnOf(n))
@@ -198,6 +206,12 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 	return true
 }
 
+// endsTurn reports whether a node that works is out of service for a turn that is over, or that ends before its upgrade.
+func (m *planner) endsTurn(n cluster.Node) bool {
+	turn := m.o.Nodes.Value[n.Name].Turn
+	return turn != "" && turn != cluster.TurnRemoval && !n.Locked && (len(m.turnOf(n)) == 0 || m.returnsFirst(n, m.turnOf(n)))
+}
+
 // nodesBefore are the waits for nodes that others wait for before they are upgraded.
 func (m *planner) nodesBefore() []cluster.Wait {
 	if m.befores != nil {
@@ -218,6 +232,11 @@ func (m *planner) nodesBefore() []cluster.Wait {
 				Hint: fmt.Sprintf("`talos-agent status %s` shows what it lacks; `talos-agent upgrade %[1]s --despite %[2]s` does not wait for it; one that is lost: take it out of nodes.yaml, or give it another `replace`", m.d.Spec.Name, n.Name)}
 		case m.isPending(n):
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded until %s runs what was installed on it", n.Name)}
+			if !upgrade.IsPending(m.d, m.o, n) {
+				w.Message = fmt.Sprintf("waits to be upgraded until what an earlier push had installed on %s, which it does not run, is installed over and booted", n.Name)
+			}
+		case m.endsTurn(n):
+			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded until %s is back in service", n.Name)}
 		case upgrade.IsBusy(m.o.VMs[n.Name]) && !slices.Contains(m.order().Despite, n.Name): // it could not follow
 			w = upgrade.AwaitFree(m.d.Spec.Name, n, m.o.VMs[n.Name], lockWithin)
 		case m.lacksInstaller(n):
@@ -238,7 +257,8 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 	back, installed := m.goesBack(n, drift.Fields(m.turnOf(n))), upgrade.IsInstalled(m.d, m.o, n)
 	for _, other := range m.nodesBefore() {
 		failed := upgrade.FailedInstall(m.d, m.o, cluster.Node{Name: other.About}) != ""
-		if upgrade.IsBefore(other, n.Name, back, installed, failed, m.o.Nodes.Value[other.About].Turn != "") {
+		begun := installed || other.Reason == cluster.WaitingForTurn && m.isPending(n)
+		if upgrade.IsBefore(other, n.Name, back, begun, failed, m.o.Nodes.Value[other.About].Turn != "") {
 			other.Subject, other.Drift = n.Name, w.Drift
 			m.wait(other)
 			return true

@@ -2,6 +2,7 @@ package readiness
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -193,6 +194,32 @@ func staticPodsLack(n cluster.Node, o cluster.Observed) Lack {
 		}
 	}
 	return Lack{}
+}
+
+// vipWithin is how long the VIP may move between control planes.
+const vipWithin = time.Minute
+
+// AwaitVIP is the wait for a VIP at which no kube-apiserver of the cluster answers, while one
+// does on a control plane's own address, without a reason where there is none. Talos elects the holder through etcd and
+// moves the address within a minute when a control plane is lost.
+func AwaitVIP(d cluster.Desired, o cluster.Observed) cluster.Wait {
+	if !LacksVIP(o) {
+		return cluster.Wait{}
+	}
+	addr, v := d.Repository().Spec.Network.VIP, o.VIP.Value
+	message := fmt.Sprintf("no kube-apiserver answers at the VIP %s, though one does on a control plane's own address", addr)
+	hint := fmt.Sprintf("`talosctl get addresses` on the control planes shows whether one has %s; a patch that names another link, or that removes the VIP, keeps Talos from taking it", addr)
+	if v.MAC != "" {
+		i := slices.IndexFunc(d.Spec.Nodes, func(n cluster.Node) bool { return n.MAC == v.MAC })
+		if i >= 0 {
+			message += fmt.Sprintf("; %s has the address", d.Spec.Nodes[i].Name)
+			hint = fmt.Sprintf("see why the kube-apiserver of %s does not answer there", d.Spec.Nodes[i].Name)
+		} else {
+			message += fmt.Sprintf("; a machine with MAC %s has the address, and it is no node of this cluster", v.MAC)
+			hint = fmt.Sprintf("take %s from that machine, or give the cluster another vip", addr)
+		}
+	}
+	return cluster.Wait{Subject: d.Spec.Name, Reason: cluster.VIPNotServed, About: v.MAC, Message: message + text.Colon(v.Why), Within: vipWithin, Hint: hint}
 }
 
 // LacksVIP reports whether the cluster is seen to have a VIP that does not lead to it.

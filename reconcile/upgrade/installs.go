@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -93,6 +94,14 @@ func AfterInstall(d cluster.Desired, in cluster.Install) string {
 // installer may still run on it.
 func IsPending(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	return IsInstalled(d, o, n) || MayRun(o, n)
+}
+
+// HasUnbooted reports whether another Talos than a machine runs was installed on it in this boot, or may have been: it runs with the
+// next, whatever that is for, unless something is installed over it.
+func HasUnbooted(o cluster.Observed, n cluster.Node) bool {
+	in, ok := InstallOf(o, n)
+	mach := o.Machines[n.Name]
+	return ok && in.Failed == "" && !strings.HasSuffix(in.Image, "/"+mach.Schematic+":"+mach.Talos)
 }
 
 // MayRepeat reports whether what a node is to have may be installed once more at this revision: it is not known how

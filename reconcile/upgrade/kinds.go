@@ -3,7 +3,6 @@ package upgrade
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
@@ -49,7 +48,7 @@ func (s Seen) awaitTalos(have, goal cluster.Versions, back bool, spec cluster.Sp
 			continue
 		case schematic != "" && mach.Schematic != schematic:
 			return fmt.Sprintf("%s and %s do not run the same extensions of Talos", name, n.Name)
-		case s.bootsAnother(n, mach):
+		case HasUnbooted(s.Observed, n):
 			return n.Name + " has another Talos installed, which it does not run yet"
 		}
 		name, schematic = n.Name, mach.Schematic
@@ -60,12 +59,6 @@ func (s Seen) awaitTalos(have, goal cluster.Versions, back bool, spec cluster.Sp
 // isNewer reports whether a node is known to run a newer Talos than some version.
 func (s Seen) isNewer(n cluster.Node, than string) bool {
 	return ladder.IsOlder(than, s.Observed.Machines[n.Name].Talos) || ladder.IsOlder(than, s.Ran[n.Name].Talos)
-}
-
-// bootsAnother reports whether another Talos than a machine runs was installed on it in this boot, or may have been.
-func (s Seen) bootsAnother(n cluster.Node, mach cluster.Machine) bool {
-	in, ok := InstallOf(s.Observed, n)
-	return ok && in.Failed == "" && !strings.HasSuffix(in.Image, "/"+mach.Schematic+":"+mach.Talos)
 }
 
 // isTalosFirst reports whether Talos, which some nodes are to go back to and others run still, does so before Kubernetes: no

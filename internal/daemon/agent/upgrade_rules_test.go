@@ -17,8 +17,8 @@ import (
 
 // askedInstall is a request to a machine for another Talos.
 type askedInstall struct {
-	node, runs, boot, commit string
-	at                       time.Duration // since the world began
+	node, runs, schematic, boot, commit string
+	at                                  time.Duration // since the world began
 }
 
 // Witness judges every call, of every story.
@@ -69,7 +69,7 @@ func (s *sim) judgeUpgrade(c world.CallRecord) {
 	}
 	m := machines[i]
 	s.mu.Lock()
-	now := askedInstall{m.Node, m.Talos, m.BootID, s.fetched, c.At}
+	now := askedInstall{m.Node, m.Talos, m.Schematic, m.BootID, s.fetched, c.At}
 	before, recently, back := slices.Clone(s.asked), time.Since(s.touched) < justTouched, s.back
 	if !s.alarmed.IsZero() && time.Since(s.alarmed) > 2*time.Minute {
 		s.Lab.World.Violate("alarm", "%s is asked for another Talos, and etcd has an alarm", m.Node)
@@ -83,7 +83,7 @@ func (s *sim) judgeUpgrade(c world.CallRecord) {
 		switch {
 		case was.boot == now.boot && was.commit == now.commit: // another commit has something else installed over it
 			s.Lab.World.Violate("slots", "%s is asked for another Talos beside %s a second time in one boot", now.node, now.runs)
-		case was.runs == now.runs && was.commit == now.commit:
+		case was.runs == now.runs && was.schematic == now.schematic && was.commit == now.commit:
 			s.Lab.World.Violate("repeated", "%s runs %s with what was installed for the same commit, and is asked for another Talos again", now.node, now.runs)
 		}
 	}

@@ -46,7 +46,7 @@ func TestUpgradeSeeds(t *testing.T) {
 				defer l.Close()
 				l.live()
 				if t.Failed() || count == 1 {
-					t.Logf("planned:\n  %s\nhappened:\n%s", strings.Join(l.plans, "\n  "), l.Story(80))
+					t.Logf("planned:\n  %s\nhappened:\n%s", strings.Join(l.plans, "\n  "), l.Story(400))
 				}
 			})
 		})
@@ -61,6 +61,7 @@ type upgradeLife struct {
 	size   size
 	from   [2]string // versions of Talos and Kubernetes
 	wants  [2]string // in the repository
+	fewer  bool      // extensions are asked for than at first
 	plans  []string
 	undo   []func() bool // what people do to clean up after themselves, until that has worked
 	pushes int           // because the agent had stopped
@@ -85,9 +86,12 @@ func (l *upgradeLife) plan(format string, args ...any) {
 func (l *upgradeLife) ask(versions [2]string, why string) {
 	l.wants = versions
 	l.mu.Lock()
-	l.back = l.back || versions == l.from && l.Agent != nil // what was begun may end after the next push
+	l.back = l.back || versions[0] == l.from[0] && l.Agent != nil // what was begun may end after the next push
 	l.mu.Unlock()
 	files := l.size.Files()
+	if l.fewer {
+		changed(l.t, files, "inventory/dev/cluster.yaml", "siderolabs/iscsi-tools, siderolabs/util-linux-tools", "siderolabs/iscsi-tools")
+	}
 	withVersions(l.t, files, [2]string{"v1.13.9", "v1.36.1"}, versions)
 	l.Push(files, why)
 }
@@ -178,12 +182,15 @@ func (l *upgradeLife) interfere() {
 		"kubernetes is out of order": func() {
 			l.Lab.World.Inject(world.Fault{System: "kube", Kind: world.Answer, Status: http.StatusServiceUnavailable, Text: "out of order", Times: 1 + l.rnd.IntN(100)})
 		},
-		"etcd has an alarm":      func() { l.alarm(411) },
-		"the new Talos hangs":    l.hang,
-		"pushed: back":           func() { l.ask(l.from, "back") },
-		"pushed: forward":        func() { l.ask([2]string{"v1.14.1", "v1.36.1"}, "forward") },
-		"pushed: a worker more":  func() { l.size.Workers++; l.ask(l.wants, "a worker more") },
-		"pushed: another README": func() { l.ask(l.wants, "another README") },
+		"etcd has an alarm":        func() { l.alarm(411) },
+		"the new Talos hangs":      l.hang,
+		"pushed: back":             func() { l.ask(l.from, "back") },
+		"pushed: forward":          func() { l.ask([2]string{"v1.14.1", "v1.36.1"}, "forward") },
+		"pushed: Talos alone":      func() { l.ask([2]string{"v1.14.1", l.from[1]}, "Talos alone") },
+		"pushed: Kubernetes alone": func() { l.ask([2]string{l.from[0], "v1.35.3"}, "Kubernetes alone") },
+		"pushed: other extensions": func() { l.fewer = !l.fewer; l.ask(l.wants, "other extensions") },
+		"pushed: a worker more":    func() { l.size.Workers++; l.ask(l.wants, "a worker more") },
+		"pushed: another README":   func() { l.ask(l.wants, "another README") },
 	}
 	names := make([]string, 0, len(events))
 	for n := range events {

@@ -343,6 +343,24 @@ func TestUpgradeWithOtherExtensions(t *testing.T) {
 	})
 }
 
+// TestOtherExtensionsInAHop: other extensions that are pushed while the last node of a hop makes it have no node asked for them before
+// that one is back in service, and no node asked twice in one boot: they come with the next hop. The world judges that.
+func TestOtherExtensionsInAHop(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 2}
+	inClusterOf(t, sz, "v1.12.11", "v1.34.3", func(s *sim, push func(what, from, to string), w *turns) {
+		push("another talos", "talos_version: v1.12.11", "talos_version: v1.14.1")
+		s.Until(2*time.Hour, "the last node makes its first hop", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Running, func(r cluster.RunningStatus) bool { return r.Action == cluster.UpgradeTalos && r.Subject == "dev-wk-2" })
+		})
+		push("fewer extensions", "siderolabs/iscsi-tools, siderolabs/util-linux-tools", "siderolabs/iscsi-tools")
+		s.untilAppliedIn(4*time.Hour, "upgraded")
+		s.wantTalos("v1.14.1")
+		w.wantDown("dev-cp-1:2 dev-wk-1:2 dev-wk-2:2")
+		s.CheckRules(sz)
+	})
+}
+
 // TestUpgradeTakenBack: a revert in the middle leads back, outside of the window, and no control plane goes back over another etcd
 // once all have left the older one.
 func TestUpgradeTakenBack(t *testing.T) {

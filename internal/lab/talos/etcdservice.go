@@ -329,6 +329,9 @@ func (i inside) ReachAlarms(ctx context.Context, call string, do func(*[]etcddb.
 func (f *Fleet) RaiseAlarm(vmid int, kind machineapi.EtcdMemberAlarm_AlarmType) error {
 	none := fmt.Errorf("no etcd runs on machine %d", vmid)
 	err := f.actOn(vmid, func(m *machine) {
+		if m.boot == nil { // it is on, and nothing runs on it
+			return
+		}
 		if own := m.boot.localMember(); own != nil {
 			none, own.of.alarms = nil, append(own.of.alarms, etcddb.Alarm{Member: own.id, Kind: kind})
 		}
