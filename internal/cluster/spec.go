@@ -393,9 +393,9 @@ func (s Spec) Usage() Usage {
 // ControlPlanes returns the control-plane nodes in inventory order.
 func (s Spec) ControlPlanes() []Node {
 	var out []Node
-	for _, n := range s.Nodes {
-		if n.Role == ControlPlane {
-			out = append(out, n)
+	for i := range s.Nodes { // most are others, and copies of them
+		if s.Nodes[i].Role == ControlPlane {
+			out = append(out, s.Nodes[i])
 		}
 	}
 	return out

@@ -43,7 +43,9 @@ func Of(s cluster.Spec, phases map[string]cluster.Phase, o cluster.Observed, rem
 	for _, n := range s.Nodes {
 		kn := o.Nodes.Value[n.Name]
 		if phases[n.Name] != cluster.PhaseReady || kn.Pressure != "" || kn.Cordoned || IsDisrupted(o, n) {
-			out[n.Role] = out[n.Role].Spent(n.Name)
+			b := out[n.Role]
+			b.Unavailable = append(b.Unavailable, n.Name) // which no other node has
+			out[n.Role] = b
 		}
 	}
 	for _, n := range removed {

@@ -56,15 +56,41 @@ func hashField(text string) string {
 
 // decodeSettled reads what encode wrote; nil where a text is something else.
 func decodeSettled(text string) settled {
-	rest, ok := strings.CutPrefix(text, settledMark)
-	if !ok || len(rest)%(2*hashLength) != 0 {
+	fields, ok := cutSettled(text)
+	if !ok {
 		return nil
 	}
 	out := settled{}
-	for ; rest != ""; rest = rest[2*hashLength:] {
+	for rest := string(fields); rest != ""; rest = rest[2*hashLength:] {
 		out[rest[:hashLength]] = rest[hashLength : 2*hashLength]
 	}
 	return out
+}
+
+// settledFields is the text of settled behind its mark, to look up a few fields in, which takes less than to decode it.
+type settledFields string
+
+// cutSettled is the fields of what encode wrote; false where a text is something else.
+func cutSettled(text string) (fields settledFields, ok bool) {
+	rest, ok := strings.CutPrefix(text, settledMark)
+	return settledFields(rest), ok && len(rest)%(2*hashLength) == 0
+}
+
+// find is the digest of what a field had, and whether it had anything.
+func (s settledFields) find(field string) (hash string, there bool) {
+	name := hashField(field)
+	for rest := string(s); rest != ""; rest = rest[2*hashLength:] {
+		if rest[:hashLength] == name {
+			return rest[hashLength : 2*hashLength], true
+		}
+	}
+	return "", false
+}
+
+// has reports whether a field had a value.
+func (s settledFields) has(field, value string) bool {
+	hash, _ := s.find(field)
+	return hash == hashField(value)
 }
 
 // encode writes it for the journal, the same always.
@@ -227,14 +253,14 @@ func OriginOf(d cluster.Desired, o cluster.Observed, n cluster.Node, field strin
 	if !known {
 		return Origin{}
 	}
-	had := decodeSettled(text)
-	if had == nil {
+	had, isFields := cutSettled(text)
+	if !isFields {
 		same := text == WantDigest(d, n)
 		return Origin{Known: true, Edited: same, Pushed: !same, Begun: !same}
 	}
 	want, wanted := wantField(d, n, field)
 	out, mach := Origin{Known: true, Begun: had.has(fieldGiven(field), want)}, o.Machines[n.Name]
-	switch given, begun := had[hashField(fieldGiven(field))]; {
+	switch given, begun := had.find(fieldGiven(field)); {
 	case field == FieldStaged:
 		out.Pushed = had.has(fieldGiven(FieldConfig), mach.Staged)
 		out.Edited, out.Begun = !out.Pushed, out.Pushed
@@ -251,7 +277,7 @@ func OriginOf(d cluster.Desired, o cluster.Observed, n cluster.Node, field strin
 	case isMeta(field): // it is taken back, unless somebody has changed it
 		out.Pushed = true
 	default:
-		_, out.Pushed = had[hashField(field)]
+		_, out.Pushed = had.find(field)
 		out.Edited = !out.Pushed
 	}
 	return out

@@ -82,6 +82,9 @@ func parseVersion(s string) (version, error) {
 
 // IsOlder reports whether one version comes before another; false where one is not a version.
 func IsOlder(a, b string) bool {
+	if a == b { // most are, and it is asked for each node again and again
+		return false
+	}
 	v, err := parseVersion(a)
 	w, err2 := parseVersion(b)
 	return err == nil && err2 == nil && v.isOlder(w)

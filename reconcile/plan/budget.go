@@ -16,7 +16,7 @@ import (
 // mayDisrupt reports whether an action that disrupts a node may run now, and
 // waits if not. It is asked in one place for every action, whoever plans it.
 func (m *planner) mayDisrupt(i action.Info) bool {
-	n, stays := m.d.Spec.Node(i.Node)
+	n, stays := m.nodeNamed(i.Node)
 	if !stays {
 		n = m.removedNode(i.Node)
 	}
@@ -39,7 +39,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		if n.Role == cluster.Worker {
 			w.Hint = m.fewer
 		}
-		w.Hint = cmp.Or(m.stopHint(i, n), w.Hint)
+		w.Hint = cmp.Or(readiness.HintOfStop(m.o, n, i.Kind), w.Hint)
 		if m.o.Nodes.Value[n.Name].Turn != "" { // it is out of service meanwhile
 			w.Within, w.Hint = joinWithin, "it is drained, and goes on when those are back: `talos-agent status "+m.d.Spec.Name+"` shows what they lack"
 		}
@@ -47,21 +47,12 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 		return false
 	}
 	if why := m.quorumLoss(i, n, stays); why != "" {
-		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForQuorum, About: string(i.Kind), Message: string(i.Kind) + ": waits for etcd: " + why, Within: etcdWithin, Hint: cmp.Or(m.stopHint(i, n), m.etcd.WayOut(m.d.Spec.Name)), Drift: m.driftOf(n, i)})
+		m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForQuorum, About: string(i.Kind), Message: string(i.Kind) + ": waits for etcd: " + why, Within: etcdWithin, Hint: cmp.Or(readiness.HintOfStop(m.o, n, i.Kind), m.etcd.WayOut(m.d.Spec.Name)), Drift: m.driftOf(n, i)})
 		return false
 	}
 	m.budgets[n.Role] = m.budgets[n.Role].Spent(n.Name)
 	m.etcd = m.etcd.Down(n.Name)
 	return true
-}
-
-// stopHint is the way to have the VM of a node that is not reached changed all the same; "" : it is
-// reached, or something else is to be done.
-func (m *planner) stopHint(i action.Info, n cluster.Node) string {
-	if i.Kind != cluster.ChangeVM || m.o.Machines[n.Name].Reach == cluster.Configured {
-		return ""
-	}
-	return fmt.Sprintf("if its network keeps it from working: `qm shutdown %d` on %s, or `qm stop %[1]d` where it does not obey; a vm that is stopped is changed at once, and started then", n.VMID, m.o.VMs[n.Name].Carrier(n))
 }
 
 // removedNode is a node that the inventory does not have. One of which nothing is known
@@ -92,7 +83,7 @@ func (m *planner) withoutLaterTurns(b budget.Budget, node string) budget.Budget 
 // works, and nothing is done to it.
 func (m *planner) waitsInTurn(name string) bool {
 	kn := m.o.Nodes.Value[name]
-	if _, stays := m.d.Spec.Node(name); stays && m.plan.Phases[name] != cluster.PhaseReady {
+	if _, stays := m.nodeNamed(name); stays && m.plan.Phases[name] != cluster.PhaseReady {
 		return false
 	}
 	return kn.Turn != "" && kn.Cordoned && kn.Ready && kn.Pressure == "" && !budget.IsDisrupted(m.o, cluster.Node{Name: name})
@@ -131,7 +122,7 @@ func (m *planner) isOnlyMember(node string) bool {
 // waitsForEndpoint reports whether a control plane works only when the others have another endpoint:
 // it has no machine and cannot get one before, or has one that finds no etcd, or is lost and goes first.
 func (m *planner) waitsForEndpoint(name string) bool {
-	n, stays := m.d.Spec.Node(name)
+	n, stays := m.nodeNamed(name)
 	switch _, taken := m.carries(n); {
 	case !stays:
 		return !slices.Contains(m.etcd.Healthy, name)

@@ -152,7 +152,7 @@ func (m *planner) vmDrift(n cluster.Node, fields ...string) []cluster.FieldDiffe
 
 // driftOfAction is what an action would correct of its node, if it is one of the inventory.
 func (m *planner) driftOfAction(i action.Info) []cluster.FieldDifference {
-	n, stays := m.d.Spec.Node(i.Node)
+	n, stays := m.nodeNamed(i.Node)
 	if !stays {
 		return nil
 	}
@@ -278,7 +278,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 		return
 	}
 	in, ok := m.o.Facts.Intent(cluster.IntendCanary)
-	first, there := m.d.Spec.Node(in.Node)
+	first, there := m.nodeNamed(in.Node)
 	chosen := ok && in.Target == a.Target && there
 	void := chosen && m.provesNothing(first, in.At)
 	switch {

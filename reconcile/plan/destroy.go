@@ -29,7 +29,7 @@ func (m *planner) planDestroy() {
 		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.VMsUnknown, Message: "cannot see which other VMs belong to the cluster: " + cmp.Or(m.o.Orphans.Why, "there is no answer yet"), Within: seeWithin})
 	}
 	for _, vm := range m.o.Orphans.Value {
-		n, _ := m.d.Spec.Node(vm.Node) // which may have another VMID by now
+		n, _ := m.nodeNamed(vm.Node) // which may have another VMID by now
 		left = m.planRemoval(vm.Node, n, vm) || left
 	}
 	m.plan.Destroyed = !left && len(m.o.Running) == 0
@@ -90,7 +90,7 @@ func (m *planner) isConfirmed(name string, vm cluster.VM) bool {
 	listed := len(in.VMs) == 0 || slices.Contains(in.VMs, vm.VMID) // an older agent wrote no list
 	about := fmt.Sprint(vm.VMID)
 	other, seen := leftover.FindTwin(m.o, vm)
-	if n, ok := m.d.Spec.Node(vm.Node); ok && !listed && n.VMID != vm.VMID && other == 0 {
+	if n, ok := m.nodeNamed(vm.Node); ok && !listed && n.VMID != vm.VMID && other == 0 {
 		other = n.VMID
 	}
 	switch {
@@ -129,7 +129,7 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 	case len(vm.Others) > 0:
 		hint := "detach them and move them to another vm, or remove them, if they are not needed; then run destroy again"
 		if drift.LacksSystemDisk(vm) {
-			n, _ := m.d.Spec.Node(vm.Node)
+			n, _ := m.nodeNamed(vm.Node)
 			hint = "if one is the system disk: " + drift.MissingSystemDisk(n, vm, vm.Carrier(n)).Hint + "; otherwise " + hint
 		}
 		m.block(cluster.Block{Subject: name, Reason: cluster.ForeignVolumes, About: about, Message: fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others), Hint: hint})

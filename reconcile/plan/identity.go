@@ -35,7 +35,7 @@ func (m *planner) planRenamed(n cluster.Node, vm cluster.VM) {
 	}
 	b := cluster.Block{Subject: n.Name, Reason: cluster.NodeIdentityChanged, Message: fmt.Sprintf("vm %d is that of %s, which the inventory no longer has: a machine keeps its name", vm.VMID, vm.Node),
 		Hint: fmt.Sprintf("name it %s again in nodes.yaml; or give it a vmid and an ip of its own, and it is made beside %[1]s before that is removed", vm.Node)}
-	switch other, stays := m.d.Spec.Node(vm.Node); {
+	switch other, stays := m.nodeNamed(vm.Node); {
 	case stays:
 		b.Message = fmt.Sprintf("vm %d is that of %s, to which the inventory gives vm %d: a node keeps its vmid", vm.VMID, vm.Node, other.VMID)
 		b.Hint = undoMove

@@ -107,7 +107,7 @@ func (m *planner) blockDuplicates(n cluster.Node, vms []cluster.VM) {
 
 // removalDrift is why the machine of a node is to be removed.
 func (m *planner) removalDrift(n cluster.Node, vm cluster.VM) []cluster.FieldDifference {
-	switch _, stays := m.d.Spec.Node(n.Name); {
+	switch _, stays := m.nodeNamed(n.Name); {
 	case !stays:
 		return []cluster.FieldDifference{drift.OfOrphanVM(m.d, m.o, vm)}
 	case m.isDead(n.Name) && !drift.IsReplaced(n, vm, m.o.Facts):
@@ -119,7 +119,7 @@ func (m *planner) removalDrift(n cluster.Node, vm cluster.VM) []cluster.FieldDif
 // forbidRemoval returns why the machine of a node that is to lose it is kept; no Reason:
 // it is not.
 func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
-	_, stays := m.d.Spec.Node(n.Name)
+	_, stays := m.nodeNamed(n.Name)
 	what, undo := "no longer in the inventory", "put the node back into nodes.yaml; or "
 	if stays {
 		what, undo = "to be replaced", "undo `replace`; or "
@@ -183,7 +183,7 @@ func (m *planner) countsDeletions() bool {
 // leave takes the next step in the removal of a node.
 func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	verb, reason := "removed", "remove it"
-	_, stays := m.d.Spec.Node(n.Name)
+	_, stays := m.nodeNamed(n.Name)
 	if stays {
 		verb, reason = "replaced", "replace it"
 	}
@@ -373,7 +373,7 @@ func (m *planner) holdRemoval(n cluster.Node, kn cluster.KubeNode, isMember bool
 func (m *planner) holdEndpoint(n cluster.Node, kn cluster.KubeNode, verb string) bool {
 	old, within := drift.AtEndpoint(m.d, m.o, n), readyWithin
 	if kn.Turn == cluster.TurnRemoval || !slices.Contains(m.etcd.Healthy, n.Name) {
-		old = slices.DeleteFunc(old, func(name string) bool { other, _ := m.d.Spec.Node(name); return other.Role == cluster.ControlPlane })
+		old = slices.DeleteFunc(old, func(name string) bool { other, _ := m.nodeNamed(name); return other.Role == cluster.ControlPlane })
 	}
 	if len(old) == 0 || m.isLostPlane(n) { // nothing answers there either way
 		return false

@@ -39,7 +39,7 @@ func (m *planner) forgets(node string) bool { return lost.IsForgotten(m.o, node)
 // isDead reports whether a node of the inventory is to have another machine although it
 // has no new token.
 func (m *planner) isDead(node string) bool {
-	n, ok := m.d.Spec.Node(node)
+	n, ok := m.nodeNamed(node)
 	return ok && lost.IsMadeAgain(m.o, n, m.dead)
 }
 

@@ -50,7 +50,7 @@ func (m *planner) removeLost(n cluster.Node, mem cluster.Member) bool {
 // for approval, and reports whether it does. Those of its nodes are held as all that is done to them.
 func (m *planner) holdMember(a action.RemoveMember) bool {
 	i := a.Info()
-	if _, stays := m.d.Spec.Node(i.Node); stays || !m.asksApproval() || m.forgets(i.Node) || m.o.Facts.Approved(m.d.Repository().Revision, i.Step()) {
+	if _, stays := m.nodeNamed(i.Node); stays || !m.asksApproval() || m.forgets(i.Node) || m.o.Facts.Approved(m.d.Repository().Revision, i.Step()) {
 		return false
 	}
 	m.blockDrift(cluster.Block{Subject: i.Node, Reason: cluster.RemovalUnapproved, About: a.Member.HexID(), Message: "it is no longer in the inventory, and that waits for approval: apply is approve; then: " + i.Text,
@@ -145,7 +145,7 @@ func (m *planner) removal(mem cluster.Member) string {
 
 // onNode is the option of talosctl for a node.
 func (m *planner) onNode(name string) string {
-	n, ok := m.d.Spec.Node(name)
+	n, ok := m.nodeNamed(name)
 	if !ok {
 		return ""
 	}

@@ -17,7 +17,7 @@ import (
 // inventory.
 func (m *planner) planTwins() {
 	for _, vm := range m.o.Orphans.Value {
-		n, ok := m.d.Spec.Node(vm.Node)
+		n, ok := m.nodeNamed(vm.Node)
 		_, moved := m.carries(n)
 		if !ok || moved || leftover.IsKeptByName(m.d, m.o, vm) || m.plan.Phases[vm.Node] == cluster.PhaseAbsent { // reported at the node
 			continue
@@ -39,7 +39,7 @@ func (m *planner) isOrphanVM(name string) bool {
 // those that are no node of the inventory.
 func (m *planner) planOrphanNodes() {
 	for _, name := range slices.Sorted(maps.Keys(m.o.Nodes.Value)) {
-		if _, ok := m.d.Spec.Node(name); ok || m.isOrphanVM(name) {
+		if _, ok := m.nodeNamed(name); ok || m.isOrphanVM(name) {
 			continue
 		}
 		n := cluster.Node{Name: name, UUID: cluster.NodeUUID(m.d.Spec.ID, name)}

@@ -83,6 +83,9 @@ type planner struct {
 	crowded    []cluster.Block            // why no VM may be made before those that are removed are deleted
 	supply     upgrade.Supply             // of the hops to come
 	befores    []cluster.Wait             // nodesBefore, once it was asked for
+	waits      map[cluster.Key][]int      // where in the plan those are that are waited for
+	nodes      map[string]int             // where in the inventory those are, by name
+	failed     *string                    // failedTurn, once it was asked for
 	plan       Plan
 }
 
@@ -157,6 +160,8 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		turns:    map[string][]drift.Drift{},
 		wants:    map[string]string{},
 		planned:  map[cluster.ActionID]bool{},
+		waits:    map[cluster.Key][]int{},
+		nodes:    map[string]int{},
 		plan:     Plan{Revision: d.Revision, Phases: map[string]cluster.Phase{}},
 	}
 	for _, r := range o.Running {
@@ -166,8 +171,9 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 	for _, b := range o.Backoffs {
 		m.backoffs[b.ActionID] = b
 	}
-	for _, n := range d.Spec.Nodes {
+	for i, n := range d.Spec.Nodes {
 		phase := readiness.Classify(n, o)
+		m.nodes[n.Name] = i
 		m.plan.Phases[n.Name] = phase
 		if phase == cluster.PhaseCreating && !m.isRunning(cluster.CreateVM, n.Name) {
 			// A task that a dead agent began allocates all the same.
@@ -267,12 +273,14 @@ func (m *planner) keepRetries() {
 
 // wait waits for something once, whatever of what differs has to.
 func (m *planner) wait(w cluster.Wait) {
-	i := slices.IndexFunc(m.plan.Waiting, func(v cluster.Wait) bool { v.Drift = w.Drift; return v.Equal(w) })
+	of := m.waits[w.Key()] // those of another key are not compared: there may be one for each of many nodes
+	i := slices.IndexFunc(of, func(i int) bool { v := m.plan.Waiting[i]; v.Drift = w.Drift; return v.Equal(w) })
 	if i < 0 {
+		m.waits[w.Key()] = append(of, len(m.plan.Waiting))
 		m.plan.Waiting = append(m.plan.Waiting, w)
 		return
 	}
-	same := &m.plan.Waiting[i]
+	same := &m.plan.Waiting[of[i]]
 	for _, f := range w.Drift {
 		if !slices.Contains(same.Drift, f) {
 			same.Drift = append(same.Drift, f)
@@ -284,6 +292,14 @@ func (m *planner) block(b cluster.Block) {
 	if !slices.ContainsFunc(m.plan.Blocked, b.Equal) {
 		m.plan.Blocked = append(m.plan.Blocked, b)
 	}
+}
+
+// nodeNamed is Spec.Node, which compares every node with each name that is looked up.
+func (m *planner) nodeNamed(name string) (cluster.Node, bool) {
+	if i, there := m.nodes[name]; there && i < len(m.d.Spec.Nodes) && m.d.Spec.Nodes[i].Name == name {
+		return m.d.Spec.Nodes[i], true
+	}
+	return m.d.Spec.Node(name)
 }
 
 func (m *planner) isRunning(kind cluster.ActionKind, subject string) bool {

@@ -53,7 +53,7 @@ func (m *planner) provesNothing(first cluster.Node, at time.Time) bool {
 	if first.Role != cluster.Worker || !m.lacksAPI() || !since.Before(at.Add(action.WatchedFor)) {
 		return false
 	}
-	next, _ := m.d.Spec.Node(m.chooseCanary(true))
+	next, _ := m.nodeNamed(m.chooseCanary(true))
 	return next.Role == cluster.ControlPlane
 }
 

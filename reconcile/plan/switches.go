@@ -34,7 +34,7 @@ func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
 // its cluster or the host has that such are left alone, and reports whether it does. A
 // turn that was begun is ended, but for what somebody has edited.
 func (m *planner) holdBySwitch(i action.Info) bool {
-	n, isNode := m.d.Spec.Node(i.Node)
+	n, isNode := m.nodeNamed(i.Node)
 	notes := i.Kind == cluster.LabelNode && i.Change == "" // only what is there
 	if !isNode || m.isFree(n) || notes || i.Kind == cluster.UncordonNode || i.Kind == cluster.StartVM && m.isTakenDown(n) {
 		return false
@@ -199,7 +199,7 @@ func (m *planner) isTakenDown(n cluster.Node) bool {
 // ended, members of etcd without a machine are removed at any time, versions go back to what all nodes
 // ran before, and a node that has not worked for long is changed at any time: what it has may be why.
 func (m *planner) holdByWindow(i action.Info) bool {
-	n, stays := m.d.Spec.Node(i.Node)
+	n, stays := m.nodeNamed(i.Node)
 	begun := m.o.Nodes.Value[i.Node].Turn != "" && (!stays || m.isUnfinished(n))
 	if i.Kind == cluster.RemoveMember || m.isDead(i.Node) || m.forgets(i.Node) || begun || m.o.Facts.Destroying() || m.goesBack(n, i.Fields) || slices.Contains(i.Fields, drift.FieldRollback) {
 		return false
@@ -216,7 +216,7 @@ func (m *planner) holdByWindow(i action.Info) bool {
 	if ever && !opens.After(m.o.Now) {
 		return false
 	}
-	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForWindow, About: string(i.Kind), Hint: m.stopHint(i, n), Drift: m.driftOf(n, i)}
+	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForWindow, About: string(i.Kind), Hint: readiness.HintOfStop(m.o, n, i.Kind), Drift: m.driftOf(n, i)}
 	if w.Message = "waits for its window, which opens at " + text.Moment(opens); m.p.Window.Zone != nil {
 		w.Hint = cmp.Or(w.Hint, "the host's policy has one, too ("+m.p.Line("window")+")")
 	}
@@ -235,7 +235,7 @@ func (m *planner) judgeMachines() {
 	for _, n := range m.d.Spec.ControlPlanes() { // whose configs have all of them
 		ours = m.d.Repository().Configs[n.Name].Summary.Authorities
 	}
-	left := slices.DeleteFunc(slices.Clone(m.removed), func(n cluster.Node) bool { _, stays := m.d.Spec.Node(n.Name); return stays })
+	left := slices.DeleteFunc(slices.Clone(m.removed), func(n cluster.Node) bool { _, stays := m.nodeNamed(n.Name); return stays })
 	for _, n := range slices.Concat(m.d.Spec.Nodes, left) {
 		mach := m.o.Machines[n.Name]
 		what, which, hint := mach.Summary.Authorities.Other(ours), "its machine", "somebody has rotated it: bring the new one into secrets.sops.yaml, or rotate it back"
@@ -255,7 +255,7 @@ func (m *planner) judgeMachines() {
 			m.block(cluster.Block{Subject: n.Name, Reason: cluster.SecretsChanged, About: what, Hint: hint,
 				Message: fmt.Sprintf("%s has another certificate authority than secrets.sops.yaml (that of %s); until they are the same no node is taken out of service, removed or given a config", which, what)})
 		}
-		if _, stays := m.d.Spec.Node(n.Name); stays && m.roleOf(n) != n.Role {
+		if _, stays := m.nodeNamed(n.Name); stays && m.roleOf(n) != n.Role {
 			m.reassigned = append(m.reassigned, n.Name)
 			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.FixedConfigChanged, About: "role", Message: fmt.Sprintf("it runs as a %s, and the inventory has it as a %s: a node keeps its role; until they are the same no node is taken out of service, removed or given a config", m.roleOf(n), n.Role),
 				Hint: "put it back into the list of nodes.yaml in which it was; for a node of the other role, give it another name, vmid and ip: the old one is removed, and a new one is made"}, []cluster.FieldDifference{drift.OfRole(m.o, n, m.roleOf(n))})

@@ -108,17 +108,16 @@ func (m *planner) describeOrigin(n cluster.Node, drifts []drift.Drift, describe 
 }
 
 // failedTurn is a node that was taken down for a change and does not have it since; ""
-// when there is none. No other node is taken down before that is settled.
+// when there is none. No other node is taken down before that is settled. It is looked for once.
 func (m *planner) failedTurn() string {
-	for _, n := range m.d.Spec.Nodes {
-		// Most were not: what each of them lacks is not compared for every other one.
-		if _, taken := m.o.Facts.Restarts[n.Name]; taken {
-			if drifts := m.turnOf(n); len(drifts) > 0 && m.wasTaken(n, drifts) {
-				return n.Name
-			}
+	if m.failed == nil {
+		i := slices.IndexFunc(m.d.Spec.Nodes, func(n cluster.Node) bool { return len(m.turnOf(n)) > 0 && m.wasTaken(n, m.turnOf(n)) })
+		m.failed = new(string)
+		if i >= 0 {
+			*m.failed = m.d.Spec.Nodes[i].Name
 		}
 	}
-	return ""
+	return *m.failed
 }
 
 // wasTaken reports whether a node was taken down for all of this already, at this revision, whatever

@@ -361,7 +361,7 @@ func (m *planner) holdHopForEtcd(n cluster.Node, drifts []cluster.FieldDifferenc
 // a node is behind it: the canary itself waits for none.
 func (m *planner) canaryBefore(n cluster.Node) (canary string, before bool) {
 	canary = m.d.Spec.Canary
-	c, there := m.d.Spec.Node(canary)
+	c, there := m.nodeNamed(canary)
 	if !there || c.Locked || m.d.Repository().Back.Talos {
 		return "", false
 	}

@@ -15,6 +15,15 @@ func HintOfSilent(n cluster.Node, vm cluster.VM) string {
 	return fmt.Sprintf("look at its console: `qm terminal %d` on %s; has it booted the nocloud image, and does its bridge %s reach the agent?", n.VMID, cmp.Or(vm.Host, n.Placement.Pin), cmp.Or(vm.Hardware.Value.Bridge, n.Bridge))
 }
 
+// HintOfStop is the way to have the VM of a node that is not reached changed all the same; "" : it is
+// reached, or something else is to be done.
+func HintOfStop(o cluster.Observed, n cluster.Node, kind cluster.ActionKind) string {
+	if kind != cluster.ChangeVM || o.Machines[n.Name].Reach == cluster.Configured {
+		return ""
+	}
+	return fmt.Sprintf("if its network keeps it from working: `qm shutdown %d` on %s, or `qm stop %[1]d` where it does not obey; a vm that is stopped is changed at once, and started then", n.VMID, o.VMs[n.Name].Carrier(n))
+}
+
 // LockedBy mentions the lock on a VM that runs: a backup slows it down, and may have
 // stopped it.
 func LockedBy(vm cluster.VM) string {
