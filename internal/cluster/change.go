@@ -24,16 +24,6 @@ type Change struct {
 	Lacks string
 }
 
-// WithImages is the change of a machine that lacks no image; nil stays nil.
-func (c *Change) WithImages() *Change {
-	if c == nil || c.Lacks == "" {
-		return c
-	}
-	out := *c
-	out.Lacks = ""
-	return &out
-}
-
 // Why a config is not changed, besides what failed.
 var (
 	// ErrOtherAuthority: the machine's config names another certificate authority than

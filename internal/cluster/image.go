@@ -19,8 +19,9 @@ const (
 // Hop is one step of the way to the versions of an inventory: the whole cluster goes to a version
 // of one of the two.
 type Hop struct {
-	Kind     HopKind
-	From, To string
+	Kind HopKind `json:"kind"`
+	From string  `json:"from"`
+	To   string  `json:"to"`
 }
 
 // String is the hop, for people.
@@ -33,9 +34,9 @@ type Way struct {
 	Hops  []Hop
 	NoWay string
 	// Goal are the versions that the inventory asks for, and StageWaits is why those that the nodes are
-	// to have now are not reached, where that is known.
+	// to have now are not reached, where that is known, with the node that is waited for.
 	Goal       Versions
-	StageWaits string
+	StageWaits Wait
 	// Held is why the hops are not made: ApplyingOff or ChangeUnapproved; "": they are. HeldBy is the
 	// switch, for people.
 	Held   Reason

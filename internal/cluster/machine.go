@@ -56,12 +56,6 @@ type Machine struct {
 	Change *Change
 }
 
-// WithoutStaged is the machine when no config waits for its next boot.
-func (m Machine) WithoutStaged() Machine {
-	m.Staged, m.StagedSince, m.StagedAuthorities = "", time.Time{}, Authorities{}
-	return m
-}
-
 // Service is one Talos service.
 type Service struct {
 	State   string // Starting, Waiting, Preparing, Running, Stopping, Finished, Failed

@@ -3,7 +3,6 @@ package cluster
 import (
 	"errors"
 	"net/netip"
-	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -389,22 +388,6 @@ func TestGrowth(t *testing.T) {
 	}
 	if got := has.DiskUse(); got["fast"] != 60 || got[""] != 31 {
 		t.Errorf("the disks of the vm take %v", got)
-	}
-}
-
-// TestMachineWithout: what a forecast takes away is gone, and nothing else.
-func TestMachineWithout(t *testing.T) {
-	m := Machine{Reach: Configured, ConfigDigest: "runs", Staged: "waits", StagedSince: time.Unix(1, 0), StagedAuthorities: Authorities{Talos: "t"}}
-	if got := m.WithoutStaged(); !reflect.DeepEqual(got, Machine{Reach: Configured, ConfigDigest: "runs"}) || m.Staged != "waits" {
-		t.Errorf("%+v of %+v", got, m)
-	}
-	var none *Change
-	all, lacks := &Change{For: "a", Reboots: true}, &Change{For: "a", Reboots: true, Lacks: "image"}
-	if none.WithImages() != nil || all.WithImages() != all {
-		t.Error("what lacks nothing is changed")
-	}
-	if got := lacks.WithImages(); *got != *all || lacks.Lacks != "image" {
-		t.Errorf("%+v of %+v", got, lacks)
 	}
 }
 

@@ -191,12 +191,29 @@ const (
 	Callers Audience = "callers"
 )
 
+// Hold is whether an upgrade does not go on for a reason.
+type Hold int
+
+// What a reason holds. HoldsOrder is also what holds one whatever is ordered of it, until somebody does something or a time has come.
+const (
+	HoldsNothing Hold = iota
+	HoldsUpgrade
+	HoldsOrder
+)
+
 // ReasonInfo is one row of the table of reasons.
 type ReasonInfo struct {
 	Reason   Reason
 	Audience Audience
+	Holds    Hold
 	Meaning  string
 	Do       string // what to do about it
+}
+
+// Holds is what a reason holds of an upgrade.
+func (r Reason) Holds() Hold {
+	info, _ := r.Find()
+	return info.Holds
 }
 
 // WithReason returns err with a reason, under the same text.

@@ -97,3 +97,12 @@ func TestReasonOf(t *testing.T) {
 		t.Errorf("%v: %q", err, ReasonOf(err))
 	}
 }
+
+// TestReasonsThatHoldUpgrades: what holds an order holds the upgrade, too; what is about an addon alone holds none.
+func TestReasonsThatHoldUpgrades(t *testing.T) {
+	for reason, want := range map[Reason]Hold{WaitingForGate: HoldsOrder, WaitingForWindow: HoldsOrder, UpgradeFailed: HoldsUpgrade, AddonNotReady: HoldsNothing, "NoSuchReason": HoldsNothing} {
+		if got := reason.Holds(); got != want {
+			t.Errorf("%s: %v, want %v", reason, got, want)
+		}
+	}
+}

@@ -129,6 +129,9 @@ type NodeDifference struct {
 	MachineConfigSince time.Time `json:"machineConfigSince,omitzero"`
 }
 
+// FieldSchematic is the field of the extensions and kernel arguments of Talos, whose values are ids of the image factory.
+const FieldSchematic = "image schematic"
+
 // FieldDifference is something that is not what it should be.
 type FieldDifference struct {
 	Field string `json:"field"`

@@ -111,6 +111,8 @@ type Forecast struct {
 	Waiting  []Wait   `json:"waiting,omitempty"`
 	Blocked  []Block  `json:"blocked,omitempty"`
 	Problems Problems `json:"problems,omitempty"`
+	// Hops are the way of an upgrade, in order. The steps are those of the first; of the others it is not known yet what they take.
+	Hops []Hop `json:"hops,omitempty"`
 	// Notes are what the steps mean, where that is not in them: of a machine that is taken
 	// for lost.
 	Notes []string `json:"notes,omitempty"`

@@ -62,8 +62,8 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 	}
 	if len(f.Steps) > 0 {
 		p.Printf("%s, %d destructive, %s", text.Count(len(f.Steps), "step"), destructive, text.Count(reboots, "reboot"))
-		if hops := countHops(f); hops > 1 {
-			p.Printf(", of the first of %d hops", hops)
+		if len(f.Hops) > 1 {
+			p.Printf(", of the first of %d hops", len(f.Hops))
 		}
 		if asked > 0 {
 			p.Printf(", and up to %d more: nodes are asked first", asked)
@@ -76,17 +76,6 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 	case f.Unapproved:
 		p.Printf("waits for approval: `talos-agent approve %s %.12s`\n", f.Cluster, f.Digest)
 	}
-}
-
-// countHops is how many hops a forecast knows of, of which it has the steps of the first alone; 1: no other one comes after it.
-func countHops(f cluster.Forecast) int {
-	hops := 1
-	for _, w := range f.Waiting {
-		if w.Reason == cluster.WaitingForHop && w.Subject == f.Cluster && strings.Contains(w.Message, " comes after ") {
-			hops++
-		}
-	}
-	return hops
 }
 
 // heldSteps are the waits for a window that hold steps, by the index of the first step of each,

@@ -253,12 +253,12 @@ func TestAgeOfARevision(t *testing.T) {
 
 // TestTotalsOfSeveralHops: the totals of a plan say that they are of the first hop alone, where it has no steps of the others.
 func TestTotalsOfSeveralHops(t *testing.T) {
-	f := cluster.Forecast{Cluster: "dev", Steps: []cluster.Step{{Text: "a", Reboots: true}}, Waiting: []cluster.Wait{
-		{Subject: "dev", Reason: cluster.WaitingForHop, Message: "Kubernetes v1.35.10 comes to the nodes one component after the other"}, {Subject: "wk-1", Reason: cluster.WaitingForHop, Message: "comes after x"}}}
-	for want, more := range map[string][]cluster.Wait{"0 destructive, 1 reboot\n": nil, "1 reboot, of the first of 2 hops\n": {{Subject: "dev", Reason: cluster.WaitingForHop, Message: "Kubernetes v1.36.1 comes after Kubernetes v1.35.10"}}} {
+	f := cluster.Forecast{Cluster: "dev", Steps: []cluster.Step{{Text: "a", Reboots: true}}, Waiting: []cluster.Wait{{Subject: "dev", Reason: cluster.WaitingForHop, Message: "x comes after y"}}}
+	hops := []cluster.Hop{{Kind: cluster.HopKubernetes, From: "v1.35.10", To: "v1.36.1"}, {Kind: cluster.HopTalos, From: "v1.13.9", To: "v1.14.1"}}
+	for want, some := range map[string][]cluster.Hop{"0 destructive, 1 reboot\n": hops[:1], "1 reboot, of the first of 2 hops\n": hops} {
 		var out bytes.Buffer
 		all := f
-		all.Waiting = append(f.Waiting[:2:2], more...)
+		all.Hops = some
 		if (Printer{w: &out}).PrintForecast(all); !strings.Contains(out.String(), want) {
 			t.Errorf("%s\nwant %s", &out, want)
 		}

@@ -152,7 +152,7 @@ var isDigest = regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString
 // to what, or who made it so. Digests of machine configs, which mean nothing to a person, count as there.
 func formatDrift(message string, drift []cluster.FieldDifference) (lines []string) {
 	for _, f := range drift {
-		if isDigest(f.Has) && isDigest(f.Wants) && f.Field == "image schematic" {
+		if isDigest(f.Has) && isDigest(f.Wants) && f.Field == cluster.FieldSchematic {
 			f.Has, f.Wants = f.Has[:12], f.Wants[:12]
 		} else if isDigest(f.Has) && isDigest(f.Wants) {
 			f.Has, f.Wants = "another than the inventory's", "the inventory's"

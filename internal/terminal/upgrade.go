@@ -58,13 +58,13 @@ func (p Printer) PrintUpgrade(s cluster.Status) {
 		p.printHint("    ", s.Hint)
 	}
 	for _, b := range s.Blocked {
-		if slices.Contains(upgradeHolds, b.Reason) && !isAddon(s, b.Subject) && !(isFirst && b.Key() == s.Cause()) {
+		if b.Reason.Holds() != cluster.HoldsNothing && !isAddon(s, b.Subject) && !(isFirst && b.Key() == s.Cause()) {
 			p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Message)
 			p.printHint("    ", b.Hint)
 		}
 	}
 	for _, w := range s.Waiting {
-		if slices.Contains(upgradeHolds, w.Reason) && !isAddon(s, w.Subject) && !(isFirst && w.Key() == s.Cause()) {
+		if w.Reason.Holds() != cluster.HoldsNothing && !isAddon(s, w.Subject) && !(isFirst && w.Key() == s.Cause()) {
 			p.Printf("  %s %s: %s\n", p.Paint("waits", Yellow), w.Subject, w.Message)
 			p.printHint("    ", w.Hint)
 		}
@@ -93,12 +93,6 @@ func describeNoUpgrade(s cluster.Status) string {
 	return "no other versions are asked for than its nodes run"
 }
 
-// upgradeHolds are the reasons for which an upgrade does not go on.
-var upgradeHolds = []cluster.Reason{cluster.WaitingForHop, cluster.WaitingForInstaller, cluster.WaitingForGate, cluster.WaitingForCanary, cluster.WaitingForSoak, cluster.WaitingForWindow,
-	cluster.WaitingForTurn, cluster.WaitingForBudget, cluster.WaitingForQuorum, cluster.EtcdAlarm, cluster.EtcdTooOld, cluster.EtcdMembersUnknown, cluster.WaitingForSnapshot, cluster.SnapshotsUnknown, cluster.ManifestsUnknown,
-	cluster.ManifestsOutdated, cluster.ManifestsRolling, cluster.ApplyingOff, cluster.ChangeUnapproved, cluster.TalosVersionDrift, cluster.KubernetesDrift, cluster.SchematicDrift, cluster.InstallerMissing, cluster.RunningConfigUnknown,
-	cluster.UpgradeFailed, cluster.UpgradeFellBack, cluster.RolledBack, cluster.RollbackNotTaken, cluster.UpgradeStuck, cluster.ActionFailed, cluster.ActionOverdue, cluster.TaskOverdue, cluster.InventoryInvalid}
-
 // PrintOrder prints what an order about an upgrade has changed, and what still holds that, by the status from before it.
 func (p Printer) PrintOrder(before cluster.Status, order cluster.UpgradeOrder) {
 	passes := func(w cluster.WaitStatus) bool {
@@ -119,18 +113,14 @@ func (p Printer) PrintOrder(before cluster.Status, order cluster.UpgradeOrder) {
 // findHold is the first that holds an upgrade and that an order does not pass, for people; "" : nothing.
 func findHold(s cluster.Status, passes func(cluster.WaitStatus) bool) string {
 	for _, b := range s.Blocked {
-		if slices.Contains(upgradeHolds, b.Reason) && !isAddon(s, b.Subject) {
+		if b.Reason.Holds() != cluster.HoldsNothing && !isAddon(s, b.Subject) {
 			return fmt.Sprintf("%s: %s", b.Subject, b.Message)
 		}
 	}
 	for _, w := range s.Waiting {
-		if (w.Overdue || slices.Contains(orderHolds, w.Reason)) && slices.Contains(upgradeHolds, w.Reason) && !passes(w) {
+		if (w.Reason.Holds() == cluster.HoldsOrder || w.Overdue && w.Reason.Holds() == cluster.HoldsUpgrade) && !passes(w) {
 			return fmt.Sprintf("%s: %s", w.Subject, w.Message)
 		}
 	}
 	return ""
 }
-
-// orderHolds are the reasons of waits for which nothing of an upgrade goes on, whatever is ordered, until somebody does something, or a time
-// has come.
-var orderHolds = []cluster.Reason{cluster.WaitingForGate, cluster.WaitingForWindow, cluster.WaitingForSoak, cluster.EtcdAlarm}

@@ -26,7 +26,7 @@ const (
 	FieldValues     = "values"
 	FieldConfig     = "machine config"
 	FieldTalos      = "talos version"
-	FieldSchematic  = "image schematic"
+	FieldSchematic  = cluster.FieldSchematic
 	fieldKubernetes = "kubernetes version"
 	FieldStaged     = "staged machine config"
 	FieldPower      = "power"

@@ -121,17 +121,17 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		changeVM(d, o, a)
 	case action.PullImages:
 		m := o.Machines[a.Node.Name]
-		m.Change = m.Change.WithImages()
+		m.Change = withImages(m.Change)
 		o.Machines[a.Node.Name] = m
 	case action.DropConfig:
-		o.Machines[a.Node.Name] = o.Machines[a.Node.Name].WithoutStaged()
+		o.Machines[a.Node.Name] = withoutStaged(o.Machines[a.Node.Name])
 	case action.ChangeConfig:
 		m := o.Machines[a.Node.Name]
 		m.ConfigDigest, m.ConfigSince = a.Config.Digest, o.Now
 		if a.Network != "" {
 			m.ConfigDigest, m.Change = a.Network, &cluster.Change{For: a.Config.Digest, Reboots: true}
 		}
-		o.Machines[a.Node.Name] = m.WithoutStaged()
+		o.Machines[a.Node.Name] = withoutStaged(m)
 		labelByTalos(o, drift.RepositoryNode(*d, a.Node))
 		takeVIP(o, a.Node)
 		if a.First {

@@ -3,6 +3,7 @@ package effect
 import (
 	"cmp"
 	"maps"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
@@ -51,7 +52,7 @@ func bootAgain(o *cluster.Observed, name string, config cluster.Config, reach cl
 	m.BootID += "+"
 	m.ConfigSince = o.Now
 	m.ConfigDigest = cmp.Or(config.Digest, m.Staged, m.ConfigDigest)
-	o.Machines[name] = m.WithoutStaged()
+	o.Machines[name] = withoutStaged(m)
 }
 
 // noteInstall notes what was installed last on a machine.
@@ -160,4 +161,20 @@ func takeVIP(o *cluster.Observed, n cluster.Node) {
 	if n.Role == cluster.ControlPlane && o.VIP.Known && o.VIP.Value.MAC == "" {
 		o.VIP = cluster.Saw(cluster.VirtualIP{Served: true})
 	}
+}
+
+// withoutStaged is a machine when no config waits for its next boot.
+func withoutStaged(m cluster.Machine) cluster.Machine {
+	m.Staged, m.StagedSince, m.StagedAuthorities = "", time.Time{}, cluster.Authorities{}
+	return m
+}
+
+// withImages is the change of a machine that lacks no image; nil stays nil.
+func withImages(c *cluster.Change) *cluster.Change {
+	if c == nil || c.Lacks == "" {
+		return c
+	}
+	out := *c
+	out.Lacks = ""
+	return &out
 }

@@ -80,10 +80,7 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 		}
 	}
 	f.Waiting, f.Blocked = append(f.Waiting, last.Waiting...), append(bounds.BlockUnknown(d.Spec.Name, p), last.Blocked...)
-	if asked := d.Repository(); asked.Held == cluster.ChangeUnapproved {
-		f.Changes = append(f.Changes, cluster.ApprovableHops(asked.Hops))
-	}
-	f.Notes = append(f.Notes, upgrade.NotesOfManifests(d)...)
+	upgrade.AddWay(&f, d, o)
 	slices.Sort(f.VMs)
 	f.Unapproved = len(f.Changes) > 0 // else nothing that is known goes on when it is approved
 	f.Digest = digest(f)

@@ -49,13 +49,21 @@ func Deletes(o cluster.Observed) bool {
 	return slices.ContainsFunc(o.Manifests.Value.Changes, func(c cluster.ObjectChange) bool { return c.Deleted })
 }
 
-// NotesOfManifests are what a forecast shows of what Talos deploys once, where a cluster makes a hop: what its control planes
-// render after it is not known before.
-func NotesOfManifests(asked cluster.Desired) []string {
-	if asked = asked.Repository(); len(asked.Hops) == 0 || asked.Held != "" && asked.Held != cluster.ChangeUnapproved {
-		return nil
+// AddWay adds the way of a cluster to other versions to its forecast: the hops that are made, or are to be approved, and that what its
+// control planes render of what Talos deploys once is not known before.
+func AddWay(f *cluster.Forecast, d cluster.Desired, o cluster.Observed) {
+	asked := d.Repository()
+	switch {
+	case asked.Held == cluster.ChangeUnapproved:
+		f.Changes = append(f.Changes, cluster.ApprovableHops(asked.Hops))
+	case asked.Held != "":
+		return
+	case !o.Facts.Destroying():
+		f.Hops = asked.Hops
 	}
-	return []string{"after each hop what Talos deploys once is held against what the control planes render then, and what differs is shown and applied"}
+	if len(asked.Hops) > 0 {
+		f.Notes = append(f.Notes, "after each hop what Talos deploys once is held against what the control planes render then, and what differs is shown and applied")
+	}
 }
 
 // WentBack reports whether all nodes have returned to older versions of Talos or Kubernetes that they ran before, and have no others since.

@@ -102,7 +102,7 @@ type Stage struct {
 	// Components are, in a hop of Kubernetes, what of it each node is to have now, by name.
 	Components map[string]cluster.Components
 	Hops       []cluster.Hop // this one and those after it
-	Waits      string        // why the hop of Kubernetes does not go on for now
+	Waits      cluster.Wait  // why the hop of Kubernetes does not go on for now, with the node that it waits for, where it is one
 	NoWay      string        // why there is none
 	Back       cluster.Back  // what of it goes back to what all nodes ran before
 }
@@ -146,12 +146,13 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 		if isBetween {
 			why = ""
 		}
-		if _, manifests := AwaitsManifests(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, seen.Observed); why == "" && out.Waits == "" {
-			why = manifests
+		wait := cluster.Wait{Reason: cluster.WaitingForHop, Message: why}
+		if reason, manifests := AwaitsManifests(cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}, seen.Observed); why == "" && out.Waits.Reason == "" {
+			wait.Reason, wait.Message = reason, manifests
 		}
-		if why != "" {
+		if wait.Message != "" {
 			out = out.Stay(s, seen)
-			out.Waits = why
+			out.Waits = wait
 		}
 	}
 	return out
@@ -219,14 +220,14 @@ func hasNewerTalos(than string, s cluster.Spec, seen Seen) bool {
 // shown all the same, for it takes a turn.
 func (s Stage) Stay(spec cluster.Spec, seen Seen) Stage {
 	if len(s.Components) > 0 {
-		s.Components, s.Waits = components.Stay(spec, seen.Observed), ""
+		s.Components, s.Waits = components.Stay(spec, seen.Observed), cluster.Wait{}
 	}
 	return s
 }
 
 // Equal reports whether two stages ask for the same.
 func (s Stage) Equal(other Stage) bool {
-	return s.Versions == other.Versions && maps.Equal(s.Components, other.Components) && slices.Equal(s.Hops, other.Hops) && s.Waits == other.Waits && s.NoWay == other.NoWay && s.Back == other.Back
+	return s.Versions == other.Versions && maps.Equal(s.Components, other.Components) && slices.Equal(s.Hops, other.Hops) && s.Waits.Equal(other.Waits) && s.NoWay == other.NoWay && s.Back == other.Back
 }
 
 // At returns a snapshot that asks for what the nodes are to have now.

@@ -189,10 +189,10 @@ func TestOneKindAtATime(t *testing.T) {
 			o.Facts.Installs = map[string]cluster.Install{"a": {Image: c.installed, Boot: "boot", Done: true}}
 		}
 		got := Of(c.goal, s, Seen{Ran: ran, Observed: o}, c.previous)
-		if strings.HasPrefix(got.Waits, "a: ") || strings.HasPrefix(got.Waits, "b: ") {
-			got.Waits = "" // of the readiness of nodes
+		if got.Waits.Subject == "a" || got.Waits.Subject == "b" {
+			got.Waits = cluster.Wait{} // of the readiness of nodes
 		}
-		if got.Versions != c.want || cluster.DescribeHops(got.Hops) != c.hops || got.Waits != c.waits || got.Back != c.back || (got.NoWay != "") != c.noWay {
+		if got.Versions != c.want || cluster.DescribeHops(got.Hops) != c.hops || got.Waits.Message != c.waits || got.Back != c.back || (got.NoWay != "") != c.noWay {
 			t.Errorf("%s: %+v", name, got)
 		}
 	}

@@ -2,7 +2,6 @@ package upgrade
 
 import (
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -25,9 +24,9 @@ func WaitsOfWay(d cluster.Desired, o cluster.Observed, s Supply) (out []cluster.
 	}
 	if asked.IsHop(cluster.HopKubernetes) {
 		hop := asked.Hops[0]
-		out = append(out, wait(hop.String(), fmt.Sprintf("%s comes to the nodes one component after the other%s", hop, text.Colon(asked.StageWaits)+components.DescribeRemoved(hop.To, o))))
-	} else if asked.StageWaits != "" {
-		out = append(out, wait("back", fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, asked.StageWaits)))
+		out = append(out, wait(hop.String(), fmt.Sprintf("%s comes to the nodes one component after the other%s", hop, text.Colon(components.Describe(asked.StageWaits))+components.DescribeRemoved(hop.To, o))))
+	} else if asked.StageWaits.Reason != "" {
+		out = append(out, wait("back", fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, components.Describe(asked.StageWaits))))
 	}
 	if node := awaited(d, o); node != "" && len(out) > 0 {
 		// Since the step of that node, and not since the hop began.
@@ -54,7 +53,7 @@ func WaitsOfWay(d cluster.Desired, o cluster.Observed, s Supply) (out []cluster.
 // for none, or for one that has a wait of its own.
 func awaited(d cluster.Desired, o cluster.Observed) string {
 	for _, n := range d.Spec.Nodes {
-		if strings.HasPrefix(d.Repository().StageWaits, n.Name+": ") && !n.Locked && components.IsComingUp(n, o) {
+		if d.Repository().StageWaits.Subject == n.Name && !n.Locked && components.IsComingUp(n, o) {
 			return n.Name
 		}
 	}

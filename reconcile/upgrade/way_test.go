@@ -20,8 +20,12 @@ func TestWaitsOfWay(t *testing.T) {
 			Nodes:    cluster.Saw(map[string]cluster.KubeNode{"wk-1": {Name: "wk-1", Kubelet: v, BootID: "b", Ready: true}}), Deprecated: cluster.Saw[[]cluster.DeprecatedAPI](nil)}
 	}
 	const late = "wk-1: its kubelet is still v1.35.10, and its machine config has v1.36.1"
+	isLate := cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingForHop, Message: "its kubelet is still v1.35.10, and its machine config has v1.36.1"}
+	awaits := func(node string) cluster.Wait {
+		return cluster.Wait{Subject: node, Reason: cluster.WaitingForHop, Message: "no"}
+	}
 	locked := cluster.Node{Name: "wk-1", Locked: true}
-	goesBack := cluster.Way{StageWaits: late, Back: cluster.Back{Kubernetes: true}}
+	goesBack := cluster.Way{StageWaits: isLate, Back: cluster.Back{Kubernetes: true}}
 	for name, c := range map[string]struct {
 		way    cluster.Way
 		node   cluster.Node
@@ -36,11 +40,12 @@ func TestWaitsOfWay(t *testing.T) {
 			"Kubernetes v1.35.10 comes after Talos v1.14.1; reboots no node; clients use APIs that it does not have: flow/v1beta3 schemas", "Kubernetes v1.36.1 comes after Kubernetes v1.35.10; reboots no node; clients use APIs that it does not have: v1 endpoints"}, about: "Talos v1.14.1"},
 		"what is used is not known yet": {way: cluster.Way{Hops: hops[1:3]}, want: []string{"Kubernetes v1.35.10 comes after Talos v1.14.1; reboots no node"}, about: "Kubernetes v1.35.10"},
 		"nor the installer":             {way: cluster.Way{Hops: hops[:2]}, supply: Supply{Unchecked: "no"}, want: []string{"Talos v1.14.1 comes after Talos v1.13.9; reboots its node; whether its installer is there is seen then, for no"}, about: "Talos v1.14.1"},
-		"a kubelet does not come up":    {way: cluster.Way{Hops: hops[3:], StageWaits: late}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1 on wk-1", within: 5*time.Minute + 30*time.Second},
+		"a kubelet does not come up":    {way: cluster.Way{Hops: hops[3:], StageWaits: isLate}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1 on wk-1", within: 5*time.Minute + 30*time.Second},
 		"it goes back":                  {way: goesBack, o: kubelet("v1.35.10"), want: []string{"Kubernetes goes back to v1.36.1, one component after the other: " + late}, about: "back on wk-1", within: 5*time.Minute + 30*time.Second},
-		"its node is locked":            {way: cluster.Way{Hops: hops[3:], StageWaits: late}, node: locked, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1"},
-		"another one is waited for":     {way: cluster.Way{Hops: hops[3:], StageWaits: "wk-2: no"}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: wk-2: no"}, about: "Kubernetes v1.36.1"},
-		"it came up":                    {way: cluster.Way{Hops: hops[3:], StageWaits: "wk-1: no"}, o: kubelet("v1.36.1"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: wk-1: no"}, about: "Kubernetes v1.36.1"},
+		"its node is locked":            {way: cluster.Way{Hops: hops[3:], StageWaits: isLate}, node: locked, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1"},
+		"another one is waited for":     {way: cluster.Way{Hops: hops[3:], StageWaits: awaits("wk-2")}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: wk-2: no"}, about: "Kubernetes v1.36.1"},
+		"the text names a node":         {way: cluster.Way{Hops: hops[3:], StageWaits: cluster.Wait{Reason: cluster.WaitingForHop, Message: late}}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1"},
+		"it came up":                    {way: cluster.Way{Hops: hops[3:], StageWaits: awaits("wk-1")}, o: kubelet("v1.36.1"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: wk-1: no"}, about: "Kubernetes v1.36.1"},
 	} {
 		if c.node.Name == "" {
 			c.node.Name = "wk-1"
@@ -56,6 +61,31 @@ func TestWaitsOfWay(t *testing.T) {
 		}
 		if !slices.Equal(got, c.want) || len(waits) > 0 && (waits[0].About != c.about || waits[0].Within != c.within) {
 			t.Errorf("%s: %q, %+v", name, got, waits)
+		}
+	}
+}
+
+// TestAddWay: a forecast has the hops of the way that is made; of one that is to be approved it has the change that is approved, and of one
+// that is held, or of a cluster that is destroyed, nothing.
+func TestAddWay(t *testing.T) {
+	hops := []cluster.Hop{{Kind: cluster.HopTalos, From: "v1.13.9", To: "v1.14.1"}, {Kind: cluster.HopKubernetes, From: "v1.35.10", To: "v1.36.1"}}
+	var destroyed cluster.Facts
+	destroyed.Intend(cluster.Intent{Kind: cluster.IntendDestroy})
+	for name, c := range map[string]struct {
+		way                  cluster.Way
+		facts                cluster.Facts
+		hops, changes, notes int
+	}{
+		"no way":          {},
+		"a way":           {way: cluster.Way{Hops: hops}, hops: 2, notes: 1},
+		"it is approved":  {way: cluster.Way{Hops: hops, Held: cluster.ChangeUnapproved}, changes: 1, notes: 1},
+		"it is held":      {way: cluster.Way{Hops: hops, Held: cluster.ApplyingOff}},
+		"it is destroyed": {way: cluster.Way{Hops: hops}, facts: destroyed, notes: 1},
+	} {
+		var f cluster.Forecast
+		AddWay(&f, cluster.Desired{Way: c.way}, cluster.Observed{Facts: c.facts})
+		if len(f.Hops) != c.hops || len(f.Changes) != c.changes || len(f.Notes) != c.notes {
+			t.Errorf("%s: %+v", name, f)
 		}
 	}
 }

@@ -46,6 +46,7 @@ type node struct {
 	has   cluster.Components // by its machine config, else what runs
 	runs  cluster.Components // by what Kubernetes shows
 	lacks string             // what it lacks to run what it has, and to be Ready; "" : nothing
+	why   cluster.Reason     // of what it lacks
 	// answers: its machine shows its config, and would take another one.
 	answers bool
 	// passed: others do not wait for it, whatever it lacks.
@@ -63,7 +64,7 @@ func lookAtAll(s cluster.Spec, o cluster.Observed) []node {
 
 func lookAt(n cluster.Node, o cluster.Observed) node {
 	out := lookAtVersions(n, o)
-	out.lacks = findLack(out, o)
+	out.why, out.lacks = findLack(out, o)
 	return out
 }
 
@@ -90,28 +91,51 @@ func lookAtVersions(n cluster.Node, o cluster.Observed) node {
 
 // findLack is what a node lacks. That its machine shows its static pods as its config has them, and
 // Kubernetes the same ones, and Ready, counts together: each of these may be from before.
-func findLack(n node, o cluster.Observed) string {
+func findLack(n node, o cluster.Observed) (why cluster.Reason, lacks string) {
 	mach := o.Machines[n.Name]
 	if !n.answers {
-		return "its machine does not answer with its config"
+		return cluster.NodeUnreachable, "its machine does not answer with its config"
 	}
 	if l := readiness.Lacking(n.Node, o); l.Reason != "" {
-		return l.Message
+		return l.Reason, l.Message
 	}
 	for _, p := range partsOf(n.Node) {
 		has, runs := *p.of(&n.has), *p.of(&n.runs)
 		switch {
 		case versionOf(p.image(mach.Summary.Images)) == "":
-			return "the version of its " + p.name + " in its machine config is not known"
+			return cluster.WaitingForHop, "the version of its " + p.name + " in its machine config is not known"
 		case runs == "":
-			return "which " + p.name + " it runs is not known"
+			return cluster.WaitingForHop, "which " + p.name + " it runs is not known"
 		case runs != has:
-			return fmt.Sprintf("its %s is still %s, and its machine config has %s", p.name, runs, has)
+			return cluster.WaitingForHop, fmt.Sprintf("its %s is still %s, and its machine config has %s", p.name, runs, has)
 		case p.name != kubelet.name && versionOf(mach.StaticPods[p.name].Image) != has:
-			return "its machine has not taken the " + p.name + " of its config yet"
+			return cluster.WaitingForHop, "its machine has not taken the " + p.name + " of its config yet"
 		}
 	}
-	return ""
+	return "", ""
+}
+
+// await is the wait for a node that lacks something; without a reason for one that lacks nothing.
+func (n node) await() cluster.Wait {
+	return cluster.Wait{Subject: n.Name, Reason: n.why, Message: n.lacks}
+}
+
+// awaitUnlock is the wait for a node that is not touched and has another version of a component.
+func (n node) awaitUnlock(p part) cluster.Wait {
+	return cluster.Wait{Subject: n.Name, Reason: cluster.NodeLocked, Message: "it is locked in the inventory, and keeps " + p.name + " " + *p.of(&n.has)}
+}
+
+// awaitHop is the wait for what is about no single node of the inventory.
+func awaitHop(format string, args ...any) cluster.Wait {
+	return cluster.Wait{Reason: cluster.WaitingForHop, Message: fmt.Sprintf(format, args...)}
+}
+
+// Describe is what a step waits for, for people, with the node where it is one; "" : nothing.
+func Describe(w cluster.Wait) string {
+	if w.Subject == "" {
+		return w.Message
+	}
+	return w.Subject + ": " + w.Message
 }
 
 // IsComingUp reports whether a node works, and lacks nothing but to run a component in the version that its machine config has.

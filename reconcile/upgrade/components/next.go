@@ -1,8 +1,6 @@
 package components
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 	"strings"
 
@@ -19,8 +17,8 @@ const (
 
 // Next is what the nodes of a cluster are to have now, by name, on the way of a hop to a version of
 // Kubernetes: what they have, and in it the next step that may be taken. Where none may be, waiting is
-// why; "" as well when all is done. A node that is missing has components of which nothing is known,
-// and is to be left alone.
+// why; without a reason as well when all is done. A node that is missing has components of which nothing is known,
+// and is to be left alone. The subject of waiting is the node that is waited for, where it is one.
 //
 // The canary of the inventory has its kubelet before all others, which no kube-apiserver is older than by then, and between the
 // kubelets of nodes as much time passes as the inventory asks for. Neither is about the other components: these come in
@@ -39,7 +37,7 @@ const (
 //
 // despite are nodes for which no other one waits while they lack something. What must not be newer than they
 // are still is not.
-func Next(to string, s cluster.Spec, o cluster.Observed, despite ...string) (next map[string]cluster.Components, waiting string) {
+func Next(to string, s cluster.Spec, o cluster.Observed, despite ...string) (next map[string]cluster.Components, waiting cluster.Wait) {
 	nodes := lookAtAll(s, o)
 	for i, n := range nodes {
 		nodes[i].passed = n.lacks != "" && slices.Contains(despite, n.Name)
@@ -65,32 +63,32 @@ func collect(nodes []node) map[string]cluster.Components {
 }
 
 // giveStep gives nodes the next step, or returns why there is none.
-func giveStep(to string, s cluster.Spec, o cluster.Observed, nodes []node) string {
+func giveStep(to string, s cluster.Spec, o cluster.Observed, nodes []node) cluster.Wait {
 	if knownVersion(to) == "" {
-		return fmt.Sprintf("%q is not a version of Kubernetes", to)
+		return awaitHop("%q is not a version of Kubernetes", to)
 	}
 	planes, workers := splitRoles(nodes)
 	for _, p := range planeParts {
 		why := findSkew(to, p, o, planes)
-		if why == "" && p.name == apiServer {
+		if why.Reason == "" && p.name == apiServer {
 			why = findLacking(nodes)
 		}
-		if why != "" {
+		if why.Reason != "" {
 			return why
 		}
-		if taken, why := giveVersion(to, p, planes, 1); taken || why != "" {
+		if taken, why := giveVersion(to, p, planes, 1); taken || why.Reason != "" {
 			return why
 		}
 	}
-	if why := findSkew(to, kubelet, o, planes); why != "" {
+	if why := findSkew(to, kubelet, o, planes); why.Reason != "" {
 		return why
 	}
 	return giveKubelet(to, s, o, planes, workers)
 }
 
-// findLacking is what a node lacks, of whatever role, before the first step of a hop; "" : nothing, or it has begun. One that is locked
+// findLacking is what a node lacks, of whatever role, before the first step of a hop, without a reason where that is nothing, or it has begun. One that is locked
 // holds only those of its role.
-func findLacking(nodes []node) (why string) {
+func findLacking(nodes []node) (why cluster.Wait) {
 	least := ""
 	for _, n := range nodes {
 		for _, p := range partsOf(n.Node) {
@@ -99,10 +97,10 @@ func findLacking(nodes []node) (why string) {
 	}
 	for _, n := range nodes {
 		if hasNewer(n, least) {
-			return ""
+			return cluster.Wait{}
 		}
-		if why == "" && n.lacks != "" && !n.passed && !n.Locked {
-			why = n.Name + ": " + n.lacks
+		if why.Reason == "" && n.lacks != "" && !n.passed && !n.Locked {
+			why = n.await()
 		}
 	}
 	return why
@@ -120,28 +118,28 @@ func splitRoles(nodes []node) (planes, workers []*node) {
 	return planes, workers
 }
 
-// findSkew is what forbids the step of a component by the versions of others; "" : nothing, or there
+// findSkew is what forbids the step of a component by the versions of others, without a reason where that is nothing, or there
 // is no such step.
-func findSkew(to string, p part, o cluster.Observed, planes []*node) string {
+func findSkew(to string, p part, o cluster.Observed, planes []*node) cluster.Wait {
 	servers := apiServers(o)
 	if p.name != apiServer {
 		for _, pod := range sortedNames(servers) {
 			if v := servers[pod]; v == "" || isOlder(v, to) {
-				return fmt.Sprintf("%s is not yet seen to run %s", pod, to) // of a node that the inventory does not have
+				return awaitHop("%s is not yet seen to run %s", pod, to) // of a node that the inventory does not have
 			}
 		}
-		return ""
+		return cluster.Wait{}
 	}
 	if !slices.ContainsFunc(planes, func(n *node) bool { return isOlder(n.has.APIServer, to) }) {
-		return ""
+		return cluster.Wait{}
 	}
 	for _, pod := range sortedNames(servers) {
 		if minors, ok := ladder.MinorsApart(servers[pod], to); !ok || minors > apiServersApart {
-			return fmt.Sprintf("%s runs %s, and no other may be newer by more than one minor version, as %s is", pod, orUnknown(servers[pod]), to)
+			return awaitHop("%s runs %s, and no other may be newer by more than one minor version, as %s is", pod, orUnknown(servers[pod]), to)
 		}
 	}
 	if !o.Nodes.Known {
-		return "the kubelets are not seen: " + o.Nodes.Why
+		return awaitHop("the kubelets are not seen: %s", o.Nodes.Why)
 	}
 	older := map[string]string{}
 	for name, kn := range o.Nodes.Value {
@@ -156,10 +154,10 @@ func findSkew(to string, p part, o cluster.Observed, planes []*node) string {
 	}
 	for _, name := range sortedNames(older) {
 		if minors, ok := ladder.MinorsApart(older[name], to); ok && minors > kubeletsApart {
-			return fmt.Sprintf("%s is %s, and no kube-apiserver may be newer by more than three minor versions, as %s is", name, older[name], to)
+			return awaitHop("%s is %s, and no kube-apiserver may be newer by more than three minor versions, as %s is", name, older[name], to)
 		}
 	}
-	return ""
+	return cluster.Wait{}
 }
 
 func orUnknown(version string) string {
@@ -171,11 +169,11 @@ func orUnknown(version string) string {
 
 // giveVersion gives a component of a version to as many nodes of a group as may be between two versions
 // at once, with those that are so now. taken is whether it did; why is what the next one waits for.
-func giveVersion(to string, p part, group []*node, atOnce int) (taken bool, why string) {
+func giveVersion(to string, p part, group []*node, atOnce int) (taken bool, why cluster.Wait) {
 	isMidway := findMidway(p, group)
 	isPending := func(n *node) bool { return isOlder(*p.of(&n.has), to) }
 	var midway, settled []*node
-	locked := ""
+	var locked cluster.Wait
 	for _, n := range group {
 		switch {
 		case n.lacks != "" && isPending(n) && isMidway(n) && !n.Locked:
@@ -183,11 +181,11 @@ func giveVersion(to string, p part, group []*node, atOnce int) (taken bool, why 
 		case n.passed:
 		case n.lacks != "":
 			atOnce--
-			if why == "" {
-				why = n.Name + ": " + n.lacks
+			if why.Reason == "" {
+				why = n.await()
 			}
 		case isPending(n) && n.Locked:
-			locked = n.Name + ": it is locked in the inventory, and keeps " + p.name + " " + *p.of(&n.has)
+			locked = n.awaitUnlock(p)
 			if n.Role == cluster.ControlPlane {
 				return false, locked
 			}
@@ -202,10 +200,12 @@ func giveVersion(to string, p part, group []*node, atOnce int) (taken bool, why 
 		*p.of(&n.has) = to
 		taken, atOnce = true, atOnce-1
 	}
-	if taken {
-		return true, ""
+	if !taken && why.Reason == "" {
+		why = locked
+	} else if taken {
+		why = cluster.Wait{}
 	}
-	return false, cmp.Or(why, locked)
+	return taken, why
 }
 
 // findMidway is which nodes of a group have another version of a component than they had before: one that

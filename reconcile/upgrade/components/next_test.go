@@ -18,8 +18,8 @@ func TestOrder(t *testing.T) {
 	var got []string
 	for range 50 {
 		next, waiting := Next(to, w.spec, w.observe())
-		if waiting != "" {
-			t.Fatal(waiting)
+		if waiting.Reason != "" {
+			t.Fatal(Describe(waiting))
 		}
 		var steps []string
 		for _, n := range w.spec.Nodes {
@@ -54,7 +54,7 @@ func TestOrder(t *testing.T) {
 }
 
 // describeStep is what Next or Revert has a cluster do, in one line.
-func describeStep(w *modelled, next map[string]cluster.Components, waiting string) string {
+func describeStep(w *modelled, next map[string]cluster.Components, waiting cluster.Wait) string {
 	var out []string
 	for _, name := range slices.Sorted(maps.Keys(w.has)) {
 		n, _ := w.spec.Node(name)
@@ -66,8 +66,8 @@ func describeStep(w *modelled, next map[string]cluster.Components, waiting strin
 			out = append(out, fmt.Sprintf("%s %s %s", name, p.name, *p.of(&c)))
 		}
 	}
-	if waiting != "" {
-		out = append(out, "waits: "+waiting)
+	if waiting.Reason != "" {
+		out = append(out, "waits: "+Describe(waiting))
 	}
 	return strings.Join(out, ", ")
 }
@@ -315,8 +315,8 @@ func TestUnseen(t *testing.T) {
 	if want := (cluster.Components{Kubelet: from}); next["wk-2"] != want {
 		t.Errorf("wk-2 has %+v", next["wk-2"])
 	}
-	if waiting != "cp-3: its machine does not answer with its config" {
-		t.Error(waiting)
+	if Describe(waiting) != "cp-3: its machine does not answer with its config" {
+		t.Error(Describe(waiting))
 	}
 	for name := range o.Machines {
 		o.Machines[name] = cluster.Machine{Reach: cluster.Silent}
@@ -326,8 +326,8 @@ func TestUnseen(t *testing.T) {
 		t.Errorf("wk-1 has %+v where only kube-apiservers are seen", next["wk-1"])
 	}
 	o = w.observe()
-	if next, waiting := Next(to, w.spec, cluster.Observed{}); len(next) > 0 || waiting == "" {
-		t.Errorf("%v, %q", next, waiting)
+	if next, waiting := Next(to, w.spec, cluster.Observed{}); len(next) > 0 || waiting.Reason == "" {
+		t.Errorf("%v, %q", next, Describe(waiting))
 	}
 	if v, ok := oldestIn(w.spec, cluster.Observed{}); ok {
 		t.Error(v)

@@ -34,8 +34,8 @@ func TestUpgrade(t *testing.T) {
 				if trouble > 0 {
 					continue
 				}
-				if waiting != "" {
-					t.Fatalf("all is done, and it waits: %s", waiting)
+				if waiting.Reason != "" {
+					t.Fatalf("all is done, and it waits: %s", Describe(waiting))
 				}
 				return
 			}
@@ -47,7 +47,7 @@ func TestUpgrade(t *testing.T) {
 			}
 		}
 		_, waiting := Next(to, w.spec, w.observe())
-		t.Fatalf("it does not end: %s\n%s", waiting, describe(w))
+		t.Fatalf("it does not end: %s\n%s", Describe(waiting), describe(w))
 	})
 }
 
@@ -83,7 +83,7 @@ func proceed(t *rapid.T, w *modelled, next map[string]cluster.Components) {
 	}
 }
 
-func checkStep(t *rapid.T, w *modelled, next map[string]cluster.Components, waiting string) {
+func checkStep(t *rapid.T, w *modelled, next map[string]cluster.Components, waiting cluster.Wait) {
 	planes, workers, fresh, down := 0, 0, 0, 0
 	for _, n := range w.spec.Nodes {
 		want, has := next[n.Name], *w.has[n.Name]
@@ -135,10 +135,10 @@ func checkStep(t *rapid.T, w *modelled, next map[string]cluster.Components, wait
 	if fresh > 0 && fresh+down > max(1, w.spec.MaxUnavailable) {
 		t.Fatalf("%d workers that do well get another kubelet, and %d are down, of %d", fresh, down, w.spec.MaxUnavailable)
 	}
-	if planes+workers > 0 && waiting != "" {
-		t.Fatalf("there is a step, and it waits: %s", waiting)
+	if planes+workers > 0 && waiting.Reason != "" {
+		t.Fatalf("there is a step, and it waits: %s", Describe(waiting))
 	}
-	if planes+workers == 0 && waiting == "" && !isDone(w) {
+	if planes+workers == 0 && waiting.Reason == "" && !isDone(w) {
 		t.Fatalf("nothing is done, and it does not wait\n%s", describe(w))
 	}
 }

@@ -1,8 +1,6 @@
 package components
 
 import (
-	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -16,7 +14,7 @@ import (
 //
 // A node that does not come up with the newer version gets its step whatever the others do: it is out
 // of service already. The others get theirs one after the other, as in Next.
-func Revert(to string, s cluster.Spec, o cluster.Observed) (next map[string]cluster.Components, waiting string) {
+func Revert(to string, s cluster.Spec, o cluster.Observed) (next map[string]cluster.Components, waiting cluster.Wait) {
 	nodes := lookAtAll(s, o)
 	fillUnseen(nodes)
 	waiting = takeBack(to, s, o, nodes)
@@ -29,44 +27,44 @@ func Revert(to string, s cluster.Spec, o cluster.Observed) (next map[string]clus
 }
 
 // takeBack gives nodes the next step back, or returns why there is none.
-func takeBack(to string, s cluster.Spec, o cluster.Observed, nodes []node) string {
+func takeBack(to string, s cluster.Spec, o cluster.Observed, nodes []node) cluster.Wait {
 	if knownVersion(to) == "" {
-		return fmt.Sprintf("%q is not a version of Kubernetes", to)
+		return awaitHop("%q is not a version of Kubernetes", to)
 	}
 	for _, n := range nodes {
 		for _, p := range partsOf(n.Node) {
 			if minors, ok := ladder.MinorsApart(to, *p.of(&n.has)); ok && minors > apiServersApart {
-				return fmt.Sprintf("%s has %s %s, and %s is more than one minor version older", n.Name, p.name, *p.of(&n.has), to)
+				return awaitHop("%s has %s %s, and %s is more than one minor version older", n.Name, p.name, *p.of(&n.has), to)
 			}
 		}
 	}
 	planes, workers := splitRoles(nodes)
-	if taken, why := giveOlder(to, kubelet, workers, max(1, s.MaxUnavailable)); taken || why != "" {
+	if taken, why := giveOlder(to, kubelet, workers, max(1, s.MaxUnavailable)); taken || why.Reason != "" {
 		return why
 	}
-	if taken, why := giveOlder(to, kubelet, planes, 1); taken || why != "" {
+	if taken, why := giveOlder(to, kubelet, planes, 1); taken || why.Reason != "" {
 		return why
 	}
 	for _, p := range slices.Backward(planeParts) {
 		if p.name == apiServer && slices.ContainsFunc(planes, func(n *node) bool { return isOlder(to, n.has.APIServer) }) {
-			if why := findNewer(to, o, nodes); why != "" {
+			if why := findNewer(to, o, nodes); why.Reason != "" {
 				return why
 			}
 		}
-		if taken, why := giveOlder(to, p, planes, 1); taken || why != "" {
+		if taken, why := giveOlder(to, p, planes, 1); taken || why.Reason != "" {
 			return why
 		}
 	}
-	return ""
+	return cluster.Wait{}
 }
 
 // findNewer is what is newer than a version besides kube-apiservers, and so forbids that one of them
-// goes back to it; "" : nothing.
-func findNewer(to string, o cluster.Observed, nodes []node) string {
+// goes back to it, without a reason where that is nothing.
+func findNewer(to string, o cluster.Observed, nodes []node) cluster.Wait {
 	for _, n := range nodes {
 		for _, p := range partsOf(n.Node) {
 			if p.name != apiServer && (isOlder(to, *p.of(&n.has)) || isOlder(to, *p.of(&n.runs))) {
-				return fmt.Sprintf("%s still has a %s that is newer than %s", n.Name, p.name, to)
+				return awaitHop("%s still has a %s that is newer than %s", n.Name, p.name, to)
 			}
 		}
 	}
@@ -76,10 +74,10 @@ func findNewer(to string, o cluster.Observed, nodes []node) string {
 	}
 	for _, name := range sortedNames(kubelets) { // of nodes that the inventory does not have, too
 		if isOlder(to, kubelets[name]) {
-			return fmt.Sprintf("%s still runs kubelet %s", name, kubelets[name])
+			return awaitHop("%s still runs kubelet %s", name, kubelets[name])
 		}
 	}
-	return ""
+	return cluster.Wait{}
 }
 
 // hasNewer reports whether a node has a component that is newer than a version.
@@ -91,36 +89,40 @@ func hasNewer(n node, than string) bool {
 // newer one, or to as many as may be between two versions at once, with those that lack something.
 // Of these a node that answers is none while it has another component of a newer version: it may lack
 // just what that brought, and that one comes back later. taken is whether it did; why is what the next one
-// waits for, "" where no node is left.
-func giveOlder(to string, p part, group []*node, atOnce int) (taken bool, why string) {
+// waits for, without a reason where no node is left.
+func giveOlder(to string, p part, group []*node, atOnce int) (taken bool, why cluster.Wait) {
 	var down, up []*node
-	isLeft, locked := false, ""
+	isLeft, locked := false, cluster.Wait{}
 	for _, n := range group {
 		isPending := isOlder(to, *p.of(&n.has))
 		isLeft = isLeft || isPending
 		switch {
 		case isPending && n.Locked:
-			locked = n.Name + ": it is locked in the inventory, and keeps " + p.name + " " + *p.of(&n.has)
+			locked = n.awaitUnlock(p)
 		case isPending && n.lacks != "" && n.answers:
 			down = append(down, n)
 		case isPending && n.lacks == "":
 			up = append(up, n)
 		}
 		if n.lacks != "" && !(n.answers && hasNewer(*n, to) && *p.of(&n.runs) == *p.of(&n.has)) {
-			atOnce--
-			why = cmp.Or(why, n.Name+": "+n.lacks)
+			if atOnce--; why.Reason == "" {
+				why = n.await()
+			}
 		}
 	}
 	if len(down) > 0 {
 		*p.of(&down[0].has) = to
-		return true, ""
+		return true, cluster.Wait{}
 	}
 	for _, n := range up[:min(len(up), max(0, atOnce))] {
 		*p.of(&n.has) = to
 		taken = true
 	}
-	if taken || !isLeft {
-		return taken, ""
+	switch {
+	case taken, !isLeft:
+		return taken, cluster.Wait{}
+	case why.Reason == "":
+		return false, locked
 	}
-	return false, cmp.Or(why, locked)
+	return false, why
 }

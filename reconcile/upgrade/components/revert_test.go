@@ -29,8 +29,8 @@ func TestRevertUpgrade(t *testing.T) {
 			checkStepBack(t, w, next)
 			isBack := !slices.ContainsFunc(w.spec.Nodes, func(n cluster.Node) bool { return !isBackAt(w, n) })
 			if isBack {
-				if waiting != "" {
-					t.Fatalf("all is back, and it waits: %s", waiting)
+				if waiting.Reason != "" {
+					t.Fatalf("all is back, and it waits: %s", Describe(waiting))
 				}
 				return
 			}
@@ -40,7 +40,7 @@ func TestRevertUpgrade(t *testing.T) {
 			}
 		}
 		_, waiting := Revert(from, w.spec, w.observe())
-		t.Fatalf("it does not end: %s\n%s", waiting, describe(w))
+		t.Fatalf("it does not end: %s\n%s", Describe(waiting), describe(w))
 	})
 }
 
