@@ -29,6 +29,8 @@ func TestUpgradeCommand(t *testing.T) {
 	r.change(files)
 	r.until("it waits for its window", func() bool { return r.waits(cluster.WaitingForWindow) })
 	r.run(exitOK, do("upgrade", "dev"), "upgrade to Talos v1.14.1: 0 of ", "waits for its window")
+	r.run(exitOK, do("upgrade", "dev", "-o", "json"), `"kind": "Upgrade"`, `"Talos v1.14.1"`, `"reason": "WaitingForWindow"`)
+	r.run(exitUsage, do("upgrade", "dev", "-o", "json", "--now"), "--output json shows an upgrade")
 	r.run(exitFailed, do("upgrade", "dev", "--despite", "wk-9"), `cluster dev has no node "wk-9"`, "its nodes are ")
 	r.run(exitFailed, do("upgrade", "dev", "--cancel"), "no order to withdraw")
 	r.run(exitFailed, do("rollback", r.status().Nodes[0].Name, "--cancel"), "no order to withdraw")

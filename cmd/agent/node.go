@@ -117,6 +117,7 @@ window as before.
 Neither passes a gate or a switch (apply or upgrade: off or approve), takes down
 more nodes than may be unavailable, or a control plane that etcd needs.`,
 		Example: `  talos-agent upgrade dev
+  talos-agent upgrade dev --output json
   sudo talos-agent upgrade dev --now --despite wk-2
   sudo talos-agent upgrade dev --cancel`,
 		Args:              cobra.MaximumNArgs(1),
@@ -126,16 +127,21 @@ more nodes than may be unavailable, or a control plane that etcd needs.`,
 	cmd.Flags().BoolVar(&order.Now, "now", false, "go on outside of the window, and without a soak")
 	cmd.Flags().StringArrayVar(&order.Despite, "despite", nil, "do not wait for this node while it is not Ready; may be given several times")
 	cancel := cmd.Flags().Bool("cancel", false, "withdraw what was ordered with --now and --despite")
+	output := outputFlag(cmd)
 	completeFlag(cmd, "despite", func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return nodeNames(cmd, args), cobra.ShellCompDirectiveNoFileComp
 	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		p, err := newPrinter(env.stdout, "text")
+		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
 			return err
 		}
-		if *cancel && !order.IsZero() {
+		shows := order.IsZero() && !*cancel
+		switch {
+		case *cancel && !order.IsZero():
 			return &fault.Usage{Err: errors.New("upgrade: --cancel withdraws what --now and --despite order, and goes with neither")}
+		case p.IsJSON() && !shows:
+			return &fault.Usage{Err: errors.New("upgrade: --output json shows an upgrade, and goes with none of --now, --despite and --cancel")}
 		}
 		c := newClient(cmd)
 		name, err := chooseCluster(cmd.Context(), c, args)
@@ -146,8 +152,11 @@ more nodes than may be unavailable, or a control plane that etcd needs.`,
 		if err != nil {
 			return err
 		}
-		if order.IsZero() && !*cancel {
-			p.PrintUpgrade(before)
+		if shows && p.IsJSON() {
+			return p.PrintJSON("Upgrade", terminal.UpgradeOf(before))
+		}
+		if shows {
+			p.PrintUpgrade(terminal.UpgradeOf(before))
 			return nil
 		}
 		slices.Sort(order.Despite)

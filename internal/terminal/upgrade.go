@@ -41,33 +41,67 @@ func (p Printer) printUpgrade(u *cluster.UpgradeStatus) {
 	p.Printf("\n")
 }
 
-// PrintUpgrade prints how far the way of a cluster to other versions is, what runs, and what holds it: first what the cluster is Stalled for.
-func (p Printer) PrintUpgrade(s cluster.Status) {
+// Upgrade is how far the way of a cluster to other versions is, what runs, and what holds it.
+type Upgrade struct {
+	Cluster string `json:"cluster"`
+	// Upgrade is the way; nil: it is on none, and Message is why.
+	Upgrade *cluster.UpgradeStatus `json:"upgrade,omitempty"`
+	Message string                 `json:"message,omitempty"`
+	// Stalled is what the cluster is Stalled for, unless that is about an addon; it is not among the others.
+	Stalled *cluster.Block          `json:"stalled,omitempty"`
+	Running []cluster.RunningStatus `json:"running"`
+	Blocked []cluster.Block         `json:"blocked"`
+	Waiting []cluster.WaitStatus    `json:"waiting"`
+}
+
+// UpgradeOf is the upgrade of a cluster, by its status.
+func UpgradeOf(s cluster.Status) Upgrade {
+	u := Upgrade{Cluster: s.Cluster, Upgrade: s.Upgrade, Running: append([]cluster.RunningStatus{}, s.Running...), Blocked: []cluster.Block{}, Waiting: []cluster.WaitStatus{}}
 	if s.Upgrade == nil {
-		p.Printf("%s: %s\n", s.Cluster, describeNoUpgrade(s))
-	} else {
-		p.Printf("%s:\n", s.Cluster)
-		p.printUpgrade(s.Upgrade)
+		u.Message = describeNoUpgrade(s)
 	}
-	for _, r := range s.Running {
-		p.Printf("  runs    %s %s (for %s)\n", r.Action, r.Subject, p.formatRunning(r))
+	cause := s.Cause()
+	if s.Condition == cluster.Stalled && !isAddon(s, s.Concerns) {
+		u.Stalled = &cluster.Block{Subject: cause.Subject, Reason: cause.Reason, About: cause.About, Message: s.Message, Hint: s.Hint, Since: s.Since}
 	}
-	isFirst := s.Condition == cluster.Stalled && !isAddon(s, s.Concerns)
-	if isFirst {
-		p.Printf("  %s %s\n", p.Paint("stalled", Red), s.Message)
-		p.printHint("    ", s.Hint)
+	isShown := func(key cluster.Key) bool {
+		return key.Reason.Holds() != cluster.HoldsNothing && !isAddon(s, key.Subject) && !(u.Stalled != nil && key == cause)
 	}
 	for _, b := range s.Blocked {
-		if b.Reason.Holds() != cluster.HoldsNothing && !isAddon(s, b.Subject) && !(isFirst && b.Key() == s.Cause()) {
-			p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Message)
-			p.printHint("    ", b.Hint)
+		if isShown(b.Key()) {
+			u.Blocked = append(u.Blocked, b)
 		}
 	}
 	for _, w := range s.Waiting {
-		if w.Reason.Holds() != cluster.HoldsNothing && !isAddon(s, w.Subject) && !(isFirst && w.Key() == s.Cause()) {
-			p.Printf("  %s %s: %s\n", p.Paint("waits", Yellow), w.Subject, w.Message)
-			p.printHint("    ", w.Hint)
+		if isShown(w.Key()) {
+			u.Waiting = append(u.Waiting, w)
 		}
+	}
+	return u
+}
+
+// PrintUpgrade prints the upgrade of a cluster: first what that is Stalled for.
+func (p Printer) PrintUpgrade(u Upgrade) {
+	if u.Upgrade == nil {
+		p.Printf("%s: %s\n", u.Cluster, u.Message)
+	} else {
+		p.Printf("%s:\n", u.Cluster)
+		p.printUpgrade(u.Upgrade)
+	}
+	for _, r := range u.Running {
+		p.Printf("  runs    %s %s (for %s)\n", r.Action, r.Subject, p.formatRunning(r))
+	}
+	if u.Stalled != nil {
+		p.Printf("  %s %s\n", p.Paint("stalled", Red), u.Stalled.Message)
+		p.printHint("    ", u.Stalled.Hint)
+	}
+	for _, b := range u.Blocked {
+		p.Printf("  %s %s: %s\n", p.Paint("blocked", Red), b.Subject, b.Message)
+		p.printHint("    ", b.Hint)
+	}
+	for _, w := range u.Waiting {
+		p.Printf("  %s %s: %s\n", p.Paint("waits", Yellow), w.Subject, w.Message)
+		p.printHint("    ", w.Hint)
 	}
 }
 

@@ -36,7 +36,7 @@ func TestPrintUpgrade(t *testing.T) {
 	} {
 		c.s.Cluster = "dev"
 		var out bytes.Buffer
-		if (Printer{w: &out}).PrintUpgrade(c.s); out.String() != c.want {
+		if (Printer{w: &out}).PrintUpgrade(UpgradeOf(c.s)); out.String() != c.want {
 			t.Errorf("%s:\n%s\nwant\n%s", name, &out, c.want)
 		}
 	}
