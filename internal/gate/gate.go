@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/cel-go/cel"
+	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/ext"
 
@@ -53,21 +54,35 @@ func Check(condition string) error {
 	return err
 }
 
+// AsksObjects reports whether a condition is about the objects that are selected; false for one that is wrong.
+func AsksObjects(condition string) bool {
+	env, err := environment()
+	if err != nil {
+		return false
+	}
+	parsed, issues := env.Compile(condition)
+	if issues.Err() != nil {
+		return false
+	}
+	names := ast.MatchDescendants(ast.NavigateAST(parsed.NativeRep()), func(e ast.NavigableExpr) bool { return e.Kind() == ast.IdentKind && e.AsIdent() == "objects" })
+	return len(names) > 0
+}
+
 // compile compiles a condition to what it is evaluated by.
 func compile(condition string) (cel.Program, error) {
 	env, err := environment()
 	if err != nil {
 		return nil, fmt.Errorf("prepare CEL: %w", err)
 	}
-	ast, issues := env.Compile(condition)
+	checked, issues := env.Compile(condition)
 	if issues != nil && len(issues.Errors()) > 0 {
 		first := issues.Errors()[0]
 		return nil, fmt.Errorf("line %d, column %d: %s", first.Location.Line(), first.Location.Column()+1, strings.TrimSuffix(text.OneLine(first.Message), " (in container '')"))
 	}
-	if out := ast.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) {
+	if out := checked.OutputType(); !out.IsExactType(cel.BoolType) && !out.IsExactType(cel.DynType) {
 		return nil, fmt.Errorf("it is a %s, and not true or false", out)
 	}
-	program, err := env.Program(ast, cel.CostLimit(mostCost), cel.InterruptCheckFrequency(checkEach))
+	program, err := env.Program(checked, cel.CostLimit(mostCost), cel.InterruptCheckFrequency(checkEach))
 	if err != nil {
 		return nil, fmt.Errorf("prepare it: %w", err)
 	}

@@ -63,6 +63,23 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestAsksObjects: it is seen whether a condition asks for the objects that are selected, and not for a field or a text of that name.
+func TestAsksObjects(t *testing.T) {
+	for condition, want := range map[string]bool{
+		`objects.all(o, o.status.ready)`:                               true,
+		`status.nodes.all(name, status.nodes[name].ready)`:             false,
+		`status.nodes.all(name, objects.exists(o, o.name == name))`:    true,
+		`status.objects == 3`:                                          false,
+		`"objects" in status`:                                          false,
+		`now > timestamp("2027-01-01T00:00:00Z") || size(objects) > 0`: true,
+		`objects.all(`: false,
+	} {
+		if got := AsksObjects(condition); got != want {
+			t.Errorf("%s: %v", condition, got)
+		}
+	}
+}
+
 // TestUnknown: what cannot be found out is an error, and never false or true.
 func TestUnknown(t *testing.T) {
 	in := Input{Objects: volumes("healthy"), Now: now}

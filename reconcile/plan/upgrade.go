@@ -302,12 +302,12 @@ func (m *planner) awaitVersions(n cluster.Node, dr drift.Drift) bool {
 // holdByGate waits with what a hop changes of a node until the gates of the inventory hold, and reports whether it does.
 // It comes before the snapshot, which must be a fresh one.
 func (m *planner) holdByGate(n cluster.Node, drifts []cluster.FieldDifference) bool {
-	name, why := upgrade.FindClosedGate(m.d, m.o)
-	if name != "" {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForGate, About: name, Message: fmt.Sprintf("waits to be upgraded until the gate %s holds: %s", name, why),
-			Hint: "see what its condition is about, or push another one in `gates`; versions that are set back pass it", Drift: drifts})
+	closed := upgrade.ClosedGates(m.d, m.o)
+	for _, w := range closed {
+		w.Subject, w.Drift = n.Name, drifts
+		m.wait(w)
 	}
-	return name != ""
+	return len(closed) > 0
 }
 
 // gateOf is what holds the next step of a node for the Jobs of gates; nil: its turn has begun, or brings no upgrade, or one that

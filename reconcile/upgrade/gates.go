@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -20,20 +21,24 @@ func AsksGates(d cluster.Desired, o cluster.Observed) bool {
 	})
 }
 
-// FindClosedGate is the first condition among the gates of a cluster that does not hold, and why; "" : all hold.
-func FindClosedGate(d cluster.Desired, o cluster.Observed) (name, why string) {
+// ClosedGates are the waits for each condition among the gates of a cluster that does not hold, without their subject; none: all hold.
+func ClosedGates(d cluster.Desired, o cluster.Observed) (out []cluster.Wait) {
 	for _, g := range d.Repository().Spec.Gates {
+		why := ""
 		switch seen, asked := o.Gates[g.Name]; {
-		case g.Job.Manifest != "":
+		case g.Job.Manifest != "", asked && seen.Known && seen.Value:
+			continue
 		case !asked:
-			return g.Name, "it was not looked at yet"
+			why = "it was not looked at yet"
 		case !seen.Known:
-			return g.Name, "it is not known whether it holds: " + seen.Why
-		case !seen.Value:
-			return g.Name, "its condition does not hold: " + text.Cut(text.OneLine(g.Condition), mostCondition)
+			why = "it is not known whether it holds: " + seen.Why
+		default:
+			why = "its condition does not hold: " + text.Cut(text.OneLine(g.Condition), mostCondition)
 		}
+		out = append(out, cluster.Wait{Reason: cluster.WaitingForGate, About: g.Name, Message: fmt.Sprintf("waits to be upgraded until the gate %s holds: %s", g.Name, why),
+			Hint: "see what its condition is about, or push another one in `gates`; versions that are set back pass it"})
 	}
-	return "", ""
+	return out
 }
 
 // OpenGates are the gates of a cluster as if all held, their Jobs too.

@@ -24,15 +24,15 @@ func TestGates(t *testing.T) {
 		why   string
 	}{
 		"no gate":                         {hops: hops},
-		"no upgrade":                      {gates: gates, shut: "a", why: "not looked at yet"},
-		"not looked at":                   {hops: hops, gates: gates, asks: true, shut: "a", why: "not looked at yet"},
+		"no upgrade":                      {gates: gates, shut: "ab", why: "not looked at yet"},
+		"not looked at":                   {hops: hops, gates: gates, asks: true, shut: "ab", why: "not looked at yet"},
 		"all hold":                        {hops: hops, gates: gates, seen: map[string]cluster.Seen[bool]{"a": holds, "b": holds}, asks: true},
 		"one does not":                    {hops: hops, gates: gates, seen: map[string]cluster.Seen[bool]{"a": closed, "b": holds}, asks: true, shut: "a", why: "does not hold: objects.all(o, o.status.ok)"},
 		"the other is long":               {hops: hops, gates: gates, seen: map[string]cluster.Seen[bool]{"a": holds, "b": closed}, asks: true, shut: "b", why: "&&…"},
 		"one is not known":                {hops: hops, gates: gates, seen: map[string]cluster.Seen[bool]{"a": cluster.Unseen[bool]("no such key: ok"), "b": holds}, asks: true, shut: "a", why: "not known whether it holds: no such key: ok"},
-		"a node is out of service":        {hops: hops, gates: gates, turn: "t", shut: "a", why: "not looked at yet"},
-		"and no other waits for that":     {hops: hops, gates: gates, turn: "t", order: cluster.UpgradeOrder{Despite: []string{"wk-1"}}, asks: true, shut: "a", why: "not looked at yet"},
-		"where another is not waited for": {hops: hops, gates: gates, turn: "t", order: cluster.UpgradeOrder{Despite: []string{"wk-2"}}, shut: "a", why: "not looked at yet"},
+		"a node is out of service":        {hops: hops, gates: gates, turn: "t", shut: "ab", why: "not looked at yet"},
+		"and no other waits for that":     {hops: hops, gates: gates, turn: "t", order: cluster.UpgradeOrder{Despite: []string{"wk-1"}}, asks: true, shut: "ab", why: "not looked at yet"},
+		"where another is not waited for": {hops: hops, gates: gates, turn: "t", order: cluster.UpgradeOrder{Despite: []string{"wk-2"}}, shut: "ab", why: "not looked at yet"},
 	} {
 		d := cluster.Desired{Snapshot: cluster.Snapshot{Revision: "r", Spec: cluster.Spec{Gates: c.gates, Nodes: []cluster.Node{{Name: "wk-1"}}}}, Way: cluster.Way{Hops: c.hops}}
 		o := cluster.Observed{Gates: c.seen, Nodes: cluster.Saw(map[string]cluster.KubeNode{"wk-1": {Turn: c.turn}})}
@@ -40,14 +40,20 @@ func TestGates(t *testing.T) {
 		if got := AsksGates(d, o); got != c.asks {
 			t.Errorf("%s: asks %v", name, got)
 		}
-		if shut, why := FindClosedGate(d, o); shut != c.shut || !strings.Contains(why, c.why) || len(why) > 300 {
-			t.Errorf("%s: %q, %q", name, shut, why)
+		shut, first := "", cluster.Wait{}
+		for _, w := range ClosedGates(d, o) {
+			if shut += w.About; first.Reason == "" {
+				first = w
+			}
+		}
+		if shut != c.shut || !strings.Contains(first.Message, c.why) || len(first.Message) > 300 || (first.Hint == "") != (c.shut == "") {
+			t.Errorf("%s: %q, %+v", name, shut, first)
 		}
 		if o.Gates = OpenGates(d); len(o.Gates) != len(c.gates) {
 			t.Errorf("%s: %d gates are open", name, len(o.Gates))
 		}
-		if shut, _ := FindClosedGate(d, o); shut != "" {
-			t.Errorf("%s: %s is not open", name, shut)
+		if shut := ClosedGates(d, o); len(shut) > 0 {
+			t.Errorf("%s: %+v are not open", name, shut)
 		}
 	}
 }

@@ -27,6 +27,8 @@ func (l *loader) resolveGates() {
 		if g.Condition != "" {
 			if err := gate.Check(g.Condition); err != nil {
 				l.Wrong(at+".condition", "see https://cel.dev; there are objects, status and now", "%s", err)
+			} else if !l.Has(at+".objects") && !l.Misspelt(at+".objects") && g.Objects == (gateObjects{}) && gate.AsksObjects(g.Condition) {
+				l.Wrong(at+".condition", "write which beside it: objects: {api_version: apps/v1, kind: Deployment}", "it is about objects, and the gate selects none")
 			}
 		}
 		if g.Objects.Kind == "Secret" {
