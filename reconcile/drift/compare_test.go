@@ -235,8 +235,8 @@ func TestRefusals(t *testing.T) {
 		dr            Drift
 		message, hint string
 	}{
-		{Drift{Reason: cluster.TalosVersionDrift, Have: "v1.13.8", Want: "v1.13.9"}, "it runs Talos v1.13.8", "set talos_version back"},
-		{Drift{Reason: cluster.KubernetesDrift, Have: "v1.36.0", Want: "v1.36.1"}, "it runs Kubernetes v1.36.0", "set kubernetes_version back"},
+		{Drift{Reason: cluster.TalosVersionDrift, Have: "v1.13.8", Want: "v1.13.9"}, "it runs Talos v1.13.8", "set talos_version to v1.13.8, which it runs, or bring"},
+		{Drift{Reason: cluster.KubernetesDrift, Have: "v1.36.0", Want: "v1.36.1"}, "it runs Kubernetes v1.36.0", "set kubernetes_version to v1.36.0, which it runs, or bring"},
 		{Drift{Reason: cluster.KubernetesDrift, Have: "v1.36.2", Want: "v1.35.10"}, "its kubelet is v1.36.2, and on the way of an upgrade it would be v1.35.10", "give it the kubelet of the other nodes by hand"},
 		{Drift{Field: string(cluster.FieldAddress), Have: "a", Want: "b"}, "not changed on a machine that runs", "a machine's address"},
 		{Drift{Field: "system disk size", Have: text.GiB(2 << 30), Want: text.GiB(1 << 30)}, "disks are not made smaller", "write the size that it has"},

@@ -360,7 +360,7 @@ func (dr Drift) Refusal(d cluster.Desired, o cluster.Observed, n cluster.Node) c
 	switch {
 	case dr.Reason == cluster.TalosVersionDrift:
 		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s", dr.Have, dr.Want)
-		b.Hint = hintOfUpgrade(d, "talos_version")
+		b.Hint = hintOfUpgrade(d, o, "talos_version", dr.Have)
 		return b
 	case dr.Reason == cluster.KubernetesDrift && dr.Want != d.Repository().Spec.Versions.Kubernetes:
 		b.Message = fmt.Sprintf("its kubelet is %s, and on the way of an upgrade it would be %s now; no node gets an older one", dr.Have, dr.Want)
@@ -368,7 +368,7 @@ func (dr Drift) Refusal(d cluster.Desired, o cluster.Observed, n cluster.Node) c
 		return b
 	case dr.Reason == cluster.KubernetesDrift:
 		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s", dr.Have, dr.Want)
-		b.Hint = hintOfUpgrade(d, "kubernetes_version")
+		b.Hint = hintOfUpgrade(d, o, "kubernetes_version", dr.Have)
 		return b
 	case dr.Reason == cluster.ConfigDrift && dr.Have == uncompared:
 		b.Message = "its machine config is " + uncompared

@@ -65,16 +65,35 @@ func kubeletDrifts(d cluster.Desired, o cluster.Observed, n cluster.Node) (want 
 	return want, true
 }
 
-// hintOfUpgrade is what to do about a version that no upgrade leads to.
-func hintOfUpgrade(d cluster.Desired, field string) string {
+// hintOfUpgrade is what to do about a version that no upgrade leads to, on a node that has another one: it names those that can be asked for.
+func hintOfUpgrade(d cluster.Desired, o cluster.Observed, field, have string) string {
 	asked := d.Repository()
 	if asked.Back.Talos && field == "talos_version" {
 		return fmt.Sprintf("a control plane goes back only while another one is seen to run Talos %s, with the older etcd, and by one minor version: repair that one, or set %s to what the others run", asked.Spec.Versions.Talos, field)
 	}
-	if why := asked.NoWay; why != "" {
-		return fmt.Sprintf("set %s back; there is no way to upgrade: %s", field, why)
+	set := fmt.Sprintf("set %s to %s, which it runs", field, have)
+	if before := goesBackTo(asked, o, field, have); before != "" {
+		set += fmt.Sprintf(", or to %s, which all nodes ran before", before)
 	}
-	return fmt.Sprintf("set %s back, or bring the node to the version of the others by hand", field)
+	if why := asked.NoWay; why != "" {
+		return fmt.Sprintf("%s; there is no way to upgrade: %s", set, why)
+	}
+	return set + ", or bring the node to the version of the others by hand"
+}
+
+// goesBackTo is the older version that all nodes ran before and that can be asked for again; "" : none is known. Nothing goes back over two minor
+// versions at once.
+func goesBackTo(asked cluster.Desired, o cluster.Observed, field, have string) string {
+	in, _ := o.Facts.Intent(cluster.IntendConfig)
+	before, newest, goal := in.Previous.Talos, in.Asked.Talos, asked.Goal.Talos
+	if field == "kubernetes_version" {
+		before, newest, goal = in.Previous.Kubernetes, in.Asked.Kubernetes, asked.Goal.Kubernetes
+	}
+	minors, known := ladder.MinorsApart(before, have)
+	if !known || !ladder.IsOlder(before, have) || minors > 1 || before == goal || newest != "" && !ladder.IsOlder(before, newest) {
+		return ""
+	}
+	return before
 }
 
 // compareVersions compares two versions number by number.

@@ -53,16 +53,31 @@ func TestRunningVersions(t *testing.T) {
 	}
 }
 
-// TestNoWayIsNamed: a version that no upgrade leads to is refused with the reason.
+// TestNoWayIsNamed: a version that no upgrade leads to is refused with the reason, and with the versions that can be asked for instead: the one
+// that runs, and the one that all nodes ran before, unless nothing leads back to that.
 func TestNoWayIsNamed(t *testing.T) {
 	n := cluster.Node{Name: "cp-1"}
 	d := cluster.Desired{Way: cluster.Way{NoWay: "a downgrade of Talos, from v1.14.1 to v1.13.9, is not made"}}
-	for reason, want := range map[cluster.Reason]string{
-		cluster.TalosVersionDrift: "set talos_version back; there is no way to upgrade: a downgrade of Talos, from v1.14.1 to v1.13.9, is not made",
-		cluster.KubernetesDrift:   "set kubernetes_version back; there is no way to upgrade: a downgrade of Talos, from v1.14.1 to v1.13.9, is not made",
+	const noWay = "; there is no way to upgrade: a downgrade of Talos, from v1.14.1 to v1.13.9, is not made"
+	for name, c := range map[string]struct {
+		reason                cluster.Reason
+		have, previous, asked string
+		want                  string
+	}{
+		"Talos":                     {cluster.TalosVersionDrift, "v1.14.1", "", "", "set talos_version to v1.14.1, which it runs"},
+		"Kubernetes":                {cluster.KubernetesDrift, "v1.36.1", "", "", "set kubernetes_version to v1.36.1, which it runs"},
+		"Talos of before":           {cluster.TalosVersionDrift, "v1.14.1", "v1.13.7", "v1.14.1", "set talos_version to v1.14.1, which it runs, or to v1.13.7, which all nodes ran before"},
+		"Kubernetes of before":      {cluster.KubernetesDrift, "v1.36.1", "v1.35.4", "", "set kubernetes_version to v1.36.1, which it runs, or to v1.35.4, which all nodes ran before"},
+		"before is far":             {cluster.TalosVersionDrift, "v1.14.1", "v1.12.11", "", "set talos_version to v1.14.1, which it runs"},
+		"before is newer":           {cluster.TalosVersionDrift, "v1.13.9", "v1.14.1", "", "set talos_version to v1.13.9, which it runs"},
+		"it is what is asked for":   {cluster.TalosVersionDrift, "v1.14.1", "v1.13.9", "", "set talos_version to v1.14.1, which it runs"},
+		"it was upgraded elsewhere": {cluster.TalosVersionDrift, "v1.14.1", "v1.13.7", "v1.13.7", "set talos_version to v1.14.1, which it runs"},
 	} {
-		if b := (Drift{Reason: reason}).Refusal(d, cluster.Observed{}, n); b.Hint != want {
-			t.Errorf("%s: %s", reason, b.Hint)
+		d.Goal = cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.35.9"}
+		var o cluster.Observed
+		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendConfig, Previous: cluster.Versions{Talos: c.previous, Kubernetes: c.previous}, Asked: cluster.Versions{Talos: c.asked, Kubernetes: c.asked}})
+		if b := (Drift{Reason: c.reason, Have: c.have}).Refusal(d, o, n); b.Hint != c.want+noWay {
+			t.Errorf("%s: %s", name, b.Hint)
 		}
 	}
 }
