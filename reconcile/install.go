@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // Another Talos is installed once for each node, image and commit: what was asked for is made durable
@@ -21,7 +22,7 @@ func (r *Reconciler) installTalos(ctx context.Context, d cluster.Desired, a acti
 			return err
 		}
 	}
-	in := cluster.Install{Image: a.Image, Boot: a.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), From: a.From}
+	in := cluster.Install{Image: a.Image, Boot: a.Boot, Revision: drift.Attempt(d, r.c.Journal.Facts()), At: time.Now().UTC(), From: a.From}
 	takeBack, err := r.intendInstall(a.Node, &in)
 	if err != nil {
 		return err
@@ -35,7 +36,7 @@ func (r *Reconciler) upgradeTalos(ctx context.Context, d cluster.Desired, a acti
 	if err := r.beginRestart(ctx, d, action.RebootNode{Node: a.Node, Restart: a.Restart, Fields: a.Fields, Into: a.Version}, p); err != nil {
 		return err
 	}
-	in := cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), From: a.From}
+	in := cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: drift.Attempt(d, r.c.Journal.Facts()), At: time.Now().UTC(), From: a.From}
 	takeBack, err := r.intendInstall(a.Node, &in)
 	if err != nil {
 		return err

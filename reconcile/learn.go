@@ -48,6 +48,9 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	}
 	if last := r.memo.last; last != nil && r.memo.refused == nil && !r.memo.problems.HasErrors() && !r.memo.unproven {
 		after.Applied = last.Revision
+		if !r.c.Journal.Fresh() || !nothingOfOurs(*o) { // else nothing was tried yet
+			drift.NoteContent(&after, d)
+		}
 	}
 	if nothingOfOurs(*o) && leftover.SeesAllVMs(*o) && !after.BootstrapSent() {
 		after.Drop(cluster.IntendConfig) // nothing runs
@@ -125,7 +128,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	learn := func(f *cluster.Facts) {
 		f.Lost, f.Applied, f.Guarded, f.Installed, f.Replaced, f.Cards = after.Lost, after.Applied, after.Guarded, after.Installed, after.Replaced, after.Cards
 		f.Drifts, f.Looked = after.Drifts, after.Looked
-		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady} {
+		for _, kind := range []cluster.IntentKind{cluster.IntendBootstrap, cluster.SeenReady, cluster.SeenContent} {
 			if in, ok := after.Intent(kind); ok {
 				f.Intend(in)
 			}
@@ -392,7 +395,7 @@ func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
 	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Installs, b.Installs) && maps.Equal(a.Settled, b.Settled) && maps.EqualFunc(a.Replaced, b.Replaced, slices.Equal) && maps.Equal(a.Cards, b.Cards) &&
 		slices.Equal(a.Guarded, b.Guarded) && slices.EqualFunc(a.Drifts, b.Drifts, cluster.DriftRecord.Equal) && a.Looked.Equal(b.Looked) && slices.Equal(a.Installed, b.Installed) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig)) &&
-		intent(a, cluster.IntendUpgrade).Equal(intent(b, cluster.IntendUpgrade)) && intent(a, cluster.IntendRollback).Equal(intent(b, cluster.IntendRollback)) && maps.Equal(a.Earlier, b.Earlier)
+		intent(a, cluster.SeenContent).Equal(intent(b, cluster.SeenContent)) && intent(a, cluster.IntendUpgrade).Equal(intent(b, cluster.IntendUpgrade)) && intent(a, cluster.IntendRollback).Equal(intent(b, cluster.IntendRollback)) && maps.Equal(a.Earlier, b.Earlier)
 }
 
 func nothingOfOurs(o cluster.Observed) bool {
@@ -413,7 +416,7 @@ func isLeftUnproven(d cluster.Desired, o cluster.Observed) bool {
 // forgetFounding drops what is remembered of a cluster of which nothing is left:
 // neither its intents nor the keys' fingerprint mean anything then.
 func forgetFounding(f *cluster.Facts) {
-	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.IntendCanary, cluster.IntendWatch, cluster.IntendRollback, cluster.SeenReady)
+	f.Drop(cluster.IntendDestroy, cluster.IntendBootstrap, cluster.IntendConfig, cluster.IntendCanary, cluster.IntendWatch, cluster.IntendRollback, cluster.SeenReady, cluster.SeenContent)
 	f.Fingerprint, f.Lost = "", false
 	f.Guarded, f.Forgotten, f.Installed = nil, nil, nil
 	clear(f.Restarts)

@@ -8,13 +8,15 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // resetVM resets the VM of a node whose machine does not come back from the reboot of its upgrade. That is made
 // durable before it is asked for, and taken back only where it is known not to have been begun: an agent that ends
 // meanwhile does not reset it a second time.
 func (r *Reconciler) resetVM(ctx context.Context, d cluster.Desired, a action.ResetVM, p Progress) error {
-	was, revision := r.c.Journal.Facts().Restarts[a.Node.Name], d.Repository().Revision
+	facts := r.c.Journal.Facts()
+	was, revision := facts.Restarts[a.Node.Name], drift.Attempt(d, facts)
 	if was.Boot != a.Boot || was.Reset.Revision == revision {
 		return errors.New("it was reset, or rebooted once more, meanwhile")
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
@@ -64,7 +65,7 @@ func (r *Reconciler) refuseCancel(node string) error {
 	case !ordered || in.Node != node:
 		return cluster.WithReason(cluster.NothingToDo, fault.Errorf("`talos-agent status "+r.c.Cluster+"` shows what is done", "withdraw the rollback of %s: there is no order to withdraw", node))
 	case in.Done:
-		return cluster.WithReason(cluster.RolledBack, fault.Errorf("a push has it upgraded again", "withdraw the rollback of %s: its machine was asked to go back already", node))
+		return cluster.WithReason(cluster.RolledBack, fault.Errorf("a commit that changes the cluster's files has it upgraded again", "withdraw the rollback of %s: its machine was asked to go back already", node))
 	}
 	return nil
 }
@@ -93,7 +94,7 @@ func (r *Reconciler) rollBackTalos(ctx context.Context, d cluster.Desired, a act
 				withdrawn = true
 				return
 			}
-			f.Installs[name] = cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: time.Now().UTC(), Back: true, Failed: "by order of " + in.By}
+			f.Installs[name] = cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: drift.Attempt(d, *f), At: time.Now().UTC(), Back: true, Failed: "by order of " + in.By}
 			asked := in
 			asked.Done = true
 			f.Intend(asked)

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"net/url"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +23,7 @@ import (
 // desire returns what should be now, as far as the repository decides it, on the way from what the
 // nodes were seen to run.
 func (r *Reconciler) desire(snap cluster.Snapshot, seen upgrade.Seen, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems) {
-	snap, other := keepContract(snap, facts)
+	snap, other := upgrade.KeepContract(snap, facts)
 	goal := snap.Spec.Versions
 	stage, held, by := r.stageOf(snap, goal, seen, facts)
 	d, problems := r.c.Renderer.Desired(upgrade.At(snap, stage), facts, now)
@@ -37,11 +35,11 @@ func (r *Reconciler) desire(snap cluster.Snapshot, seen upgrade.Seen, facts clus
 // stageOf is how far a cluster is to come now on its way to some versions, and why it stays where it is, if
 // the switches of its inventory or of the host have it so.
 func (r *Reconciler) stageOf(snap cluster.Snapshot, goal cluster.Versions, seen upgrade.Seen, facts cluster.Facts) (stage upgrade.Stage, held cluster.Reason, by string) {
-	if facts.UpgradeOrder(snap.Revision).Now {
+	if facts.UpgradeOrder(drift.AttemptAt(snap, facts)).Now {
 		snap.Spec.Soak = 0
 	}
 	ran, _ := facts.Intent(cluster.IntendConfig)
-	seen.Despite, seen.Asked = facts.UpgradeOrder(snap.Revision).Despite, ran.Asked
+	seen.Despite, seen.Asked = facts.UpgradeOrder(drift.AttemptAt(snap, facts)).Despite, ran.Asked
 	stage = upgrade.Of(goal, snap.Spec, seen, ran.Versions, ran.Previous)
 	if !facts.WasReady() {
 		return stage, "", ""
@@ -107,32 +105,6 @@ func (r *Reconciler) isOtherStage(d cluster.Desired, seen upgrade.Seen, facts cl
 	return held != d.Held || !stage.Equal(have)
 }
 
-// keepContract gives a snapshot the config contract that the cluster was made with.
-// One that is written and is another is returned, to be reported; one that merely
-// follows from talos_version is a warning.
-func keepContract(snap cluster.Snapshot, facts cluster.Facts) (_ cluster.Snapshot, other string) {
-	in, ok := facts.Intent(cluster.IntendConfig)
-	have, kept := snap.Spec.Versions.Contract, in.Versions.Contract
-	if !ok || kept == "" || kept == have || minorOf(kept) > minorOf(snap.Spec.Versions.Talos) {
-		return snap, "" // an older Talos knows nothing of it; that is refused as such
-	}
-	snap.Spec.Versions.Contract = kept
-	if _, written := snap.Where["config_contract"]; written {
-		return snap, have
-	}
-	snap.Warnings = append(snap.Warnings[:len(snap.Warnings):len(snap.Warnings)], snap.At(cluster.Warning, "config_contract",
-		fmt.Sprintf("it is not written and would follow talos_version to %s; the cluster keeps %s, with which it was made", have, kept), "write `config_contract: "+kept+"`"))
-	return snap, ""
-}
-
-// minorOf returns the minor of a Talos version or contract.
-func minorOf(version string) int {
-	_, rest, _ := strings.Cut(version, ".")
-	digits, _, _ := strings.Cut(rest, ".")
-	n, _ := strconv.Atoi(digits)
-	return n
-}
-
 // learnConfig notes in f what the nodes of the cluster are seen to run.
 func learnConfig(d cluster.Desired, o cluster.Observed, f *cluster.Facts) {
 	in, known := f.Intent(cluster.IntendConfig)
@@ -165,7 +137,7 @@ func contractOf(d cluster.Desired, in cluster.Intent) string {
 	if in.Versions.Contract != "" {
 		return in.Versions.Contract
 	}
-	return fmt.Sprintf("v1.%d", min(minorOf(d.Spec.Versions.Contract), minorOf(in.Versions.Talos)))
+	return fmt.Sprintf("v1.%d", min(upgrade.MinorOf(d.Spec.Versions.Contract), upgrade.MinorOf(in.Versions.Talos)))
 }
 
 // keepRunning returns asked with what a new node gets: what the repository has, or,

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 func addWorker(s *cluster.Spec) {
@@ -256,12 +257,12 @@ func TestContractIsKept(t *testing.T) {
 		snap := cluster.Snapshot{Spec: f.spec, Where: map[string]cluster.Position{"": {File: "cluster.yaml"}}}
 		facts := openFacts(t, f, files)
 		snap.Spec.Versions = cluster.Versions{Talos: "v1.14.1", Kubernetes: "v1.36.1", Contract: "v1.14"}
-		got, other := keepContract(snap, facts)
+		got, other := upgrade.KeepContract(snap, facts)
 		if got.Spec.Versions.Contract != "v1.13" || other != "" || len(got.Warnings) != 1 || !strings.Contains(got.Warnings[0].String(), "the cluster keeps v1.13") {
 			t.Errorf("not written: %q %+v", other, got)
 		}
 		snap.Where["config_contract"] = cluster.Position{File: "cluster.yaml", Line: 5}
-		got, other = keepContract(snap, facts)
+		got, other = upgrade.KeepContract(snap, facts)
 		if got.Spec.Versions.Contract != "v1.13" || other != "v1.14" || len(got.Warnings) != 0 {
 			t.Errorf("written: %q %+v", other, got)
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
@@ -38,8 +39,11 @@ func (r *Reconciler) Upgrade(order cluster.UpgradeOrder) error {
 	}
 	order.By = text.OneLine(order.By)
 	return r.command("ordered the upgrade of "+asked.Revision.Short()+": "+order.String(), func(f *cluster.Facts) {
-		all := f.UpgradeOrder(asked.Revision).And(order)
-		f.Intend(cluster.Intent{Kind: cluster.IntendUpgrade, Revision: asked.Revision, Order: all, At: time.Now().UTC()})
+		at := drift.Attempt(asked, *f)
+		if order.Now {
+			upgrade.Retry(f, at)
+		}
+		f.Intend(cluster.Intent{Kind: cluster.IntendUpgrade, Revision: at, Order: f.UpgradeOrder(at).And(order), At: time.Now().UTC()})
 	})
 }
 
@@ -63,7 +67,7 @@ func userOf(by string) string { return cmp.Or(text.OneLine(by), "root") }
 // rollback is not carried out any more.
 func (r *Reconciler) dropOrders(f *cluster.Facts, d cluster.Desired, o cluster.Observed) (refused cluster.Block) {
 	in, ok := f.Intent(cluster.IntendUpgrade)
-	if ok && (in.Revision != d.Repository().Revision || upgrade.IsEnded(d, o, r.memo.seenRunning.Ran)) {
+	if ok && (in.Revision != drift.Attempt(d, *f) || upgrade.IsEnded(d, o, r.memo.seenRunning.Ran)) {
 		f.Drop(cluster.IntendUpgrade)
 	}
 	if in, ok = f.Intent(cluster.IntendRollback); ok {

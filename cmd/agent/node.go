@@ -109,10 +109,10 @@ nodes have the next, and what holds it. What is upgraded is asked for in the
 repository: talos_version and kubernetes_version in cluster.yaml.
 
 With --now the upgrade of the present commit goes on outside of its window, and
-without a soak. With --despite it does not wait for a node that is not Ready; that
-one is upgraded when it is. Both hold until the upgrade has ended or another commit
-comes, or --cancel withdraws them, and what else that commit changes waits for the
-window as before.
+without a soak, and what has failed of it is tried again. With --despite it does not wait for a node that is not Ready; that
+one is upgraded when it is. Both hold until the upgrade has ended, or another commit
+changes the cluster's files, or --cancel withdraws them, and what else the present
+commit changes waits for the window as before.
 
 Neither passes a gate or a switch (apply or upgrade: off or approve), takes down
 more nodes than may be unavailable, or a control plane that etcd needs.`,
@@ -185,7 +185,7 @@ func newRollback(env *environment) *cobra.Command {
 has: where the new one runs, and something does not work with it.
 
 The node is drained, rebooted, and put back into service. It is not upgraded again,
-and neither is any other node, until another commit comes: one that sets
+and neither is any other node, until another commit changes the cluster's files: one that sets
 talos_version back has the others follow it, and any other upgrades the node again.
 No window, approval or switch holds that up. Only a control plane that etcd needs is
 not taken down, and with a Ready node no more than may be unavailable.

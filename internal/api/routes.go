@@ -351,7 +351,7 @@ var routes = []route{
 	{pattern: "GET /v1/clusters/{name}/nodes/{node}/forget", access: forRoot, kind: "Forecast", does: "what would happen if the machine of a node were taken for lost, and what that means", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
 		return c.ForecastForget(r.PathValue("node"))
 	})},
-	{pattern: "POST /v1/clusters/{name}/nodes/{node}/rollback", access: forRoot, kind: "Done", does: "have the machine of a node boot the Talos that it ran before, and stay there until another commit comes; with `cancel`, withdraw that, where it was not asked yet", serve: func(r *http.Request, d Daemon) (any, error) {
+	{pattern: "POST /v1/clusters/{name}/nodes/{node}/rollback", access: forRoot, kind: "Done", does: "have the machine of a node boot the Talos that it ran before, and stay there until another commit changes the files of the cluster; with `cancel`, withdraw that, where it was not asked yet", serve: func(r *http.Request, d Daemon) (any, error) {
 		var req RollbackRequest
 		if err := decodeBody(r, &req); err != nil {
 			return nil, err

@@ -126,6 +126,8 @@ const (
 	IntendUpgrade IntentKind = "Upgrade"
 	// IntendRollback is an administrator's command that the machine of a node boots the Talos that it ran before.
 	IntendRollback IntentKind = "Rollback"
+	// SeenContent is at which revision the files of the cluster (Target: Snapshot.Content) became what they are.
+	SeenContent IntentKind = "Content"
 	// IntendWatch is which control plane was given a machine config while it ran, or another
 	// network, last. It is written before that, and counts for a minute.
 	IntendWatch IntentKind = "Watch"
@@ -138,7 +140,7 @@ const (
 type Restart struct {
 	Target   string    `json:"target"`   // what was to change, as on its Node object
 	Boot     string    `json:"boot"`     // id of the boot that it ended
-	Revision Revision  `json:"revision"` // that was in force
+	Revision Revision  `json:"revision"` // with which the files in force became what they are
 	At       time.Time `json:"at,omitzero"`
 	// Returned: the machine was seen in another boot since.
 	Returned bool `json:"returned,omitempty"`
@@ -149,7 +151,7 @@ type Restart struct {
 // Reset is one reset of a VM. It is written before that is asked for, so that there is no second one.
 type Reset struct {
 	At       time.Time `json:"at"`
-	Revision Revision  `json:"revision"` // that was in force: each one may have its own
+	Revision Revision  `json:"revision"` // as of the Restart: each one may have its own
 }
 
 // Intent is one decision that the world cannot show.
@@ -165,7 +167,7 @@ type Intent struct {
 	Done bool `json:"done,omitempty"`
 	// Versions and Revision are, of IntendConfig, what the configs are for and the
 	// revision they are of. Versions is, of IntendRollback, what the machine goes back to. Revision is, of IntendApproved, whose changes are approved: what was
-	// shown, or one that came since and asks for the same. Of IntendUpgrade and IntendRollback, the one that was in force.
+	// shown, or one that came since and asks for the same. Of IntendUpgrade and IntendRollback, as of a Restart.
 	Versions Versions `json:"versions,omitzero"`
 	// Previous are, of IntendConfig, the Versions before, of each kind the last that was another: an upgrade
 	// leads back to them. Asked are the newest that the inventory has asked for since all nodes ran what it asks for.

@@ -181,15 +181,6 @@ func TestEqualWaits(t *testing.T) {
 	}
 }
 
-// TestConsoleTasks are those with which people look at a machine.
-func TestConsoleTasks(t *testing.T) {
-	for kind, want := range map[string]bool{"vncproxy": true, "spiceproxy": true, "qmstart": false, "": false} {
-		if got := (Task{Type: kind}).IsConsole(); got != want {
-			t.Errorf("%q: %v", kind, got)
-		}
-	}
-}
-
 // TestUpgradeModesInWords: a mode that is not written is the first, and one that there is not has no name.
 func TestUpgradeModesInWords(t *testing.T) {
 	if mode, ok := ParseUpgradeMode(""); !ok || mode != UpgradeAuto {

@@ -171,7 +171,3 @@ type Task struct {
 	// Log is the end of its log, of one of ours that takes long.
 	Log []string
 }
-
-// IsConsole reports whether the task shows the console of a VM, and does nothing to it (PVE 9.2: a web console and
-// `qm terminal` through the API are vncproxy, SPICE is spiceproxy).
-func (t Task) IsConsole() bool { return t.Type == "vncproxy" || t.Type == "spiceproxy" }

@@ -75,7 +75,7 @@ func DescribeHops(hops []Hop) string {
 type Install struct {
 	Image    string    `json:"image"`    // the installer
 	Boot     string    `json:"boot"`     // id of the boot during which it was asked for
-	Revision Revision  `json:"revision"` // that was in force
+	Revision Revision  `json:"revision"` // as of a Restart
 	At       time.Time `json:"at"`
 	// From is the version that the machine ran when it was asked for; "" : it is not known.
 	From string `json:"from,omitempty"`

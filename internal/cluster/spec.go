@@ -347,6 +347,8 @@ type Snapshot struct {
 	Where map[string]Position
 	// Files are the files and folders that the inventory names, beside its own.
 	Files []string
+	// Content identifies the files that it is made from, whatever else a commit changes; "" : unknown.
+	Content string
 	// Confidential are the values of the secrets file that patches and addons may have in
 	// them, and the texts that have one which is too short to be found by itself.
 	Confidential []Secret

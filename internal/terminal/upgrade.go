@@ -132,7 +132,7 @@ func (p Printer) PrintOrder(before cluster.Status, order cluster.UpgradeOrder) {
 	passes := func(w cluster.WaitStatus) bool {
 		return order.Now && (w.Reason == cluster.WaitingForWindow || w.Reason == cluster.WaitingForSoak) || slices.Contains(order.Despite, w.About)
 	}
-	switch holds, lifts := findHold(before, passes), slices.ContainsFunc(before.Waiting, passes); {
+	switch holds, lifts := findHold(before, order.Now, passes), slices.ContainsFunc(before.Waiting, passes) || order.Now && slices.ContainsFunc(before.Blocked, func(b cluster.Block) bool { return isRetried(b.Reason) }); {
 	case holds != "":
 		p.Printf("%s: noted: %s; still held: %s\n", before.Cluster, order, holds)
 	case lifts || slices.ContainsFunc(before.Nodes, func(n cluster.NodeStatus) bool {
@@ -144,10 +144,15 @@ func (p Printer) PrintOrder(before cluster.Status, order cluster.UpgradeOrder) {
 	}
 }
 
+// isRetried reports whether an order that an upgrade goes on now has tried again what has failed.
+func isRetried(reason cluster.Reason) bool {
+	return reason == cluster.UpgradeFailed || reason == cluster.UpgradeFellBack
+}
+
 // findHold is the first that holds an upgrade and that an order does not pass, for people; "" : nothing.
-func findHold(s cluster.Status, passes func(cluster.WaitStatus) bool) string {
+func findHold(s cluster.Status, now bool, passes func(cluster.WaitStatus) bool) string {
 	for _, b := range s.Blocked {
-		if b.Reason.Holds() != cluster.HoldsNothing && !isAddon(s, b.Subject) {
+		if b.Reason.Holds() != cluster.HoldsNothing && !isAddon(s, b.Subject) && !(now && isRetried(b.Reason)) {
 			return fmt.Sprintf("%s: %s", b.Subject, b.Message)
 		}
 	}

@@ -63,6 +63,8 @@ func TestPrintOrder(t *testing.T) {
 		"it was rolled back":          {cluster.Status{Blocked: []cluster.Block{{Subject: "web", Reason: cluster.ActionFailed, Message: "no"}, {Subject: "cp-1", Reason: cluster.RolledBack, Message: "back"}}, Addons: []cluster.AddonStatus{{Name: "web"}}, Waiting: []cluster.WaitStatus{window}}, now, "dev: noted: " + outside + "; still held: cp-1: back"},
 		"something takes too long":    {cluster.Status{Waiting: []cluster.WaitStatus{late}}, now, "dev: noted: " + outside + "; still held: cp-1: waits for RunningConfigUnknown"},
 		"nothing holds it":            {cluster.Status{Waiting: []cluster.WaitStatus{wait("wk-1", cluster.WaitingForTurn, "cp-1")}}, now, "dev: noted: " + outside + "; it waits for nothing of that now"},
+		"what failed is tried again":  {cluster.Status{Blocked: []cluster.Block{{Subject: "wk-1", Reason: cluster.UpgradeFailed, Message: "failed"}}}, now, "dev: the upgrade goes on " + outside},
+		"despite is no second try":    {cluster.Status{Blocked: []cluster.Block{{Subject: "wk-1", Reason: cluster.UpgradeFailed, Message: "failed"}}}, despite, "dev: noted: " + although + "; still held: wk-1: failed"},
 		"a node is waited for":        {cluster.Status{Waiting: []cluster.WaitStatus{wait("cp-1", cluster.WaitingForHop, "wk-2")}}, despite, "dev: the upgrade goes on " + although},
 		"it is Ready":                 {cluster.Status{Nodes: []cluster.NodeStatus{{Name: "wk-2", Phase: cluster.PhaseReady}}}, despite, "dev: noted: " + although + "; it waits for nothing of that now"},
 		"it is not":                   {cluster.Status{Nodes: []cluster.NodeStatus{{Name: "wk-2", Phase: cluster.PhaseStopped}}}, despite, "dev: the upgrade goes on " + although},

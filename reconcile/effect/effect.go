@@ -178,14 +178,14 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		m.Installer = a.Image
 		o.Machines[a.Node.Name] = m
 	case action.InstallTalos:
-		noteInstall(o, a.Node.Name, cluster.Install{Image: a.Image, Boot: a.Boot, Revision: d.Repository().Revision, At: o.Now, Done: true})
+		noteInstall(o, a.Node.Name, cluster.Install{Image: a.Image, Boot: a.Boot, Revision: drift.Attempt(*d, o.Facts), At: o.Now, Done: true})
 	case action.UpgradeTalos:
 		bootAgain(o, a.Node.Name, cluster.Config{}, cluster.Configured)
 		bootInstalled(*d, o, a.Node.Name, a.Version)
 		takeVIP(o, a.Node)
 	case action.RollBackTalos:
 		in, _ := o.Facts.Intent(cluster.IntendRollback)
-		noteInstall(o, a.Node.Name, cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: d.Repository().Revision, At: o.Now, Back: true, Failed: "by order of " + in.By})
+		noteInstall(o, a.Node.Name, cluster.Install{Image: a.Image, Boot: a.Restart.Boot, Revision: drift.Attempt(*d, o.Facts), At: o.Now, Back: true, Failed: "by order of " + in.By})
 		o.Facts.Drop(cluster.IntendRollback)
 		bootAgain(o, a.Node.Name, cluster.Config{}, cluster.Configured)
 		bootInstalled(*d, o, a.Node.Name, a.Version)

@@ -166,7 +166,7 @@ func (m *planner) isRepaired(i action.Info, n cluster.Node) bool {
 	}
 	return repairs && !slices.ContainsFunc(slices.Concat(m.d.Spec.Nodes, m.removed), func(other cluster.Node) bool {
 		r, restarted := m.o.Facts.Restarts[other.Name]
-		comesUp := restarted && r.Revision == m.d.Repository().Revision && m.plan.Phases[other.Name] != cluster.PhaseReady && m.o.Now.Sub(r.At) < repairAfter
+		comesUp := restarted && r.Revision == drift.Attempt(m.d, m.o.Facts) && m.plan.Phases[other.Name] != cluster.PhaseReady && m.o.Now.Sub(r.At) < repairAfter
 		return other.Role == n.Role && other.Name != n.Name && (m.isInTurn(other.Name) || comesUp)
 	})
 }

@@ -183,7 +183,7 @@ func (m *planner) isUnfinished(n cluster.Node) bool {
 	case drift.IsForTurn(turn, want) && !(restarted && turn == r.Target):
 		return true
 	}
-	return restarted && drift.IsForTurn(r.Target, want) && (m.o.Machines[n.Name].BootID == r.Boot || r.Revision == m.d.Repository().Revision || m.plan.Phases[n.Name] != cluster.PhaseReady)
+	return restarted && drift.IsForTurn(r.Target, want) && (m.o.Machines[n.Name].BootID == r.Boot || r.Revision == drift.Attempt(m.d, m.o.Facts) || m.plan.Phases[n.Name] != cluster.PhaseReady)
 }
 
 // isTakenDown reports whether the agent took a node down, for whatever that was, and the node is not

@@ -126,7 +126,7 @@ func (m *planner) wasTaken(n cluster.Node, drifts []drift.Drift) bool {
 	r, ok := m.o.Facts.Restarts[n.Name]
 	boot, parts := m.o.Machines[n.Name].BootID, strings.Split(r.Target, ".")
 	ok = ok && (r.Target == drift.TargetOf(drifts) || all(drifts, func(dr drift.Drift) bool { return slices.Contains(parts, drift.PartOfTurn(dr)) }))
-	return ok && r.Revision == m.d.Repository().Revision && boot != "" && r.Boot != boot && !m.isRepeated(n, drifts)
+	return ok && r.Revision == drift.Attempt(m.d, m.o.Facts) && boot != "" && r.Boot != boot && !m.isRepeated(n, drifts)
 }
 
 // drainFor is the drain of a node with which its turn for some drifts begins.
@@ -167,7 +167,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		}
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.ChangeNotTaken, About: drift.TargetOf(drifts),
 			Message: fmt.Sprintf("it was taken down to change %s, and has %s all the same", drift.DescribeChange(drifts), drift.DescribeHave(drifts)),
-			Hint:    "see what keeps it: " + keeps + "; a push has it tried again"}, m.describe(n, drifts...))
+			Hint:    "see what keeps it: " + keeps + "; a commit that changes the cluster's files has it tried again"}, m.describe(n, drifts...))
 		return
 	}
 	if m.returnsFirst(n, drifts) {
@@ -181,7 +181,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	if m.blockFailedInstall(n, drifts) || m.holdTurn(n, kn, ready, drifts) {
 		return
 	}
-	restart := cluster.Restart{Target: drain(drifts).Target, Boot: mach.BootID, Revision: m.d.Repository().Revision}
+	restart := cluster.Restart{Target: drain(drifts).Target, Boot: mach.BootID, Revision: drift.Attempt(m.d, m.o.Facts)}
 	var config cluster.Config // that is staged
 	hardware := false
 	for _, dr := range drifts {

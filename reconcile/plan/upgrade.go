@@ -46,7 +46,7 @@ func (m *planner) goesAlone(dr drift.Drift) bool {
 
 // order is what an administrator lets the upgrade of this revision do.
 func (m *planner) order() cluster.UpgradeOrder {
-	return m.o.Facts.UpgradeOrder(m.d.Repository().Revision)
+	return m.o.Facts.UpgradeOrder(drift.Attempt(m.d, m.o.Facts))
 }
 
 // isPassed reports whether a node is not Ready and an administrator has ordered not to wait for it.
@@ -156,7 +156,7 @@ func (m *planner) planInstaller(n cluster.Node) {
 	if mach := m.o.Machines[n.Name]; upgrade.BootsAnother(m.d, m.o, n) && !n.Locked && !m.isHeld() && !m.appliesNothing() {
 		const change = "what its next boot runs, which was taken back"
 		if failed := upgrade.FailedInstall(m.d, m.o, n); failed != "" {
-			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.UpgradeFailed, About: mach.Talos, Message: "its next boot may run what was taken back: to install what it runs over that failed: " + failed, Hint: "see what the installer has printed; a push has it tried again"},
+			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.UpgradeFailed, About: mach.Talos, Message: "its next boot may run what was taken back: to install what it runs over that failed: " + failed, Hint: "see what the installer has printed; a commit that changes the cluster's files has it tried again"},
 				[]cluster.FieldDifference{{Field: "next boot", Has: "what was taken back", Wants: mach.Talos, By: "a push that was taken back", Since: m.o.Facts.Installs[n.Name].At}})
 			return
 		}
@@ -327,7 +327,7 @@ func (m *planner) holdByJob(i action.Info) bool {
 		return false
 	}
 	if a.Wait.Subject, a.Wait.Drift = i.Subject, m.driftOfAction(i); a.Start {
-		m.do(action.StartJob{Gate: a.Gate, Name: a.Name, Revision: m.d.Repository().Revision})
+		m.do(action.StartJob{Gate: a.Gate, Name: a.Name, Revision: drift.Attempt(m.d, m.o.Facts)})
 	} else if a.Old.Name != "" {
 		m.do(action.DeleteJob{Job: a.Old, Why: "to start it once more"})
 	}
@@ -445,5 +445,5 @@ func (m *planner) planManifests() {
 // blockFellBack reports a node that was rebooted for another Talos and runs the one from before.
 func (m *planner) blockFellBack(n cluster.Node, up drift.Drift) {
 	m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.UpgradeFellBack, About: up.Want, Message: fmt.Sprintf("it was rebooted to change %s, and has %s all the same: the new Talos did not start, or was not installed", up.Change(), up.Has()),
-		Hint: "`talos-agent status " + m.d.Spec.Name + "` shows what the boot that failed printed; a push has it tried again, and talos_version or talos.schematic set back ends it"}, m.describe(n, up))
+		Hint: "`talos-agent status " + m.d.Spec.Name + "` shows what the boot that failed printed; " + upgrade.RetriedBy(m.d) + ", and talos_version or talos.schematic set back ends it"}, m.describe(n, up))
 }

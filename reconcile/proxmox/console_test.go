@@ -154,7 +154,7 @@ func TestConsoleIsNoTask(t *testing.T) {
 		time.Sleep(2 * time.Second)
 		s.world.ForgetCalls()
 		o := observe(c, d)
-		if !slices.ContainsFunc(o.Hosts[testHost].Tasks.Value, func(t cluster.Task) bool { return t.VMID == n.VMID && t.IsConsole() }) {
+		if !slices.ContainsFunc(o.Hosts[testHost].Tasks.Value, func(t cluster.Task) bool { return t.VMID == n.VMID && isConsole(t) }) {
 			t.Errorf("no console is open: %+v", o.Hosts[testHost].Tasks)
 		}
 		if vm := o.VMs[n.Name]; vm.Task != nil || vm.Owner != cluster.Ours {
@@ -166,4 +166,13 @@ func TestConsoleIsNoTask(t *testing.T) {
 		stop()
 		s.must(<-ended)
 	})
+}
+
+// TestConsoleTasks are those with which people look at a machine.
+func TestConsoleTasks(t *testing.T) {
+	for kind, want := range map[string]bool{"vncproxy": true, "spiceproxy": true, "qmstart": false, "": false} {
+		if got := isConsole(cluster.Task{Type: kind}); got != want {
+			t.Errorf("%q: %v", kind, got)
+		}
+	}
 }

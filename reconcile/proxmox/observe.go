@@ -194,7 +194,7 @@ func (l *look) taskOn(vmid int, host string) *cluster.Task {
 	var found *cluster.Task
 	for _, t := range l.tasks[host].running {
 		described := l.c.describeTask(t)
-		if t.vmid() != vmid || described.IsConsole() || t.kind == "qmcreate" && !l.c.ours(t.upid) {
+		if t.vmid() != vmid || isConsole(described) || t.kind == "qmcreate" && !l.c.ours(t.upid) {
 			continue
 		}
 		if found == nil || t.kind == "qmcreate" {

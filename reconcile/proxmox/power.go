@@ -89,7 +89,7 @@ func (c *Client) resettable(ctx context.Context, id identity) (proven, error) {
 		return proven{}, fmt.Errorf("vm %d is off or paused", id.vmid)
 	case p.locked() != nil:
 		return proven{}, p.locked()
-	case slices.ContainsFunc(tasks, func(t task) bool { return t.vmid() == id.vmid && !c.describeTask(t).IsConsole() }):
+	case slices.ContainsFunc(tasks, func(t task) bool { return t.vmid() == id.vmid && !isConsole(c.describeTask(t)) }):
 		return proven{}, fmt.Errorf("a task runs on vm %d", id.vmid)
 	}
 	return p, nil
@@ -190,3 +190,7 @@ func (c *Client) seen(ctx context.Context, host string, vmid int, want cluster.P
 func refuseManaged(vmid int) error {
 	return fault.Errorf(fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vmid), "vm %d is managed by Proxmox VE's HA, which talos-agent does not work with yet", vmid)
 }
+
+// isConsole reports whether a task shows the console of a VM, and does nothing to it (PVE 9.2: a web console and
+// `qm terminal` through the API are vncproxy, SPICE is spiceproxy).
+func isConsole(t cluster.Task) bool { return t.Type == "vncproxy" || t.Type == "spiceproxy" }

@@ -8,6 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // How long a machine may be silent after the reboot of its upgrade: so many times what a reboot took at most so
@@ -25,7 +26,7 @@ type Return struct {
 	Stopped []cluster.Block // why nothing more is done about it; none: something is, or will be
 }
 
-// JudgeReturn judges a node that does not answer. Its VM is reset once for each revision, when its machine has
+// JudgeReturn judges a node that does not answer. Its VM is reset once for each revision of the cluster's files, when its machine has
 // been silent for long since it was rebooted into another Talos, and nothing else runs on it that a reset would
 // interrupt: no installer, no action of ours, no task and no lock of Proxmox VE. A node that Kubernetes
 // has seen in another boot since has come back, and while no other machine answers it may be this host that reaches none.
@@ -67,7 +68,7 @@ func judgeReset(n cluster.Node, vm cluster.VM, version string, r cluster.Restart
 	}
 	return Return{Stopped: []cluster.Block{{Subject: n.Name, Reason: cluster.UpgradeStuck, About: version,
 		Message: fmt.Sprintf("it was rebooted into Talos %s and does not answer, nor since its vm was reset at %s; it is not reset again, and no other node is upgraded", version, at),
-		Hint:    fmt.Sprintf("`qm terminal %d` on %s shows how far it boots; a push has its vm reset once more; one that is lost: give it another `replace` in nodes.yaml", n.VMID, vm.Carrier(n))}}}
+		Hint:    fmt.Sprintf("`qm terminal %d` on %s shows how far it boots; a commit that changes the cluster's files has its vm reset once more; one that is lost: give it another `replace` in nodes.yaml", n.VMID, vm.Carrier(n))}}}
 }
 
 // keepsFromReset is why the VM of a node is not reset for now; "" : nothing keeps it from that.
@@ -103,7 +104,7 @@ func returnsWithin(o cluster.Observed, r cluster.Restart, in cluster.Install) ti
 // wasReset reports whether the VM of a node was reset at this revision because its machine did not come back.
 func wasReset(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	reset := o.Facts.Restarts[n.Name].Reset
-	return !reset.At.IsZero() && reset.Revision == d.Repository().Revision
+	return !reset.At.IsZero() && reset.Revision == drift.Attempt(d, o.Facts)
 }
 
 // isAlone reports whether a node has others, and the machine of none of them answers.

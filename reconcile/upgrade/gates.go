@@ -6,6 +6,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // mostCondition is how much of a condition is shown, in characters.
@@ -15,7 +16,7 @@ const mostCondition = 200
 // service that others wait for, so that a gate is never taken for what it was before the last turn.
 func AsksGates(d cluster.Desired, o cluster.Observed) bool {
 	asked := d.Repository()
-	despite := o.Facts.UpgradeOrder(asked.Revision).Despite
+	despite := o.Facts.UpgradeOrder(drift.Attempt(d, o.Facts)).Despite
 	return len(asked.Spec.Gates) > 0 && IsUnderWay(d, o) && !slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool {
 		return o.Nodes.Value[n.Name].Turn != "" && !slices.Contains(despite, n.Name)
 	})

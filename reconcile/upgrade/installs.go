@@ -1,6 +1,8 @@
 package upgrade
 
 import (
+	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -31,7 +33,7 @@ func InstallOf(o cluster.Observed, n cluster.Node) (in cluster.Install, ok bool)
 // FailedInstall is why the installation of what a node is to have has failed at this revision, or whose command had the node go
 // back; "" : neither.
 func FailedInstall(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
-	if in := o.Facts.Installs[n.Name]; (in.Back || in.Image == Installer(d)) && in.Revision == d.Repository().Revision {
+	if in := o.Facts.Installs[n.Name]; (in.Back || in.Image == Installer(d)) && in.Revision == drift.Attempt(d, o.Facts) {
 		return in.Failed
 	}
 	return ""
@@ -109,7 +111,7 @@ func HasUnbooted(o cluster.Observed, n cluster.Node) bool {
 // done once, and not after its VM was reset: what has kept the machine from coming back would again.
 func MayRepeat(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	was, boot := o.Facts.Installs[n.Name], o.Machines[n.Name].BootID
-	now := cluster.Install{Image: Installer(d), Boot: boot, Revision: d.Repository().Revision}
+	now := cluster.Install{Image: Installer(d), Boot: boot, Revision: drift.Attempt(d, o.Facts)}
 	return boot != "" && !was.Again && now.Follows(was) && !wasReset(d, o, n)
 }
 
@@ -123,7 +125,7 @@ func EndedInstalls(d cluster.Desired, o cluster.Observed) []string {
 		mach := o.Machines[name]
 		ended := runsAsked(d, mach) || runsImage(d, mach, in.Image)
 		if in.Back { // for this commit it goes no way of the others, and whether it went back is shown
-			ended = in.Revision != d.Repository().Revision
+			ended = in.Revision != drift.Attempt(d, o.Facts)
 		}
 		if !stays || o.VMs[name].Presence == cluster.Absent || hasBootedSince(mach, in) && ended {
 			out = append(out, name)
@@ -147,4 +149,24 @@ func FindSoaking(d cluster.Desired, o cluster.Observed) (name string, until time
 		}
 	}
 	return name, until
+}
+
+// Retry takes out of f what keeps an upgrade that has failed from being tried again at a revision: installers that failed there, and that nodes
+// which are back were taken down for it in vain. A rollback is no failure, and what does not come back is not reset once more.
+func Retry(f *cluster.Facts, at cluster.Revision) {
+	f.Installs, f.Restarts = maps.Clone(f.Installs), maps.Clone(f.Restarts)
+	maps.DeleteFunc(f.Installs, func(_ string, in cluster.Install) bool {
+		return in.Revision == at && in.Failed != "" && !in.Back
+	})
+	for node, r := range f.Restarts {
+		if r.Revision == at && r.Returned {
+			r.Revision = ""
+			f.Restarts[node] = r
+		}
+	}
+}
+
+// RetriedBy is what has an upgrade that failed tried again, for people.
+func RetriedBy(d cluster.Desired) string {
+	return fmt.Sprintf("a commit that changes the cluster's files has it tried again, and so has `talos-agent upgrade %s --now`", d.Spec.Name)
 }

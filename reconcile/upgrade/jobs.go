@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
 
@@ -48,9 +49,9 @@ func JobsToSee(d cluster.Desired, o cluster.Observed) (out []cluster.ObjectName)
 // for is left out: it may come and go.
 func stateOf(d cluster.Desired, o cluster.Observed) (state, silent string) {
 	asked := d.Repository()
-	despite := o.Facts.UpgradeOrder(asked.Revision).Despite
+	despite := o.Facts.UpgradeOrder(drift.Attempt(d, o.Facts)).Despite
 	h := sha256.New()
-	fmt.Fprintf(h, "%q %q %q %q\n", asked.Revision, asked.Spec.Versions.Talos, asked.Spec.Versions.Kubernetes, asked.Schematic)
+	fmt.Fprintf(h, "%q %q %q %q\n", drift.Attempt(d, o.Facts), asked.Spec.Versions.Talos, asked.Spec.Versions.Kubernetes, asked.Schematic)
 	for _, n := range d.Spec.Nodes {
 		if slices.Contains(despite, n.Name) {
 			continue
@@ -156,7 +157,7 @@ func (a *AwaitedJob) judge(job cluster.Job, now time.Time, fresh time.Duration) 
 		return fmt.Sprintf("its Job %s is being deleted, and is started again then", job.ObjectName)
 	case !job.Failed.IsZero():
 		a.Wait.Within, a.Wait.Began = jobStalls, job.Failed
-		a.Wait.Hint = fmt.Sprintf("%s shows why; a push has a fresh one started, and so has %s; versions that are set back pass it", logs, remove)
+		a.Wait.Hint = fmt.Sprintf("%s shows why; a commit that changes the cluster's files has a fresh one started, and so has %s; versions that are set back pass it", logs, remove)
 		return fmt.Sprintf("its Job %s has failed%s", job.ObjectName, text.Colon(job.Why))
 	case !job.Complete.IsZero() && now.Sub(job.Complete) < fresh:
 		return ""
@@ -176,7 +177,7 @@ func LeftJobs(d cluster.Desired, o cluster.Observed) (out []cluster.Job) {
 	arrived := silent == "" && len(asked.Hops) == 0 && !IsUnderWay(d, o)
 	for _, job := range o.Jobs.Value {
 		isOver := arrived || len(wanted) > 0 && !slices.Contains(wanted, job.ObjectName)
-		if job.Ours && !job.Deleting && (job.Revision != asked.Revision || job.Failed.IsZero() && isOver) {
+		if job.Ours && !job.Deleting && (job.Revision != drift.Attempt(d, o.Facts) || job.Failed.IsZero() && isOver) {
 			out = append(out, job)
 		}
 	}

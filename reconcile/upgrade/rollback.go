@@ -34,7 +34,7 @@ func JudgeRollback(d cluster.Desired, o cluster.Observed, n cluster.Node) (comma
 	case to == "":
 		return refuse(cluster.NothingToDo, fmt.Sprintf("`talosctl -n %s rollback` boots whatever its other slot has", n.IP), "the agent does not know what its other slot has: it has not upgraded it, an installation on it has not ended well, it was rolled back, or the journal was lost")
 	}
-	command = cluster.Intent{Kind: cluster.IntendRollback, Node: n.Name, Target: mach.BootID, Versions: cluster.Versions{Talos: to}, Revision: d.Repository().Revision}
+	command = cluster.Intent{Kind: cluster.IntendRollback, Node: n.Name, Target: mach.BootID, Versions: cluster.Versions{Talos: to}, Revision: drift.Attempt(d, o.Facts)}
 	return command, judgeGoingBack(d, o, n, to)
 }
 
@@ -74,7 +74,7 @@ func FollowRollback(d cluster.Desired, o cluster.Observed, in cluster.Intent) (n
 	mach := o.Machines[in.Node]
 	answers := mach.Reach == cluster.Configured && mach.BootID != "" && mach.Talos != ""
 	switch booted := answers && mach.BootID != in.Target; {
-	case !stays || in.Revision != d.Repository().Revision, booted && in.Done:
+	case !stays || in.Revision != drift.Attempt(d, o.Facts), booted && in.Done:
 		return in, true, refused
 	case in.Done || !answers:
 		return in, false, refused
@@ -90,14 +90,14 @@ func FollowRollback(d cluster.Desired, o cluster.Observed, in cluster.Intent) (n
 // RollsBack reports whether a node is to be rolled back, or is.
 func RollsBack(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	in, ok := o.Facts.Intent(cluster.IntendRollback)
-	return ok && in.Node == n.Name && in.Revision == d.Repository().Revision
+	return ok && in.Node == n.Name && in.Revision == drift.Attempt(d, o.Facts)
 }
 
 // OfRollback is that the machine of a node is to boot what it ran before.
 func OfRollback(d cluster.Desired, o cluster.Observed, n cluster.Node) []drift.Drift {
 	in, ok := o.Facts.Intent(cluster.IntendRollback)
 	mach := o.Machines[n.Name]
-	if !ok || in.Node != n.Name || mach.BootID != in.Target || in.Revision != d.Repository().Revision {
+	if !ok || in.Node != n.Name || mach.BootID != in.Target || in.Revision != drift.Attempt(d, o.Facts) {
 		return nil
 	}
 	return []drift.Drift{{Reason: cluster.RolledBack, Field: drift.FieldRollback, Want: in.Versions.Talos, Have: mach.Talos, How: drift.Reboot}}
@@ -119,7 +119,7 @@ func AsksRollback(o cluster.Observed, drifts []drift.Drift) bool {
 // the same: the other one did not start, or the request did not arrive.
 func isNotTaken(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	in, mach := o.Facts.Installs[n.Name], o.Machines[n.Name]
-	return in.Back && in.Revision == d.Repository().Revision && hasBootedSince(mach, in) && runsImage(d, mach, in.Image)
+	return in.Back && in.Revision == drift.Attempt(d, o.Facts) && hasBootedSince(mach, in) && runsImage(d, mach, in.Image)
 }
 
 // BlockRollbacks reports the nodes that were rolled back and run the same all the same. They are not asked again.
@@ -128,7 +128,7 @@ func BlockRollbacks(d cluster.Desired, o cluster.Observed) (out []cluster.Block)
 		if in := o.Facts.Installs[n.Name]; isNotTaken(d, o, n) {
 			out = append(out, cluster.Block{Subject: n.Name, Reason: cluster.RollbackNotTaken, About: in.Version(),
 				Message: fmt.Sprintf("it was rebooted into the Talos that it ran before, %s, and runs %s still, or again: the older one did not start, or the machine was not asked", in.Failed, in.Version()),
-				Hint:    "`talos-agent status " + d.Spec.Name + "` shows what it printed meanwhile; talos_version set back and pushed has the older one installed; any other push ends this"})
+				Hint:    "`talos-agent status " + d.Spec.Name + "` shows what it printed meanwhile; talos_version set back and pushed has the older one installed; any other commit that changes the cluster's files ends this"})
 		}
 	}
 	return out
@@ -176,11 +176,11 @@ func DescribeFailed(d cluster.Desired, o cluster.Observed, n cluster.Node) (reas
 	case failed == "":
 		return "", "", ""
 	case isNotTaken(d, o, n):
-		return cluster.RolledBack, fmt.Sprintf("it runs Talos %s, and was to go back to what it ran before, %s", o.Facts.Installs[n.Name].Version(), failed), "a push has it upgraded again"
+		return cluster.RolledBack, fmt.Sprintf("it runs Talos %s, and was to go back to what it ran before, %s", o.Facts.Installs[n.Name].Version(), failed), "a commit that changes the cluster's files has it upgraded again"
 	case o.Facts.Installs[n.Name].Back:
 		return cluster.RolledBack, fmt.Sprintf("it ran Talos %s, and went back to what it ran before, %s", o.Facts.Installs[n.Name].Version(), failed),
-			"a push has it upgraded again, and talos_version or talos.schematic set back has the others follow it"
+			"a commit that changes the cluster's files has it upgraded again, and talos_version or talos.schematic set back has the others follow it"
 	}
 	return cluster.UpgradeFailed, fmt.Sprintf("the installer of Talos %s failed, and it runs on as it was: %s", to, failed),
-		"see what the installer has printed; a push has it tried again, and talos_version or talos.schematic set back ends it"
+		"see what the installer has printed; " + RetriedBy(d) + ", and talos_version or talos.schematic set back ends it"
 }

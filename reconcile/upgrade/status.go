@@ -17,7 +17,7 @@ import (
 func StatusOf(d cluster.Desired, facts cluster.Facts, seen Seen) *cluster.UpgradeStatus {
 	asked := d.Repository()
 	hops, upgraded, back := wayOf(asked, seen)
-	out := &cluster.UpgradeStatus{Hops: []string{}, Upgraded: upgraded, Nodes: len(d.Spec.Nodes), Back: back, Held: asked.HeldBy, Order: facts.UpgradeOrder(asked.Revision)}
+	out := &cluster.UpgradeStatus{Hops: []string{}, Upgraded: upgraded, Nodes: len(d.Spec.Nodes), Back: back, Held: asked.HeldBy, Order: facts.UpgradeOrder(drift.Attempt(d, facts))}
 	for _, hop := range hops {
 		out.Hops = append(out.Hops, hop.String())
 	}

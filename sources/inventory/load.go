@@ -106,7 +106,7 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 		return cluster.Snapshot{Revision: opts.Revision}, problems
 	}
 	slices.Sort(l.named)
-	snap := cluster.Snapshot{Revision: opts.Revision, Spec: l.spec, Where: l.Where, Files: slices.Compact(l.named), Warnings: problems}
+	snap := cluster.Snapshot{Revision: opts.Revision, Spec: l.spec, Where: l.Where, Files: slices.Compact(l.named), Content: l.digestContent(), Warnings: problems}
 	if opts.Secrets != nil {
 		snap.Bundle, snap.Authorities = opts.Secrets.Bundle, opts.Secrets.keys
 		snap.Confidential = l.listConfidential()

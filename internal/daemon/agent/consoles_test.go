@@ -153,7 +153,7 @@ func TestConsoleDuringAnUpgrade(t *testing.T) {
 				if i > 0 {
 					s.Lab.Talos.SpoilImage("v1.13.9", installer.Sound)
 				}
-				push(commit, "", "")
+				pushComment(push, commit)
 			}
 			s.untilAppliedIn(4*time.Hour, "upgraded")
 			s.wantTalos("v1.13.9")

@@ -184,7 +184,7 @@ func TestCrashAroundAReset(t *testing.T) {
 					if resets := s.timesReset(before); resets != 1 {
 						s.T.Errorf("%d resets", resets)
 					}
-					push("another commit", "", "")
+					pushComment(push, "another commit")
 				}
 				s.untilAppliedIn(4*time.Hour, "upgraded")
 				s.wantTalos("v1.13.9")

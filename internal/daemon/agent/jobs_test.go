@@ -124,7 +124,7 @@ func TestJobsOfUpgrades(t *testing.T) {
 			t.Errorf("jobs %v, and nodes that were upgraded all the same: %v, %v", first, got, s.cordoned())
 		}
 
-		push("an empty commit", "", "")
+		pushComment(push, "a comment")
 		name := ""
 		s.Until(time.Hour, "held by another one", func(st cluster.Status) bool {
 			if now := j.look(); len(now) == 1 && now[0] != first[0] { // and that of the commit before is deleted
@@ -166,7 +166,7 @@ func TestJobsOfKubernetes(t *testing.T) {
 		s.wantKubernetes("v1.35.10")
 		j.wantStarted("held", 1)
 		s.Lab.Kube.SetExit(smokeImage, kube.Exit{After: time.Minute})
-		push("an empty commit", "", "")
+		pushComment(push, "a comment")
 		s.untilAppliedIn(4*time.Hour, "upgraded")
 		s.wantKubernetes("v1.36.1")
 		j.wantStarted("upgraded", 1+4+1) // the first, one for each component of the control plane, and that of the worker's kubelet

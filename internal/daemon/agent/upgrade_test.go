@@ -54,6 +54,11 @@ func inClusterOfFiles(t *testing.T, sz size, c lab.Config, files map[string][]by
 	})
 }
 
+// pushComment pushes a commit that changes the cluster's files, and asks for the same.
+func pushComment(push func(what, from, to string), what string) {
+	push(what, "cluster_name: dev\n", "# "+what+"\ncluster_name: dev\n")
+}
+
 // wantTalos checks that every machine runs a version.
 func (s *sim) wantTalos(version string) {
 	s.T.Helper()
@@ -160,8 +165,8 @@ func TestUpgradeOverSeveralVersions(t *testing.T) {
 }
 
 // TestUpgradeThatFails: where an installer fails, or what it installed does not start, the node runs on with the
-// old version and in service, nothing else is upgraded, and it is not tried again for that commit. The
-// version set back ends it, and another commit has it tried again.
+// old version and in service, nothing else is upgraded, and it is not tried again for that commit, nor for others that do not change the
+// cluster's files, also by an agent that is started again. A commit that does has it tried again, and so has an order; the version set back ends it.
 func TestUpgradeThatFails(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	for _, c := range []struct {
@@ -195,19 +200,34 @@ func TestUpgradeThatFails(t *testing.T) {
 				if c.reason == cluster.UpgradeFellBack {
 					s.wantConsole("dev-cp-1", "v1.13.9", "rebooting in 0 seconds", true)
 				}
-				push("another commit", "", "")
-				s.Until(4*time.Hour, "stopped again", func(st cluster.Status) bool {
-					return st.Condition == cluster.Stalled && st.Reason == c.reason && fmt.Sprint(s.timesInstalled(before)) == "map[dev-cp-1:2]"
-				})
+				again := func(times int) func(cluster.Status) bool {
+					return func(st cluster.Status) bool {
+						return st.Condition == cluster.Stalled && st.Reason == c.reason && st.Applied == st.Revision && len(st.Running) == 0 && fmt.Sprint(s.timesInstalled(before)) == fmt.Sprintf("map[dev-cp-1:%d]", times)
+					}
+				}
+				for range 3 {
+					push("docs", "", "")
+					time.Sleep(2 * time.Hour)
+				}
+				s.Halt()
+				s.Boot()
+				time.Sleep(time.Hour)
+				s.Until(time.Hour, "stopped after commits that are not about it", again(1))
+				pushComment(push, "another commit")
+				s.Until(4*time.Hour, "stopped again", again(2))
+				must(s.Cluster().Upgrade(cluster.UpgradeOrder{Now: true, By: "ann"}))
+				s.Until(4*time.Hour, "stopped once more, by order", again(3))
+				time.Sleep(2 * time.Hour)
+				s.Until(time.Hour, "stopped still", again(3))
 				push("back", "talos_version: v1.13.9", "talos_version: "+c.talos)
 				s.untilAppliedIn(time.Hour, "as before")
 				s.wantTalos(c.talos)
 				s.Lab.Talos.SpoilImage("v1.13.9", installer.Sound)
 				push("a good one", "talos_version: "+c.talos, "talos_version: v1.13.9")
-				again := len(s.Lab.World.Calls())
+				since := len(s.Lab.World.Calls())
 				s.untilAppliedIn(6*time.Hour, "upgraded")
 				s.wantTalos("v1.13.9")
-				s.wantNoConsole(again, 3)
+				s.wantNoConsole(since, 3)
 			})
 		})
 	}
@@ -266,10 +286,13 @@ func TestUpgradeThatHangs(t *testing.T) {
 				if got, resets := s.timesInstalled(before), s.timesReset(before); len(got) != 1 || got[leader] != 0 || resets != 1 {
 					s.T.Errorf("got another Talos: %v, and %d resets", got, resets)
 				}
-				push("another commit", "", "")
+				push("docs", "", "")
+				time.Sleep(2 * time.Hour)
+				s.Until(time.Hour, "stopped after a commit that is not about it", stuck(1))
+				pushComment(push, "another commit")
 				s.Until(4*time.Hour, "stopped again", stuck(2))
 				s.Lab.Talos.SpoilImage("v1.13.9", installer.Sound)
-				push("one more", "", "")
+				pushComment(push, "one more")
 				s.untilAppliedIn(12*time.Hour, "upgraded")
 				s.wantTalos("v1.13.9")
 				if got := fmt.Sprint(s.timesInstalled(before)); got != "map[dev-cp-1:1 dev-cp-2:1 dev-cp-3:1 dev-wk-1:1]" {
