@@ -94,7 +94,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	maps.DeleteFunc(after.Settled, isRemoved)
 	after.Replaced, after.Cards = replacedNodes(before, d, *o), seenCards(before.Cards, d, *o)
 	if after.Drifts = nil; after.WasReady() && !after.Destroying() {
-		after.Drifts = cluster.RecordDrifts(r.memo.drifts)
+		after.Drifts = drift.RecordNotes(r.memo.drifts)
 	}
 	ended := plan.EndedTurns(d, *o, r.c.Policy())
 	for node := range after.Restarts {

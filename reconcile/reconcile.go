@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -148,7 +149,7 @@ func New(c Config) (*Reconciler, error) {
 		c.OnCommand = func(string) {}
 	}
 	r := &Reconciler{c: c, log: c.Log.With(logging.Cluster, c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
-	r.exec, r.memo.drifts = newExecutor(r), cluster.NotesOf(c.Journal.Facts().Drifts)
+	r.exec, r.memo.drifts = newExecutor(r), drift.NotesOf(c.Journal.Facts().Drifts)
 	s := cluster.Status{Cluster: c.Cluster, Condition: cluster.Unknown, Reason: cluster.Starting, Message: "starting", Since: time.Now()}
 	r.status.Store(&s)
 	return r, nil

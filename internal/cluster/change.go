@@ -141,6 +141,13 @@ type DeprecatedAPI struct {
 	Removed                  string // version of Kubernetes without it, v1.36; "": none is named
 }
 
+// ReleaseAPI is a deprecated API of objects in the manifest that Helm keeps of a release, its Resource their kind.
+type ReleaseAPI struct {
+	Release ReleaseName
+	API     DeprecatedAPI
+	Unread  string // why what Helm keeps of the release cannot be read, so that API is not known; "": it was
+}
+
 // Manifests are the bootstrap manifests: the objects of Kubernetes that the machines of control planes
 // render, which Talos makes where they are missing and never changes.
 type Manifests struct {

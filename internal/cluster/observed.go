@@ -67,6 +67,8 @@ type Observed struct {
 	// Deprecated are the deprecated APIs of Kubernetes that clients have requested since the
 	// kube-apiservers started, looked for only where a node runs another version than it is to have.
 	Deprecated Seen[[]DeprecatedAPI]
+	// ReleaseAPIs are those of the releases of Helm, whoever made them, looked for where Deprecated is.
+	ReleaseAPIs Seen[[]ReleaseAPI]
 	// Gates has which conditions of the inventory hold, by name. They are looked at while an upgrade could go on;
 	// one that is missing was not.
 	Gates map[string]Seen[bool]

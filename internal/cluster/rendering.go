@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -190,27 +189,6 @@ func (r DriftRecord) Equal(s DriftRecord) bool {
 	same := r.Since.Equal(s.Since)
 	r.Since, s.Since = time.Time{}, time.Time{}
 	return same && r == s
-}
-
-// RecordDrifts are notes as the journal has them, in a fixed order.
-func RecordDrifts(notes map[DriftKey]DriftNote) []DriftRecord {
-	var out []DriftRecord
-	for key, n := range notes {
-		out = append(out, DriftRecord{Subject: key.Subject, Part: key.Part, Field: key.Field, Since: n.Since.UTC(), By: n.By, Has: n.Has})
-	}
-	slices.SortFunc(out, func(a, b DriftRecord) int {
-		return cmp.Or(strings.Compare(a.Subject, b.Subject), strings.Compare(string(a.Part), string(b.Part)), strings.Compare(a.Field, b.Field))
-	})
-	return out
-}
-
-// NotesOf are the notes of some records.
-func NotesOf(records []DriftRecord) map[DriftKey]DriftNote {
-	out := map[DriftKey]DriftNote{}
-	for _, r := range records {
-		out[DriftKey{Subject: r.Subject, Part: r.Part, Field: r.Field}] = DriftNote{Since: r.Since, By: r.By, Has: r.Has}
-	}
-	return out
 }
 
 // AddonDifference is how an addon differs.

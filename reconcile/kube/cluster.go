@@ -64,6 +64,7 @@ type Cluster struct {
 
 	observing    chan struct{} // holds a token while Observe runs
 	deprecations deprecations  // guarded by that token
+	releaseAPIs  releaseAPIs   // by the same
 
 	mu     sync.Mutex
 	closed bool
@@ -146,8 +147,8 @@ func (k *Cluster) best() (netip.Addr, bool) {
 	}), true
 }
 
-// Observe fills in o.APIs, for every control plane, o.VIP, o.Nodes, o.SystemPods and
-// o.Deprecated. The maps of these are shared between passes: they are read-only.
+// Observe fills in o.APIs, for every control plane, o.VIP, o.Nodes, o.SystemPods, o.Deprecated and
+// o.ReleaseAPIs. The maps of these are shared between passes: they are read-only.
 //
 // An API that is ready is asked again after 30 seconds, or when the watch of the
 // nodes breaks; nodes and pods are read from watches.
@@ -172,13 +173,26 @@ func (k *Cluster) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obs
 	o.APIs = k.askAll(ctx, conn, planes)
 	o.VIP = k.seeVIP(ctx, conn, d.Spec.Network.VIP)
 	k.seeObjects(ctx, conn, d, o)
-	o.Deprecated = k.deprecations.look(ctx, conn, d, o.Nodes)
+	k.seeDeprecated(ctx, conn, d, o)
+}
+
+// seeDeprecated looks for deprecated APIs, in requests and in releases of Helm, where a node is to run another version of Kubernetes.
+func (k *Cluster) seeDeprecated(ctx context.Context, conn *kubeapi.Connection, d cluster.Desired, o *cluster.Observed) {
+	if why := whyNotLookedFor(d, o.Nodes); why != "" {
+		o.Deprecated, o.ReleaseAPIs = cluster.Unseen[[]cluster.DeprecatedAPI](why), cluster.Unseen[[]cluster.ReleaseAPI](why)
+		return
+	}
+	o.Deprecated, o.ReleaseAPIs = k.deprecations.look(ctx, conn, d), cluster.Unseen[[]cluster.ReleaseAPI](errNoAPI.Error())
+	if server, ok := k.API(); ok {
+		o.ReleaseAPIs = k.releaseAPIs.look(ctx, conn, server)
+	}
 }
 
 func setUnseen(o *cluster.Observed, why string) {
 	o.Nodes = cluster.Unseen[map[string]cluster.KubeNode](why)
 	o.SystemPods = cluster.Unseen[map[string]cluster.SystemPod](why)
 	o.Deprecated = cluster.Unseen[[]cluster.DeprecatedAPI](why)
+	o.ReleaseAPIs = cluster.Unseen[[]cluster.ReleaseAPI](why)
 }
 
 // connection returns the connection for the credentials; a change that matters

@@ -48,20 +48,26 @@ func (d *deprecations) isDue(now time.Time, conn *kubeapi.Connection, of []netip
 	return now.Sub(d.asked) >= readyFor
 }
 
-// look returns the deprecated APIs in use, where a node is to run another version of Kubernetes. Each
-// kube-apiserver knows its own requests only, so that one which does not answer leaves it unknown.
-func (d *deprecations) look(ctx context.Context, conn *kubeapi.Connection, want cluster.Desired, nodes cluster.Seen[map[string]cluster.KubeNode]) cluster.Seen[[]cluster.DeprecatedAPI] {
+// whyNotLookedFor is why deprecated APIs are not looked for: no node is to run another version of Kubernetes, or it is not known
+// what they run. "": they are.
+func whyNotLookedFor(want cluster.Desired, nodes cluster.Seen[map[string]cluster.KubeNode]) string {
 	asked := want.Repository()
 	goal := cmp.Or(asked.Goal.Kubernetes, asked.Spec.Versions.Kubernetes) // which may come after hops of Talos
 	switch {
 	case !nodes.Known:
-		return cluster.Unseen[[]cluster.DeprecatedAPI](nodes.Why)
+		return nodes.Why
 	case !slices.ContainsFunc(asked.Spec.Nodes, func(n cluster.Node) bool {
 		kubelet := nodes.Value[n.Name].Kubelet
 		return kubelet != "" && (kubelet != asked.Spec.Versions.Kubernetes || kubelet != goal)
 	}):
-		return cluster.Unseen[[]cluster.DeprecatedAPI]("they are looked for once the repository asks for another version of Kubernetes")
+		return "they are looked for once the repository asks for another version of Kubernetes"
 	}
+	return ""
+}
+
+// look returns the deprecated APIs in use. Each kube-apiserver knows its own requests only, so that one which does not answer leaves
+// it unknown.
+func (d *deprecations) look(ctx context.Context, conn *kubeapi.Connection, want cluster.Desired) cluster.Seen[[]cluster.DeprecatedAPI] {
 	var addrs []netip.Addr
 	for _, n := range want.Spec.ControlPlanes() {
 		addrs = append(addrs, n.IP)

@@ -24,7 +24,7 @@ func WaitsOfWay(d cluster.Desired, o cluster.Observed, s Supply) (out []cluster.
 	}
 	if asked.IsHop(cluster.HopKubernetes) {
 		hop := asked.Hops[0]
-		out = append(out, wait(hop.String(), fmt.Sprintf("%s comes to the nodes one component after the other%s", hop, text.Colon(components.Describe(asked.StageWaits))+components.DescribeRemoved(hop.To, o))))
+		out = append(out, wait(hop.String(), fmt.Sprintf("%s comes to the nodes one component after the other%s", hop, text.Colon(components.Describe(asked.StageWaits))+components.DescribeRemoved(hop, o))))
 	} else if asked.StageWaits.Reason != "" {
 		out = append(out, wait("back", fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, components.Describe(asked.StageWaits))))
 	}
@@ -60,10 +60,10 @@ func awaited(d cluster.Desired, o cluster.Observed) string {
 	return ""
 }
 
-// describeRemovedLater is which APIs in use a hop to come takes away, which the ones before it do not; "" : none, or it is not known
-// yet.
+// describeRemovedLater is which APIs a hop to come takes away, which the ones before it do not, as components.DescribeRemoved; "" : none,
+// or nothing is known yet.
 func describeRemovedLater(before []cluster.Hop, hop cluster.Hop, o cluster.Observed) string {
-	if !o.Deprecated.Known {
+	if !o.Deprecated.Known && !o.ReleaseAPIs.Known {
 		return ""
 	}
 	for _, earlier := range before {
@@ -71,5 +71,5 @@ func describeRemovedLater(before []cluster.Hop, hop cluster.Hop, o cluster.Obser
 			o.Deprecated = components.KeptAPIs(earlier.To, o)
 		}
 	}
-	return components.DescribeRemoved(hop.To, o)
+	return components.DescribeRemoved(hop, o)
 }

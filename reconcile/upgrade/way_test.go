@@ -14,10 +14,12 @@ func TestWaitsOfWay(t *testing.T) {
 	hop := func(kind cluster.HopKind, to string) cluster.Hop { return cluster.Hop{Kind: kind, To: to} }
 	hops := []cluster.Hop{hop(cluster.HopTalos, "v1.13.9"), hop(cluster.HopTalos, "v1.14.1"), hop(cluster.HopKubernetes, "v1.35.10"), hop(cluster.HopKubernetes, "v1.36.1")}
 	apis := cluster.Saw([]cluster.DeprecatedAPI{{Version: "v1", Resource: "endpoints", Removed: "v1.36"}, {Group: "flow", Version: "v1beta3", Resource: "schemas", Removed: "v1.35"}})
+	noReleases := cluster.Saw[[]cluster.ReleaseAPI](nil)
+	web := cluster.Saw([]cluster.ReleaseAPI{{Release: cluster.ReleaseName{Namespace: "apps", Name: "web"}, API: cluster.DeprecatedAPI{Group: "flow", Version: "v1beta3", Resource: "Schema", Removed: "v1.35"}}})
 	kubelet := func(v string) cluster.Observed {
 		return cluster.Observed{
 			Machines: map[string]cluster.Machine{"wk-1": {Reach: cluster.Configured, Stage: "running", Ready: true, BootID: "b", Summary: cluster.ConfigSummary{Images: cluster.Images{Kubelet: "ghcr.io/siderolabs/kubelet:v1.36.1"}}}},
-			Nodes:    cluster.Saw(map[string]cluster.KubeNode{"wk-1": {Name: "wk-1", Kubelet: v, BootID: "b", Ready: true}}), Deprecated: cluster.Saw[[]cluster.DeprecatedAPI](nil)}
+			Nodes:    cluster.Saw(map[string]cluster.KubeNode{"wk-1": {Name: "wk-1", Kubelet: v, BootID: "b", Ready: true}}), Deprecated: cluster.Saw[[]cluster.DeprecatedAPI](nil), ReleaseAPIs: noReleases}
 	}
 	const late = "wk-1: its kubelet is still v1.35.10, and its machine config has v1.36.1"
 	isLate := cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingForHop, Message: "its kubelet is still v1.35.10, and its machine config has v1.36.1"}
@@ -36,16 +38,17 @@ func TestWaitsOfWay(t *testing.T) {
 		within time.Duration
 	}{
 		"nothing": {},
-		"several hops": {way: cluster.Way{Hops: hops}, o: cluster.Observed{Deprecated: apis}, want: []string{"Talos v1.14.1 comes after Talos v1.13.9; reboots its node",
+		"several hops": {way: cluster.Way{Hops: hops}, o: cluster.Observed{Deprecated: apis, ReleaseAPIs: noReleases}, want: []string{"Talos v1.14.1 comes after Talos v1.13.9; reboots its node",
 			"Kubernetes v1.35.10 comes after Talos v1.14.1; reboots no node; clients use APIs that it does not have: flow/v1beta3 schemas", "Kubernetes v1.36.1 comes after Kubernetes v1.35.10; reboots no node; clients use APIs that it does not have: v1 endpoints"}, about: "Talos v1.14.1"},
-		"what is used is not known yet": {way: cluster.Way{Hops: hops[1:3]}, want: []string{"Kubernetes v1.35.10 comes after Talos v1.14.1; reboots no node"}, about: "Kubernetes v1.35.10"},
-		"nor the installer":             {way: cluster.Way{Hops: hops[:2]}, supply: Supply{Unchecked: "no"}, want: []string{"Talos v1.14.1 comes after Talos v1.13.9; reboots its node; whether its installer is there is seen then, for no"}, about: "Talos v1.14.1"},
-		"a kubelet does not come up":    {way: cluster.Way{Hops: hops[3:], StageWaits: isLate}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1 on wk-1", within: 5*time.Minute + 30*time.Second},
-		"it goes back":                  {way: goesBack, o: kubelet("v1.35.10"), want: []string{"Kubernetes goes back to v1.36.1, one component after the other: " + late}, about: "back on wk-1", within: 5*time.Minute + 30*time.Second},
-		"its node is locked":            {way: cluster.Way{Hops: hops[3:], StageWaits: isLate}, node: locked, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1"},
-		"another one is waited for":     {way: cluster.Way{Hops: hops[3:], StageWaits: awaits("wk-2")}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: wk-2: no"}, about: "Kubernetes v1.36.1"},
-		"the text names a node":         {way: cluster.Way{Hops: hops[3:], StageWaits: cluster.Wait{Reason: cluster.WaitingForHop, Message: late}}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1"},
-		"it came up":                    {way: cluster.Way{Hops: hops[3:], StageWaits: awaits("wk-1")}, o: kubelet("v1.36.1"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: wk-1: no"}, about: "Kubernetes v1.36.1"},
+		"a release, and what is requested is not known": {way: cluster.Way{Hops: hops[1:3]}, o: cluster.Observed{ReleaseAPIs: web}, want: []string{"Kubernetes v1.35.10 comes after Talos v1.14.1; reboots no node; which APIs clients use that it does not have is not known; Helm cannot upgrade releases any more whose manifests have what it does not: apps/web (flow/v1beta3 Schema, which v1.35 removes)"}, about: "Kubernetes v1.35.10"},
+		"what is used is not known yet":                 {way: cluster.Way{Hops: hops[1:3]}, want: []string{"Kubernetes v1.35.10 comes after Talos v1.14.1; reboots no node"}, about: "Kubernetes v1.35.10"},
+		"nor the installer":                             {way: cluster.Way{Hops: hops[:2]}, supply: Supply{Unchecked: "no"}, want: []string{"Talos v1.14.1 comes after Talos v1.13.9; reboots its node; whether its installer is there is seen then, for no"}, about: "Talos v1.14.1"},
+		"a kubelet does not come up":                    {way: cluster.Way{Hops: hops[3:], StageWaits: isLate}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1 on wk-1", within: 5*time.Minute + 30*time.Second},
+		"it goes back":                                  {way: goesBack, o: kubelet("v1.35.10"), want: []string{"Kubernetes goes back to v1.36.1, one component after the other: " + late}, about: "back on wk-1", within: 5*time.Minute + 30*time.Second},
+		"its node is locked":                            {way: cluster.Way{Hops: hops[3:], StageWaits: isLate}, node: locked, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1"},
+		"another one is waited for":                     {way: cluster.Way{Hops: hops[3:], StageWaits: awaits("wk-2")}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: wk-2: no"}, about: "Kubernetes v1.36.1"},
+		"the text names a node":                         {way: cluster.Way{Hops: hops[3:], StageWaits: cluster.Wait{Reason: cluster.WaitingForHop, Message: late}}, o: kubelet("v1.35.10"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: " + late}, about: "Kubernetes v1.36.1"},
+		"it came up":                                    {way: cluster.Way{Hops: hops[3:], StageWaits: awaits("wk-1")}, o: kubelet("v1.36.1"), want: []string{"Kubernetes v1.36.1 comes to the nodes one component after the other: wk-1: no"}, about: "Kubernetes v1.36.1"},
 	} {
 		if c.node.Name == "" {
 			c.node.Name = "wk-1"

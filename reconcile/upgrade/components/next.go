@@ -2,10 +2,8 @@ package components
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
 
@@ -219,41 +217,4 @@ func findMidway(p part, group []*node) func(*node) bool {
 		has, runs := *p.of(&n.has), *p.of(&n.runs)
 		return n.answers && (runs != "" && runs != has || isOlder(least, has))
 	}
-}
-
-// RemovedAPIs are the deprecated APIs in use that a version of Kubernetes does not have. It is unknown
-// where they are not seen.
-func RemovedAPIs(in string, o cluster.Observed) cluster.Seen[[]cluster.DeprecatedAPI] {
-	if !o.Deprecated.Known {
-		return o.Deprecated
-	}
-	return cluster.Saw(slices.DeleteFunc(slices.Clone(o.Deprecated.Value), func(api cluster.DeprecatedAPI) bool {
-		minors, named := ladder.MinorsApart(api.Removed+".0", in)
-		return !named || minors < 0
-	}))
-}
-
-// KeptAPIs are the deprecated APIs in use that a version of Kubernetes has still.
-func KeptAPIs(in string, o cluster.Observed) cluster.Seen[[]cluster.DeprecatedAPI] {
-	removed := RemovedAPIs(in, o)
-	if !removed.Known {
-		return removed
-	}
-	return cluster.Saw(slices.DeleteFunc(slices.Clone(o.Deprecated.Value), func(api cluster.DeprecatedAPI) bool { return slices.Contains(removed.Value, api) }))
-}
-
-// DescribeRemoved is which APIs in use a version of Kubernetes does not have, to follow other words; "" : none.
-func DescribeRemoved(in string, o cluster.Observed) string {
-	removed := RemovedAPIs(in, o)
-	if !removed.Known {
-		return "; which APIs clients use that it does not have is not known" + text.Colon(removed.Why)
-	}
-	var names []string
-	for _, api := range removed.Value {
-		names = append(names, strings.TrimPrefix(api.Group+"/", "/")+api.Version+" "+api.Resource)
-	}
-	if len(names) == 0 {
-		return ""
-	}
-	return "; clients use APIs that it does not have: " + text.JoinSome(names, 5, ", ")
 }

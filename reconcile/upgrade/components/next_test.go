@@ -349,43 +349,12 @@ func TestVersionOfImages(t *testing.T) {
 	}
 }
 
-func TestRemovedAPIs(t *testing.T) {
-	flow := cluster.DeprecatedAPI{Group: "flowcontrol.apiserver.k8s.io", Version: "v1beta3", Resource: "flowschemas", Removed: "v1.32"}
-	o := cluster.Observed{Deprecated: cluster.Saw([]cluster.DeprecatedAPI{{Version: "v1", Resource: "endpoints"}, flow})}
-	for in, want := range map[string]int{"v1.31.14": 0, "v1.32.0": 1, "v1.33.5": 1} {
-		if got := RemovedAPIs(in, o); !got.Known || len(got.Value) != want || want > 0 && got.Value[0] != flow {
-			t.Errorf("%s: %+v", in, got)
-		}
-	}
-	if got := RemovedAPIs("v1.33.5", cluster.Observed{Deprecated: cluster.Unseen[[]cluster.DeprecatedAPI]("no answer")}); got.Known || got.Why != "no answer" {
-		t.Errorf("%+v", got)
-	}
-}
-
 // oldestIn is the oldest version on any node of a cluster.
 func oldestIn(s cluster.Spec, o cluster.Observed) (version string, ok bool) {
 	for _, n := range s.Nodes {
 		version = oldestOf(version, OldestOn(n, o))
 	}
 	return version, version != ""
-}
-
-// TestDescribeRemoved: what is not seen is no none.
-func TestDescribeRemoved(t *testing.T) {
-	api := cluster.DeprecatedAPI{Group: "policy", Version: "v1beta1", Resource: "podsecuritypolicies", Removed: "v1.36"}
-	core := cluster.DeprecatedAPI{Version: "v1", Resource: "componentstatuses", Removed: "v1.40"}
-	for _, c := range []struct {
-		seen cluster.Seen[[]cluster.DeprecatedAPI]
-		want string
-	}{
-		{cluster.Saw([]cluster.DeprecatedAPI{core}), ""},
-		{cluster.Saw([]cluster.DeprecatedAPI{core, api}), "; clients use APIs that it does not have: policy/v1beta1 podsecuritypolicies"},
-		{cluster.Unseen[[]cluster.DeprecatedAPI]("timeout"), "; which APIs clients use that it does not have is not known: timeout"},
-	} {
-		if got := DescribeRemoved("v1.36.1", cluster.Observed{Deprecated: c.seen}); got != c.want {
-			t.Errorf("%q, want %q", got, c.want)
-		}
-	}
 }
 
 // TestNextDespite: a node that an administrator has named holds no other, but for what may not be newer than it is.
