@@ -225,6 +225,9 @@ type (
 		// Idle: what the machine runs stays as it is, because the configs differ in how Talos is installed.
 		// Proven: they differ in images with which another control plane is Ready.
 		Idle, Proven bool
+		// Components get another version with it, as far as the configs show it. Only: they differ in nothing else.
+		Components []drift.Component
+		Only       bool
 	}
 
 	// DropConfig has a machine that runs what it should keep that, and drop another config,
@@ -419,8 +422,13 @@ func (a PullImages) Info() Info {
 // Info implements Action.
 func (a ChangeConfig) Info() Info {
 	i := infoOfNode(cluster.ChangeConfig, a.Node, fmt.Sprintf("change the machine config of %s", a.Node.Name))
-	if a.Edited {
+	switch {
+	case a.Edited:
 		i.Text = fmt.Sprintf("change the machine config of %s back%s", a.Node.Name, drift.DescribeConfigEdit(a.Since))
+	case a.Only && a.Network == "":
+		i.Text = drift.DescribeSteps(a.Node.Name, a.Components)
+	case len(a.Components) > 0 && a.Network == "":
+		i.Text += ", and " + drift.DescribeSteps(a.Node.Name, a.Components)
 	}
 	if a.Asks {
 		i.Text += ", or reboot it for that: it is asked then"

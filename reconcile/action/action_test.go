@@ -15,6 +15,7 @@ func TestTexts(t *testing.T) {
 	web := cluster.Addon{Name: "web", Namespace: "apps", Ownership: cluster.Managed}
 	node := cluster.Node{Name: "wk-1", VMID: 521}
 	value := "a"
+	kubelet := []drift.Component{{Name: "kubelet", From: "v1.35.4", To: "v1.36.1"}}
 	for _, c := range []struct {
 		action       Action
 		text, change string // of which these are parts
@@ -33,6 +34,9 @@ func TestTexts(t *testing.T) {
 		{LabelNode{Node: node, Edits: []cluster.MetaEdit{{Kind: cluster.MetaLabel, Key: "zone", Want: &value}}}, "change the Node object of wk-1: label zone", "labels="},
 		{ChangeConfig{Node: node, Edited: true}, "back (edited on the node; Talos does not note by whom)", "config="},
 		{ChangeConfig{Node: node, Edited: true, Since: time.Date(2026, 11, 22, 11, 31, 0, 0, time.UTC)}, "it runs that since 2026-11-22 11:31 UTC", "config="},
+		{ChangeConfig{Node: node, Components: kubelet, Only: true, Asks: true}, "upgrade kubelet of wk-1 to v1.36.1, or reboot it for that", "config="},
+		{ChangeConfig{Node: node, Components: kubelet}, "change the machine config of wk-1, and upgrade kubelet of wk-1 to v1.36.1", "config="},
+		{ChangeConfig{Node: node, Components: kubelet, Network: "n"}, "change the machine config of wk-1, only what is about its network", "network=n"},
 		{ApplyConfig{Node: node, Kept: Kept{Config: "main@sha1:1111111111111111111111111111111111111111"}}, "with the config of", "config=main@sha1:1"},
 		{ApplyConfig{Node: node, Kept: Kept{Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1"}}}, "with Talos v1.13.9 and Kubernetes v1.36.1", "talos=v1.13.9 kubernetes=v1.36.1"},
 	} {

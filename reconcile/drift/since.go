@@ -44,6 +44,9 @@ func Describe(d cluster.Desired, o cluster.Observed, n cluster.Node, drifts []Dr
 		if takesNoReboot(d, o, n, dr) {
 			f.How = string(InPlace)
 		}
+		if has, wants := o.Machines[n.Name].Summary, d.Repository().Configs[n.Name]; dr.Field == FieldConfig && dr.Want == wants.Digest && OnlyComponents(has, wants.Summary) {
+			f.Has, f.Wants = describeVersions(ComponentsOf(has.Images, wants.Summary.Images))
+		}
 		switch {
 		case dr.By != "" || !OriginOf(d, o, n, dr.Field).Edited:
 		case dr.Reason == cluster.HardwareDrift:

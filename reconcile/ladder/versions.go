@@ -171,3 +171,18 @@ func MinorsApart(a, b string) (minors int, ok bool) {
 	w, err2 := parseVersion(b)
 	return w.minor - v.minor, err == nil && err2 == nil
 }
+
+// VersionOf is the version of an image by its tag, "" when that is none.
+func VersionOf(image string) string {
+	image, _, _ = strings.Cut(image, "@")
+	_, tag, _ := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
+	return KnownVersion(tag)
+}
+
+// KnownVersion is a version, or "" where it is none that can be compared.
+func KnownVersion(s string) string {
+	if _, ok := Compare(s, s); ok {
+		return s
+	}
+	return ""
+}

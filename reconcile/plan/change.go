@@ -260,6 +260,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 		a.Edited, a.Since = true, m.o.Machines[n.Name].ConfigSince
 	}
 	was := m.o.Machines[n.Name].Summary
+	a.Components, a.Only = drift.ComponentsOf(was.Images, a.Config.Summary.Images), drift.OnlyComponents(was, a.Config.Summary)
 	a.Idle = c != nil && !c.Reboots && was.RunsAs(a.Config.Summary)
 	a.Proven = c != nil && !c.Reboots && was.OnlyImages(a.Config.Summary) && readiness.RunsImages(m.d, m.o, m.plan.Phases, n, a.Config.Summary.Images)
 	if m.keepsConfig(n) || a.Idle {

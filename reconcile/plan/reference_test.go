@@ -132,7 +132,11 @@ var changes = []change{
 		w.asks = w.d.Spec.Versions
 		w.asks.Kubernetes = "v1.36.2"
 		w.stage()
-		n.Components.Kubelet, w.d.Configs[n.Name] = "v1.36.2", cluster.Config{Digest: "new"} // as its turn comes
+		n.Components.Kubelet = "v1.36.2" // as its turn comes
+		w.d.Configs[n.Name] = cluster.Config{Digest: "new", Summary: cluster.ConfigSummary{Rest: "same", Images: cluster.Images{Kubelet: "ghcr.io/siderolabs/kubelet:v1.36.2"}}}
+		m := w.o.Machines[n.Name]
+		m.Summary = cluster.ConfigSummary{Rest: "same", Images: cluster.Images{Kubelet: "ghcr.io/siderolabs/kubelet:v1.36.1"}}
+		w.o.Machines[n.Name] = m
 	}},
 	{"`replace`", func(_ *world, n *cluster.Node) { n.Replace = "again" }},
 	{"`name`", renameNode("")},

@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -45,6 +46,21 @@ func WaitsOfWay(d cluster.Desired, o cluster.Observed, s Supply) (out []cluster.
 			what += describeRemovedLater(asked.Hops[:i], hop, o)
 		}
 		out = append(out, wait(hop.String(), fmt.Sprintf("%s comes after %s", hop, asked.Hops[i-1])+what))
+	}
+	return out
+}
+
+// DescribeRemovedOnWay is which APIs the hops of Kubernetes take away on the way of a cluster that makes none for now, to follow other
+// words; "" : none, or nothing is known yet.
+func DescribeRemovedOnWay(d cluster.Desired, o cluster.Observed) (out string) {
+	hops := d.Repository().Hops
+	for i, hop := range hops {
+		if hop.Kind != cluster.HopKubernetes {
+			continue
+		}
+		if words := describeRemovedLater(hops[:i], hop, o); words != "" {
+			out += fmt.Sprintf("; %s: %s", hop, strings.TrimPrefix(words, "; "))
+		}
 	}
 	return out
 }

@@ -92,3 +92,26 @@ func TestAddWay(t *testing.T) {
 		}
 	}
 }
+
+// TestDescribeRemovedOnWay: who decides about a way reads what its hops take away, each at the one that does.
+func TestDescribeRemovedOnWay(t *testing.T) {
+	api := func(removed string) cluster.ReleaseAPI {
+		return cluster.ReleaseAPI{Release: cluster.ReleaseName{Namespace: "apps", Name: "web"}, API: cluster.DeprecatedAPI{Group: "flow", Version: "v1beta3", Resource: "Schema", Removed: removed}}
+	}
+	d := cluster.Desired{Way: cluster.Way{Held: cluster.ChangeUnapproved, Hops: []cluster.Hop{
+		{Kind: cluster.HopKubernetes, From: "v1.34.2", To: "v1.35.10"}, {Kind: cluster.HopTalos, From: "v1.13.9", To: "v1.14.1"}, {Kind: cluster.HopKubernetes, From: "v1.35.10", To: "v1.36.1"}}}}
+	for name, c := range map[string]struct {
+		o    cluster.Observed
+		want string
+	}{
+		"nothing is known": {},
+		"none":             {o: cluster.Observed{Deprecated: cluster.Saw[[]cluster.DeprecatedAPI](nil), ReleaseAPIs: cluster.Saw[[]cluster.ReleaseAPI](nil)}},
+		"in both": {o: cluster.Observed{Deprecated: cluster.Saw[[]cluster.DeprecatedAPI](nil), ReleaseAPIs: cluster.Saw([]cluster.ReleaseAPI{api("v1.35"), api("v1.36")})},
+			want: "; Kubernetes v1.35.10: Helm cannot upgrade releases any more whose manifests have what it does not: apps/web (flow/v1beta3 Schema, which v1.35 removes)" +
+				"; Kubernetes v1.36.1: Helm cannot upgrade releases any more whose manifests have what it does not: apps/web (flow/v1beta3 Schema, which v1.36 removes)"},
+	} {
+		if got := DescribeRemovedOnWay(d, c.o); got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

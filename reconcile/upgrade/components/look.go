@@ -74,17 +74,17 @@ func lookAtVersions(n cluster.Node, o cluster.Observed) node {
 	mach := o.Machines[n.Name]
 	out.answers = mach.Reach == cluster.Configured && mach.Summary.Images != (cluster.Images{})
 	for _, p := range partsOf(n) {
-		runs := versionOf(o.SystemPods.Value[p.name+"-"+n.Name].Static.Image)
+		runs := ladder.VersionOf(o.SystemPods.Value[p.name+"-"+n.Name].Static.Image)
 		if p.name == kubelet.name {
-			runs = knownVersion(o.Nodes.Value[n.Name].Kubelet)
+			runs = ladder.KnownVersion(o.Nodes.Value[n.Name].Kubelet)
 		}
 		*p.of(&out.runs), *p.of(&out.has) = runs, runs
-		if config := versionOf(p.image(mach.Summary.Images)); out.answers && config != "" {
+		if config := ladder.VersionOf(p.image(mach.Summary.Images)); out.answers && config != "" {
 			*p.of(&out.has) = config
 		}
 	}
 	if n.Role == cluster.ControlPlane && out.answers {
-		out.has.Proxy = versionOf(mach.Summary.Images.Proxy)
+		out.has.Proxy = ladder.VersionOf(mach.Summary.Images.Proxy)
 	}
 	return out
 }
@@ -102,13 +102,13 @@ func findLack(n node, o cluster.Observed) (why cluster.Reason, lacks string) {
 	for _, p := range partsOf(n.Node) {
 		has, runs := *p.of(&n.has), *p.of(&n.runs)
 		switch {
-		case versionOf(p.image(mach.Summary.Images)) == "":
+		case ladder.VersionOf(p.image(mach.Summary.Images)) == "":
 			return cluster.WaitingForHop, "the version of its " + p.name + " in its machine config is not known"
 		case runs == "":
 			return cluster.WaitingForHop, "which " + p.name + " it runs is not known"
 		case runs != has:
 			return cluster.WaitingForHop, fmt.Sprintf("its %s is still %s, and its machine config has %s", p.name, runs, has)
-		case p.name != kubelet.name && versionOf(mach.StaticPods[p.name].Image) != has:
+		case p.name != kubelet.name && ladder.VersionOf(mach.StaticPods[p.name].Image) != has:
 			return cluster.WaitingForHop, "its machine has not taken the " + p.name + " of its config yet"
 		}
 	}
@@ -144,21 +144,6 @@ func IsComingUp(n cluster.Node, o cluster.Observed) bool {
 	return seen.answers && readiness.Lacking(n, o).Reason == "" && seen.lacks != ""
 }
 
-// versionOf is the version of an image by its tag, "" when that is none.
-func versionOf(image string) string {
-	image, _, _ = strings.Cut(image, "@")
-	_, tag, _ := strings.Cut(image[strings.LastIndex(image, "/")+1:], ":")
-	return knownVersion(tag)
-}
-
-// knownVersion is a version, or "" where it is none that can be compared.
-func knownVersion(s string) string {
-	if _, ok := ladder.Compare(s, s); ok {
-		return s
-	}
-	return ""
-}
-
 // isOlder reports whether a version is known and older than another.
 func isOlder(a, b string) bool {
 	order, ok := ladder.Compare(a, b)
@@ -181,7 +166,7 @@ func apiServers(o cluster.Observed) map[string]string {
 	out := map[string]string{}
 	for name, p := range o.SystemPods.Value {
 		if p.Static != (cluster.StaticPod{}) && strings.HasPrefix(name, apiServer+"-") {
-			out[name] = versionOf(p.Static.Image)
+			out[name] = ladder.VersionOf(p.Static.Image)
 		}
 	}
 	return out

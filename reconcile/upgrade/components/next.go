@@ -62,7 +62,7 @@ func collect(nodes []node) map[string]cluster.Components {
 
 // giveStep gives nodes the next step, or returns why there is none.
 func giveStep(to string, s cluster.Spec, o cluster.Observed, nodes []node) cluster.Wait {
-	if knownVersion(to) == "" {
+	if ladder.KnownVersion(to) == "" {
 		return awaitHop("%q is not a version of Kubernetes", to)
 	}
 	planes, workers := splitRoles(nodes)
@@ -147,7 +147,7 @@ func findSkew(to string, p part, o cluster.Observed, planes []*node) cluster.Wai
 	}
 	for name, pod := range o.SystemPods.Value {
 		if pod.Proxy != "" {
-			older[name] = versionOf(pod.Proxy)
+			older[name] = ladder.VersionOf(pod.Proxy)
 		}
 	}
 	for _, name := range sortedNames(older) {

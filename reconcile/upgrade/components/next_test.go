@@ -337,18 +337,6 @@ func TestUnseen(t *testing.T) {
 	}
 }
 
-// TestVersionOfImages: a version is read of whatever registry an image is from, and of nothing else.
-func TestVersionOfImages(t *testing.T) {
-	for image, want := range map[string]string{
-		"registry.k8s.io/kube-apiserver:v1.36.1": "v1.36.1", "localhost:5000/k/kube-apiserver:v1.36.1-rc.0@sha256:00": "v1.36.1-rc.0",
-		"localhost:5000/kube-apiserver": "", "kube-apiserver:latest": "", "": "", "kube-apiserver@sha256:00": "",
-	} {
-		if got := versionOf(image); got != want {
-			t.Errorf("%s: %q", image, got)
-		}
-	}
-}
-
 // oldestIn is the oldest version on any node of a cluster.
 func oldestIn(s cluster.Spec, o cluster.Observed) (version string, ok bool) {
 	for _, n := range s.Nodes {

@@ -28,7 +28,7 @@ func Revert(to string, s cluster.Spec, o cluster.Observed) (next map[string]clus
 
 // takeBack gives nodes the next step back, or returns why there is none.
 func takeBack(to string, s cluster.Spec, o cluster.Observed, nodes []node) cluster.Wait {
-	if knownVersion(to) == "" {
+	if ladder.KnownVersion(to) == "" {
 		return awaitHop("%q is not a version of Kubernetes", to)
 	}
 	for _, n := range nodes {
