@@ -76,7 +76,7 @@ func hintOfUpgrade(d cluster.Desired, o cluster.Observed, field, have string) st
 		set += fmt.Sprintf(", or to %s, which all nodes ran before", before)
 	}
 	if why := asked.NoWay; why != "" {
-		return fmt.Sprintf("%s; there is no way to upgrade: %s", set, why)
+		return fmt.Sprintf("%s; there is no way to the one that is asked for: %s", set, why)
 	}
 	return set + ", or bring the node to the version of the others by hand"
 }

@@ -58,7 +58,7 @@ func TestRunningVersions(t *testing.T) {
 func TestNoWayIsNamed(t *testing.T) {
 	n := cluster.Node{Name: "cp-1"}
 	d := cluster.Desired{Way: cluster.Way{NoWay: "a downgrade of Talos, from v1.14.1 to v1.13.9, is not made"}}
-	const noWay = "; there is no way to upgrade: a downgrade of Talos, from v1.14.1 to v1.13.9, is not made"
+	const noWay = "; there is no way to the one that is asked for: a downgrade of Talos, from v1.14.1 to v1.13.9, is not made"
 	for name, c := range map[string]struct {
 		reason                cluster.Reason
 		have, previous, asked string

@@ -28,7 +28,8 @@ func IsUpgrade(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) 
 
 // isReverted reports whether a node goes back to the version that all nodes ran before an upgrade that
 // is taken back. A control plane does so only while another one runs the older etcd still, or where both
-// come with the same; and none does while another one cannot follow, which would be two minor versions ahead.
+// come with the same; and none does while another one cannot follow, which would be two minor versions ahead, or where no control
+// plane can.
 func isReverted(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) bool {
 	ran, _ := o.Facts.Intent(cluster.IntendConfig)
 	if ran.Versions.Talos != dr.Want && ran.Previous.Talos != dr.Want || !ladder.Runs(dr.Want, ran.Versions.Kubernetes) {
@@ -38,13 +39,21 @@ func isReverted(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift)
 		minors, ok := ladder.MinorsApart(dr.Want, o.Machines[other.Name].Talos)
 		return ok && minors > 1
 	}
-	if slices.ContainsFunc(d.Spec.Nodes, cannotFollow) {
+	talosOf := func(cp cluster.Node) string { return o.Machines[cp.Name].Talos }
+	if slices.ContainsFunc(d.Spec.Nodes, cannotFollow) || HasLeftEtcd(d.Spec.ControlPlanes(), talosOf, dr.Want) {
 		return false
 	}
 	behind := slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
 		return cp.Name != n.Name && o.Machines[cp.Name].Talos == dr.Want
 	})
 	return ladder.CanRevert(dr.Have, dr.Want, n.Role == cluster.ControlPlane && !behind)
+}
+
+// HasLeftEtcd reports whether every control plane is known to run a Talos with a newer etcd than that of a version, so that none of them
+// goes back to it.
+func HasLeftEtcd(planes []cluster.Node, talosOf func(cluster.Node) string, version string) bool {
+	stays := func(cp cluster.Node) bool { return ladder.HasNewerEtcd(talosOf(cp), version) }
+	return len(planes) > 0 && !slices.ContainsFunc(planes, func(cp cluster.Node) bool { return !stays(cp) })
 }
 
 // UpgradeOf is the upgrade of Talos that the machine of a node is to get now.

@@ -33,6 +33,25 @@ func TestNoneGoesBackAlone(t *testing.T) {
 	}
 }
 
+// TestNoneGoesBackWithoutItsEtcd: where no control plane can go back, because all have the newer etcd, no worker does.
+func TestNoneGoesBackWithoutItsEtcd(t *testing.T) {
+	var d cluster.Desired
+	d.Schematic = "376567988ad3"
+	d.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}, {Name: "cp-2", Role: cluster.ControlPlane}, {Name: "wk-1", Role: cluster.Worker}}
+	for name, c := range map[string]struct {
+		second string // what the second control plane runs
+		want   bool
+	}{"all have the newer one": {"v1.14.1", false}, "one has the older one": {"v1.13.9", true}, "one does not answer": {"", true}} {
+		var o cluster.Observed
+		o.Machines = map[string]cluster.Machine{"cp-1": {Talos: "v1.14.1"}, "cp-2": {Talos: c.second}, "wk-1": {Talos: "v1.14.1"}}
+		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendConfig, Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.35.3"}})
+		dr := Drift{Field: FieldTalos, Reason: cluster.TalosVersionDrift, Have: "v1.14.1", Want: "v1.13.9"}
+		if got := IsUpgrade(d, o, d.Spec.Nodes[2], dr); got != c.want {
+			t.Errorf("%s: goes back: %t", name, got)
+		}
+	}
+}
+
 // TestBetweenKubernetes: while nodes are between two versions of Kubernetes that comes first, and other extensions, or a Talos that is
 // to go back, are no drift.
 func TestBetweenKubernetes(t *testing.T) {

@@ -251,3 +251,17 @@ func TestVersionOfImages(t *testing.T) {
 		}
 	}
 }
+
+// TestHasNewerEtcd: of a version that is not known it is not known that its etcd is newer.
+func TestHasNewerEtcd(t *testing.T) {
+	for _, c := range []struct {
+		talos, than string
+		want        bool
+	}{
+		{"v1.14.1", "v1.13.9", true}, {"v1.13.9", "v1.12.11", false}, {"v1.11.6", "v1.10.9", true}, {"v1.13.9", "v1.14.1", false}, {"", "v1.13.9", false}, {"v1.14.1", "", false}, {"v1.99.0", "v1.13.9", false}, {"v1.14.1", "v1.1.0", false},
+	} {
+		if got := HasNewerEtcd(c.talos, c.than); got != c.want {
+			t.Errorf("%s than %s: %v", c.talos, c.than, got)
+		}
+	}
+}

@@ -131,6 +131,14 @@ func ShareEtcd(a, b string) bool {
 	return err == nil && err2 == nil && etcdMinors[v.minor] != 0 && etcdMinors[v.minor] == etcdMinors[w.minor]
 }
 
+// HasNewerEtcd reports whether a version of Talos is known to come with a newer minor version of etcd than another one, which does not
+// read its data.
+func HasNewerEtcd(talos, than string) bool {
+	v, err := parseVersion(talos)
+	w, err2 := parseVersion(than)
+	return err == nil && err2 == nil && etcdMinors[w.minor] != 0 && etcdMinors[v.minor] > etcdMinors[w.minor]
+}
+
 // BringsNewEtcd reports whether a hop of Talos from one version to another, or from any where that is "", brings etcd 3.6 or newer
 // in the place of 3.5.
 func BringsNewEtcd(from, to string) bool {

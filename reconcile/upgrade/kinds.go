@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 
@@ -82,6 +83,23 @@ func (s Seen) refuseBack(have, goal cluster.Versions, kept bool, spec cluster.Sp
 		}
 	}
 	return ""
+}
+
+// findLeftEtcd is why Talos, which all nodes ran before, does not go back to a version: no control plane can; "" : one may. What one that
+// does not answer ran last counts.
+func (s Seen) findLeftEtcd(talos string, spec cluster.Spec) string {
+	newest := ""
+	talosOf := func(cp cluster.Node) string {
+		has := cmp.Or(s.Observed.Machines[cp.Name].Talos, s.Ran[cp.Name].Talos)
+		if newest == "" || ladder.IsOlder(newest, has) {
+			newest = has
+		}
+		return has
+	}
+	if !drift.HasLeftEtcd(spec.ControlPlanes(), talosOf, talos) {
+		return ""
+	}
+	return fmt.Sprintf("Talos does not go back to %s, because all control planes have the etcd of a newer one, up to %s, and the older etcd does not read its data", talos, newest)
 }
 
 // WaitForKubernetes is the wait of a cluster whose nodes are to get other extensions for a hop of Kubernetes that is under way, without a

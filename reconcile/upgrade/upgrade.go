@@ -116,6 +116,11 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 	if !known {
 		return out
 	}
+	if out.Back.Talos {
+		if out.NoWay = seen.findLeftEtcd(goal.Talos, s); out.NoWay != "" {
+			return refuse(goal, s, seen, have, out)
+		}
+	}
 	isKept := func(v cluster.Versions) bool {
 		return wasAsked(seen.Asked.Kubernetes, goal.Kubernetes) && v.Kubernetes == goal.Kubernetes && seen.Ran.canRun(v.Kubernetes)
 	}
@@ -188,6 +193,15 @@ func BeforeHop(d cluster.Desired) cluster.Versions {
 		v.Kubernetes = d.Hops[0].From
 	}
 	return v
+}
+
+// refuse is the stage of a cluster whose Talos could not follow what else goes back: nothing of it does.
+func refuse(goal cluster.Versions, s cluster.Spec, seen Seen, have cluster.Versions, out Stage) Stage {
+	out.Back = cluster.Back{}
+	if goal.Kubernetes != have.Kubernetes || components.HasNewer(have.Kubernetes, s, seen.Observed) {
+		out.Versions.Kubernetes, out.Components = have.Kubernetes, components.Stay(s, seen.Observed)
+	}
+	return out
 }
 
 // back is the stage of a cluster whose Kubernetes goes back: before Talos, which may be its reason, and which may

@@ -113,6 +113,46 @@ func TestGoesBackFromWhatWasAsked(t *testing.T) {
 	}
 }
 
+// TestEtcdThatDoesNotGoBack: where all control planes have a newer etcd than that of the Talos that is asked for again, nothing goes back,
+// Kubernetes and workers neither; as long as one has the older etcd, or may have it, all do.
+func TestEtcdThatDoesNotGoBack(t *testing.T) {
+	old, now := versions("v1.13.9", "v1.35.10"), versions("v1.14.1", "v1.36.1")
+	talos := versions("v1.14.1", "v1.35.10")
+	const noWay = "Talos does not go back to v1.13.9, because all control planes have the etcd of a newer one, up to v1.14.1, and the older etcd does not read its data"
+	for name, c := range map[string]struct {
+		goal, a, b, wk cluster.Versions
+		silent         bool // the second control plane
+		noWay          string
+		want           cluster.Versions
+		back           cluster.Back
+	}{
+		"both, after it":                    {goal: old, a: now, b: now, wk: now, noWay: noWay, want: versions("v1.13.9", "v1.36.1")},
+		"Talos, after it":                   {goal: old, a: talos, b: talos, wk: talos, noWay: noWay, want: old},
+		"a worker has the older Talos":      {goal: old, a: now, b: now, wk: versions("v1.13.9", "v1.36.1"), noWay: noWay, want: versions("v1.13.9", "v1.36.1")},
+		"and the older Kubernetes":          {goal: old, a: now, b: now, wk: old, noWay: noWay, want: old},
+		"one does not answer":               {goal: old, a: now, b: now, wk: now, silent: true, noWay: noWay, want: versions("v1.13.9", "v1.36.1")},
+		"one has the older etcd":            {goal: old, a: now, b: old, wk: old, want: old, back: cluster.Back{Kubernetes: true}},
+		"and does not answer":               {goal: old, a: now, b: old, wk: old, silent: true, want: old, back: cluster.Back{Kubernetes: true}},
+		"the same etcd":                     {goal: versions("v1.12.11", "v1.35.10"), a: old, b: old, wk: old, want: versions("v1.12.11", "v1.35.10"), back: cluster.Back{Talos: true}, noWay: "a downgrade of Talos, from v1.13.9 to v1.12.11, is not made"},
+		"Kubernetes alone, with any etcd":   {goal: talos, a: now, b: now, wk: now, want: talos, back: cluster.Back{Kubernetes: true}},
+		"which some of the nodes have left": {goal: talos, a: now, b: talos, wk: talos, want: talos, back: cluster.Back{Kubernetes: true}},
+	} {
+		ran := Ran{"a": c.a, "b": c.b, "wk": c.wk}
+		spec := cluster.Spec{Nodes: []cluster.Node{{Name: "a", Role: cluster.ControlPlane}, {Name: "b", Role: cluster.ControlPlane}, {Name: "wk", Role: cluster.Worker}}}
+		o, kubelets := cluster.Observed{Machines: map[string]cluster.Machine{}}, map[string]cluster.KubeNode{}
+		for name, v := range ran {
+			if name != "b" || !c.silent {
+				o.Machines[name] = cluster.Machine{Reach: cluster.Configured, Talos: v.Talos}
+			}
+			kubelets[name] = cluster.KubeNode{Kubelet: v.Kubernetes}
+		}
+		o.Nodes = cluster.Saw(kubelets)
+		if s := Of(c.goal, spec, Seen{Ran: ran, Observed: o}, c.goal); s.NoWay != c.noWay || s.Back != c.back || s.Versions != c.want {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
 // TestNoteAsked: the newest versions count that were asked for since all nodes ran what is asked for, each kind by itself.
 func TestNoteAsked(t *testing.T) {
 	now, next := versions("v1.13.9", "v1.35.10"), versions("v1.14.1", "v1.36.1")

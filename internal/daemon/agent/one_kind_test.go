@@ -124,3 +124,34 @@ func TestRevertThatIsNotPossible(t *testing.T) {
 		s.wantKubernetes("v1.35.10")
 	})
 }
+
+// TestRevertOverAnotherEtcd: a revert of both moves nothing where the control planes have a newer etcd than that of the Talos of before:
+// neither Kubernetes nor a worker goes back alone. Kubernetes alone goes back all the same, with that etcd.
+func TestRevertOverAnotherEtcd(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
+		const old, other = "talos_version: v1.13.9\nkubernetes_version: v1.35.10", "talos_version: v1.14.1\nkubernetes_version: v1.36.1"
+		push("both", old, other)
+		s.untilAppliedIn(12*time.Hour, "upgraded")
+		push("back", other, old)
+		s.Until(10*time.Minute, "refused", func(st cluster.Status) bool {
+			return st.Condition == cluster.Stalled && strings.Contains(st.Message+st.Hint, "the older etcd does not read its data") && st.Upgrade != nil && st.Upgrade.NoWay != ""
+		})
+		time.Sleep(2 * time.Minute) // in which machines are asked what the config would take
+		began := len(s.Lab.World.Calls())
+		time.Sleep(time.Hour)
+		for _, c := range s.Lab.World.Calls()[began:] {
+			if strings.HasSuffix(c.Op, "/ApplyConfiguration") || strings.HasSuffix(c.Op, "/Upgrade") {
+				s.T.Errorf("%s: %s", c.Subject, c.Op)
+			}
+		}
+		s.wantTalos("v1.14.1")
+		s.wantKubernetes("v1.36.1")
+		s.goesBack()
+		push("Kubernetes alone", old, "talos_version: v1.14.1\nkubernetes_version: v1.35.10")
+		s.untilAppliedIn(12*time.Hour, "back")
+		s.wantTalos("v1.14.1")
+		s.wantKubernetes("v1.35.10")
+		w.wantDown("dev-cp-1:1 dev-wk-1:1")
+	})
+}
