@@ -392,6 +392,7 @@ func (m *planner) planHops() {
 		return
 	}
 	m.plan.Waiting = append(m.plan.Waiting, upgrade.WaitsOfWay(m.d, m.o, m.supply)...)
+	m.plan.Blocked = append(m.plan.Blocked, upgrade.BlockLocked(m.d, m.o)...)
 	if w := upgrade.WaitForKubernetes(m.d, m.o); w.Reason != "" {
 		m.wait(w)
 	}

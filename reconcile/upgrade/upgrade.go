@@ -118,7 +118,7 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 	}
 	if out.Back.Talos {
 		if out.NoWay = seen.findLeftEtcd(goal.Talos, s); out.NoWay != "" {
-			return refuse(goal, s, seen, have, out)
+			return refuseWay(goal, s, seen, have, out)
 		}
 	}
 	isKept := func(v cluster.Versions) bool {
@@ -195,8 +195,8 @@ func BeforeHop(d cluster.Desired) cluster.Versions {
 	return v
 }
 
-// refuse is the stage of a cluster whose Talos could not follow what else goes back: nothing of it does.
-func refuse(goal cluster.Versions, s cluster.Spec, seen Seen, have cluster.Versions, out Stage) Stage {
+// refuseWay is the stage of a cluster whose Talos could not follow what else goes back: nothing of it does.
+func refuseWay(goal cluster.Versions, s cluster.Spec, seen Seen, have cluster.Versions, out Stage) Stage {
 	out.Back = cluster.Back{}
 	if goal.Kubernetes != have.Kubernetes || components.HasNewer(have.Kubernetes, s, seen.Observed) {
 		out.Versions.Kubernetes, out.Components = have.Kubernetes, components.Stay(s, seen.Observed)

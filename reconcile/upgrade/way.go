@@ -2,11 +2,13 @@ package upgrade
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade/components"
 )
 
@@ -74,6 +76,35 @@ func awaited(d cluster.Desired, o cluster.Observed) string {
 		}
 	}
 	return ""
+}
+
+// BlockLocked reports the nodes that are locked in the inventory and hold up a hop of Kubernetes, or its way back, with what they have: a
+// control plane the others at once, a worker what comes when all others have made it.
+func BlockLocked(d cluster.Desired, o cluster.Observed) (out []cluster.Block) {
+	asked := d.Repository()
+	if asked.Held != "" || asked.StageWaits.Reason == "" || !asked.IsHop(cluster.HopKubernetes) && !asked.Back.Kubernetes {
+		return nil
+	}
+	to := asked.Spec.Versions.Kubernetes
+	lacks := func(n cluster.Node) bool {
+		if asked.Back.Kubernetes {
+			return components.HasNewer(to, cluster.Spec{Nodes: []cluster.Node{n}}, o)
+		}
+		oldest := components.OldestOn(n, o)
+		return oldest == "" || ladder.IsOlder(oldest, to)
+	}
+	isOpen := slices.ContainsFunc(d.Spec.Nodes, func(n cluster.Node) bool { return !n.Locked && lacks(n) })
+	for _, n := range d.Spec.Nodes {
+		if !n.Locked || !lacks(n) || isOpen && (n.Role != cluster.ControlPlane || asked.Back.Kubernetes) {
+			continue
+		}
+		words := fmt.Sprintf("it is not given Kubernetes %s, because it is locked in the inventory", to)
+		if len(asked.Hops) > 1 || asked.Back.Kubernetes && len(asked.Hops) > 0 {
+			words += fmt.Sprintf(", and %s waits for it", asked.Hops[len(asked.Hops)-1])
+		}
+		out = append(out, cluster.Block{Subject: n.Name, Reason: cluster.NodeLocked, About: "upgrade", Message: words, Hint: "remove `locked: true` from nodes.yaml"})
+	}
+	return out
 }
 
 // describeRemovedLater is which APIs a hop to come takes away, which the ones before it do not, as components.DescribeRemoved; "" : none,

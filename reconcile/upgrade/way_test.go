@@ -115,3 +115,45 @@ func TestDescribeRemovedOnWay(t *testing.T) {
 		}
 	}
 }
+
+// TestBlockLocked: a locked control plane holds up the others, a locked worker what comes after the hop. Neither is named while it is not
+// what is waited for.
+func TestBlockLocked(t *testing.T) {
+	hop, talos := cluster.Hop{Kind: cluster.HopKubernetes, From: "v1.35.10", To: "v1.36.1"}, cluster.Hop{Kind: cluster.HopTalos, From: "v1.13.9", To: "v1.14.1"}
+	forth := cluster.Way{Hops: []cluster.Hop{hop}, StageWaits: cluster.Wait{Reason: cluster.WaitingForHop, Message: "it waits"}}
+	then, held, goes := forth, forth, forth
+	then.Hops, held.Held, goes.StageWaits = []cluster.Hop{hop, talos}, cluster.ChangeUnapproved, cluster.Wait{}
+	const words = "it is not given Kubernetes v1.36.1, because it is locked in the inventory"
+	for name, c := range map[string]struct {
+		way        cluster.Way
+		locked     string
+		cp, wk, to string // versions of Kubernetes: what they have, and are to have
+		want       []string
+	}{
+		"a worker, and the other is not done": {way: forth, locked: "wk", cp: "v1.35.10", wk: "v1.35.10", to: "v1.36.1"},
+		"a worker":                            {way: forth, locked: "wk", cp: "v1.36.1", wk: "v1.35.10", to: "v1.36.1", want: []string{"wk: " + words}},
+		"what it has is not known":            {way: forth, locked: "wk", cp: "v1.36.1", to: "v1.36.1", want: []string{"wk: " + words}},
+		"and Talos comes then":                {way: then, locked: "wk", cp: "v1.36.1", wk: "v1.35.10", to: "v1.36.1", want: []string{"wk: " + words + ", and Talos v1.14.1 waits for it"}},
+		"a control plane":                     {way: forth, locked: "cp", cp: "v1.35.10", wk: "v1.35.10", to: "v1.36.1", want: []string{"cp: " + words}},
+		"one that has it":                     {way: forth, locked: "wk", cp: "v1.36.1", wk: "v1.36.1", to: "v1.36.1"},
+		"the hop is held":                     {way: held, locked: "wk", cp: "v1.36.1", wk: "v1.35.10", to: "v1.36.1"},
+		"nothing waits":                       {way: goes, locked: "wk", cp: "v1.36.1", wk: "v1.35.10", to: "v1.36.1"},
+		"it goes back":                        {way: cluster.Way{Back: cluster.Back{Kubernetes: true}, StageWaits: cluster.Wait{Reason: cluster.WaitingForHop, Message: "it waits"}}, locked: "wk", cp: "v1.36.1", wk: "v1.37.0", to: "v1.36.1", want: []string{"wk: " + words}},
+		"it goes back, and others, too":       {way: cluster.Way{Back: cluster.Back{Kubernetes: true}, StageWaits: cluster.Wait{Reason: cluster.WaitingForHop, Message: "it waits"}}, locked: "wk", cp: "v1.37.0", wk: "v1.37.0", to: "v1.36.1"},
+	} {
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Versions: cluster.Versions{Kubernetes: c.to}, Nodes: []cluster.Node{{Name: "cp", Role: cluster.ControlPlane}, {Name: "wk", Role: cluster.Worker}}}}, Way: c.way}
+		kubelets := map[string]cluster.KubeNode{"cp": {Kubelet: c.cp}, "wk": {Kubelet: c.wk}}
+		for i := range d.Spec.Nodes {
+			d.Spec.Nodes[i].Locked = d.Spec.Nodes[i].Name == c.locked
+		}
+		var got []string
+		for _, b := range BlockLocked(d, cluster.Observed{Nodes: cluster.Saw(kubelets)}) {
+			if got = append(got, b.Subject+": "+b.Message); b.Reason != cluster.NodeLocked || b.Hint == "" {
+				t.Errorf("%s: %+v", name, b)
+			}
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

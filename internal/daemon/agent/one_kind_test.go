@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
+	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // isBetween reports whether some nodes are seen with a kubelet of a version, and some with another.
@@ -153,5 +154,38 @@ func TestRevertOverAnotherEtcd(t *testing.T) {
 		s.wantTalos("v1.14.1")
 		s.wantKubernetes("v1.35.10")
 		w.wantDown("dev-cp-1:1 dev-wk-1:1")
+	})
+}
+
+// TestLockedBehindInKubernetes: a worker that is locked in the inventory keeps its Kubernetes, and is named for that, with the Talos that
+// waits for it. Unlocked, it gets both.
+func TestLockedBehindInKubernetes(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 2}
+	files := sz.Files()
+	inClusterOfFiles(t, sz, lab.Config{}, files, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
+		const nodes, open, locked = "inventory/dev/nodes.yaml", "name: dev-wk-2,", "name: dev-wk-2, locked: true,"
+		changed(t, files, nodes, open, locked)
+		blocks := func(words string) func(cluster.Status) bool {
+			return func(st cluster.Status) bool {
+				return slices.ContainsFunc(st.Blocked, func(b cluster.Block) bool {
+					return b.Subject == "dev-wk-2" && b.Reason == cluster.NodeLocked && b.Message == "it is not given Kubernetes v1.36.1, because it is locked in the inventory"+words
+				})
+			}
+		}
+		push("another kubernetes, and a lock", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
+		s.Until(4*time.Hour, "the others have it", blocks(""))
+		if a, b := s.node("dev-wk-1").Kubernetes, s.node("dev-wk-2").Kubernetes; a != "v1.36.1" || b != "v1.35.10" {
+			s.T.Errorf("the kubelets are %s and %s", a, b)
+		}
+		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1")
+		s.Until(time.Hour, "named", blocks(", and Talos v1.14.1 waits for it"))
+		time.Sleep(time.Hour)
+		w.wantDown("")
+		changed(t, files, nodes, locked, open)
+		push("unlocked", "", "")
+		s.untilAppliedIn(12*time.Hour, "upgraded")
+		s.wantTalos("v1.14.1")
+		s.wantKubernetes("v1.36.1")
 	})
 }
