@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 )
@@ -52,6 +53,9 @@ func (m *planner) planRenamed(n cluster.Node, vm cluster.VM) {
 		b.Hint += fmt.Sprintf("; or give it a `replace` that neither has had: the machine of %s is removed, with what is on its disks, and %s gets a new one in its place", vm.Node, n.Name)
 	}
 	m.blockDrift(b, m.vmDrift(n))
+	if old, adopted, is := leftover.LeftOut(m.d, m.o, vm.Node); is {
+		m.do(action.UncordonNode{Node: old, Adopted: adopted})
+	}
 }
 
 // blockMovedAway reports a node that the inventory gives another VMID than that of its

@@ -108,7 +108,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 		return m.plan
 	}
 	if o.Facts.Suspended() {
-		m.plan.Blocked = slices.Clone(o.Facts.LeftOver())
+		m.plan.Blocked, m.plan.Waiting = slices.Clone(o.Facts.LeftOver()), leftover.AwaitResume(d, o)
 		return m.plan
 	}
 	if refusals := m.refusals(); len(refusals) > 0 {
