@@ -188,6 +188,7 @@ type VM struct {
 	Halted   string // of one that is paused: why, where it was not by a person: "io-error", ...
 	Uptime   time.Duration
 	Lock     string // backup, create, ...; "" : none
+	HA       string // state that Proxmox VE's HA manager has for it: started, migrate, ...; "" : none
 	Deleting bool   // its mark records that a deletion has begun
 	Replace  string // token of the inventory that it was made for, as its mark has it
 	// Disproven: its UUID was read and is another's, and its mark is not of this

@@ -109,7 +109,7 @@ var nodeReasons = []ReasonInfo{
 	{DuplicateVM, Everyone, HoldsNothing, "A second VM carries the same node.", "Decide which one is right; the hint shows how."},
 	{VMConfigUnknown, Everyone, HoldsNothing, "The config of a VM cannot be read.", "See whether Proxmox VE answers."},
 	{VMCreating, Everyone, HoldsNothing, "A task of Proxmox VE creates the VM.", "Nothing."},
-	{VMLocked, Everyone, HoldsNothing, "Proxmox VE holds a lock on the VM: a backup, a migration, a snapshot.", "Wait for it to end."},
+	{VMLocked, Everyone, HoldsUpgrade, "Proxmox VE holds a lock on the VM (a backup, a migration, a snapshot), runs a task on it, or its HA manager has a request for it, as a migration or the end of a failure.", "Wait for it to end. `ha-manager status` shows requests; one that has failed, or finds no host, is settled there."},
 	{VMLockOrphaned, Everyone, HoldsNothing, "A VM is locked by a task that ended without releasing the lock.", "`qm unlock VMID` on the host; one that was being created has to be destroyed there, too: the hint shows how."},
 	{VMPaused, Everyone, HoldsNothing, "A VM is paused, and the agent does not resume it: a full storage has halted it, or HA manages it.", "`qm resume VMID` on the host, after seeing why."},
 	{SystemDiskMissing, Everyone, HoldsNothing, "The VM of a node has no disk that is known for its system disk: it was detached, or attached again without its serial.", "Attach it as it was: the hint has the command."},

@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
 // anyWorld draws a world in which everything may be as it should not be.
@@ -200,6 +201,7 @@ func anyVM(t *rapid.T, w *world, n cluster.Node) cluster.VM {
 	vm.Hardware.Value.Cores = rapid.SampledFrom([]int{n.Cores, n.Cores, 2}).Draw(t, "cores")
 	vm.Hardware.Value.Bridge = rapid.SampledFrom([]string{n.Bridge, n.Bridge, "vmbr9"}).Draw(t, "bridge")
 	vm.Managed = rapid.IntRange(0, 9).Draw(t, "managed") == 0
+	vm.HA = rapid.SampledFrom([]string{"", "", "", "started", "migrate", "error"}).Draw(t, "ha")
 	if vm.Presence == cluster.Absent {
 		return cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Absent}
 	}
@@ -312,7 +314,7 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 	case action.ResetVM:
 		n = a.Node
 		vm, r, in := w.o.VMs[n.Name], w.o.Facts.Restarts[n.Name], w.o.Facts.Installs[n.Name]
-		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Task != nil || vm.Deleting || vm.Managed {
+		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Task != nil || vm.Deleting || vm.Managed || upgrade.HasRequest(vm) {
 			t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 		}
 		if w.o.Machines[n.Name].Reach != cluster.Silent || r.Boot == "" || r.Boot != a.Boot || r.Boot != in.Boot || r.Reset.Revision == w.d.Repository().Revision {
@@ -386,7 +388,7 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 			}
 			break
 		}
-		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; readiness.Classify(n, w.o) != cluster.PhaseReady && !brokenForLong(w, n) || vm.Lock != "" || vm.Managed || kn.Cordoned && kn.Turn == "" || lacks(w, n) && strings.Contains(a.For, "machine config") {
+		if vm, kn := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name]; readiness.Classify(n, w.o) != cluster.PhaseReady && !brokenForLong(w, n) || vm.Lock != "" || vm.Managed || upgrade.IsBusy(vm) || kn.Cordoned && kn.Turn == "" || lacks(w, n) && strings.Contains(a.For, "machine config") {
 			t.Errorf("%s, but vm and node are %+v, %+v", a.Info(), vm, kn)
 		}
 	case action.ShutDownVM:
@@ -660,7 +662,7 @@ func TestEditsLeaveOthers(t *testing.T) {
 func lawOfRestart(t *rapid.T, w *world, a action.Action, n cluster.Node, undrained bool) {
 	vm, kn, m := w.o.VMs[n.Name], w.o.Nodes.Value[n.Name], w.o.Machines[n.Name]
 	phase := readiness.Classify(n, w.o)
-	if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Managed {
+	if vm.Owner != cluster.Ours || vm.Power != cluster.PowerRunning || vm.Lock != "" || vm.Managed || upgrade.IsBusy(vm) {
 		t.Errorf("%s, but the vm is %+v", a.Info(), vm)
 	}
 	if m.Change != nil && m.Change.Network != "" && m.Change.For == w.d.Configs[n.Name].Digest && m.ConfigDigest != m.Change.For && slices.Contains(a.Info().Fields, drift.FieldConfig) {

@@ -244,6 +244,8 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 		w.Reason, w.Message, w.Within = cluster.NodeUnknown, fmt.Sprintf("waits until its boot id can be read, to change %s", change), seeWithin
 	case vm.Lock != "":
 		w.Reason, w.Message, w.Within = cluster.VMLocked, fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), lockWithin
+	case upgrade.IsBusy(vm): // whoever does not wait for it
+		w.Reason, w.Message, w.Hint, w.Within = cluster.VMLocked, fmt.Sprintf("waits to change %s until vm %d is free: %s", change, n.VMID, upgrade.DescribeBusy(vm)), upgrade.HintOfBusy(n, vm), upgrade.BusyWithin(vm, lockWithin)
 	case vm.Managed:
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.VMManaged, Message: fmt.Sprintf("vm %d is managed by Proxmox VE's HA, which would start it again while it is changed (%s)", n.VMID, change),
 			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", n.VMID)}, w.Drift)

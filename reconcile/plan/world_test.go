@@ -857,6 +857,8 @@ func (w *world) run(t testing.TB, line string) string {
 				vm.Unmarked = true
 			case "managed":
 				vm.Managed = true
+			case "ha": // state of the HA manager
+				vm.HA = v
 			case "detached":
 				vm.Others = append(vm.Others, cluster.Drive{Key: "unused0", Volume: v, Own: true})
 			default:

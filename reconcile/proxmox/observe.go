@@ -468,7 +468,7 @@ func (l *look) describe(f facts, r row, id identity) cluster.VM {
 	changed := l.c.lastChange(id.vmid)
 	vm := cluster.VM{
 		VMID: id.vmid, Node: id.node, Presence: cluster.Present, Name: f.name, Host: string(r.Node),
-		Power: f.power, Halted: f.halted, Uptime: f.up, Lock: f.lock, Protected: f.guarded, Managed: f.managed, Others: f.others, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
+		Power: f.power, Halted: f.halted, Uptime: f.up, Lock: f.lock, HA: sanitize(string(r.HA)), Protected: f.guarded, Managed: f.managed, Others: f.others, Tags: f.tags, Task: l.taskOn(id.vmid, string(r.Node)),
 		ChangedBy: changed.by, ChangedWith: changed.with, ChangedAfter: changed.after,
 		Hardware: cluster.Saw(f.hw), Active: f.active, ConfigAge: l.now.Sub(f.read),
 	}

@@ -321,6 +321,33 @@ func TestWhatIsToBeDeletedIsReadDirectly(t *testing.T) {
 	})
 }
 
+// TestServicesAreSeen: what the HA manager is about to do with a VM is seen in the next pass, also of one that is remembered as
+// settled, and of one that was taken out of HA of which the manager does not know that yet.
+func TestServicesAreSeen(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(2)
+		c := s.settled(d)
+		defer c.Close()
+		wants := func(when, state string, managed bool) {
+			t.Helper()
+			vm := observe(c, d).VMs[d.Spec.Nodes[1].Name]
+			if vm.HA != state || vm.Managed != managed {
+				t.Errorf("%s: state %q, managed %v", when, vm.HA, vm.Managed)
+			}
+		}
+		wants("without HA", "", false)
+		s.host.Manage("vm:412")
+		wants("in HA", "started", true)
+		s.host.SetService("vm:412", "request_start_balance")
+		wants("balanced", "request_start_balance", true)
+		s.host.Manage()
+		s.host.SetService("vm:412", "request_stop")
+		wants("taken out", "request_stop", false)
+		s.host.SetService("vm:412", "")
+		wants("a round later", "", false)
+	})
+}
+
 // TestForgotten: after Forget every config is read in the next pass, once.
 func TestForgotten(t *testing.T) {
 	onStand(t, "9.2", func(t *testing.T, s *stand) {

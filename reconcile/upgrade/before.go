@@ -1,11 +1,6 @@
 package upgrade
 
-import (
-	"fmt"
-	"time"
-
-	"github.com/talos-agent/talos-agent/internal/cluster"
-)
+import "github.com/talos-agent/talos-agent/internal/cluster"
 
 // AddBefore adds why others wait for a node before they are upgraded to such waits, unless there are two of that reason: they are
 // looked for once and not for every node that waits, and one of two is another node than that. Of those in their turn all are kept.
@@ -34,18 +29,4 @@ func IsBefore(w cluster.Wait, node string, back, installed, fails, inTurn bool) 
 		return fails || w.Reason == cluster.WaitingForHop && !inTurn || w.Reason == cluster.VMLocked
 	}
 	return true
-}
-
-// IsBusy reports whether Proxmox VE does something with a VM, in which that is not to be taken down: it has locked it, or a task
-// runs on it.
-func IsBusy(vm cluster.VM) bool { return vm.Lock != "" || vm.Task != nil }
-
-// AwaitFree is the wait of other nodes until the VM of a node, which is busy, is not any more.
-func AwaitFree(name string, n cluster.Node, vm cluster.VM, within time.Duration) cluster.Wait {
-	why := "Proxmox VE has locked it (" + vm.Lock + ")"
-	if vm.Lock == "" {
-		why = "a task runs on it (" + vm.Task.Type + ")"
-	}
-	return cluster.Wait{About: n.Name, Reason: cluster.VMLocked, Message: fmt.Sprintf("waits to be upgraded until vm %d of %s is free: %s", n.VMID, n.Name, why), Within: within,
-		Hint: fmt.Sprintf("see what runs in Proxmox VE; `talos-agent upgrade %s --despite %s` does not wait for it", name, n.Name)}
 }

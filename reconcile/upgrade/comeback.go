@@ -83,7 +83,7 @@ func keepsFromReset(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cl
 		return "Proxmox VE has locked it"
 	case vm.Task != nil:
 		return "a task (" + vm.Task.Type + ") runs on it"
-	case vm.Managed:
+	case vm.Managed || HasRequest(vm):
 		return "Proxmox VE's HA manages it"
 	case isAlone(d, o, n):
 		return "no other machine answers either, so that it may be this host that reaches none"

@@ -169,3 +169,47 @@ func (s *sim) orderInstalled(since int) (out []string) {
 	}
 	return out
 }
+
+// TestServiceHoldsAnUpgrade: what Proxmox VE's HA manager is about to do with the VM of one node keeps all of them up, and the status
+// names it and how to see it. Where it has given the VM up that is named, too. Once it is out of HA, and the manager has
+// forgotten it, all are upgraded.
+func TestServiceHoldsAnUpgrade(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 2}
+	inClusterOf(t, sz, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
+		sid := fmt.Sprintf("vm:%d", s.vmidOf("dev-wk-2"))
+		s.Lab.PVE.Manage(sid)
+		s.Lab.PVE.SetService(sid, "request_start_balance")
+		before := len(s.Lab.World.Calls())
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
+		held := func(state string) func(cluster.Status) bool {
+			return func(st cluster.Status) bool {
+				return slices.ContainsFunc(st.Nodes, func(n cluster.NodeStatus) bool {
+					return n.Name == "dev-cp-1" && strings.Contains(n.WaitsFor, "of dev-wk-2 is free") && strings.Contains(n.WaitsFor, state)
+				})
+			}
+		}
+		stalled := func(state, hint string) func(cluster.Status) bool {
+			return func(st cluster.Status) bool {
+				return held(state)(st) && st.Condition == cluster.Stalled && st.Reason == cluster.VMLocked && strings.Contains(st.Message, state) && strings.Contains(st.Hint, hint)
+			}
+		}
+		s.Until(10*time.Minute, "held", held("request_start_balance"))
+		s.Lab.PVE.SetService(sid, "error")
+		s.Until(10*time.Minute, "held by a failure", stalled("given it up", "--state disabled"))
+		s.Die()
+		s.Until(10*time.Minute, "held by the next agent", stalled("given it up", "--state disabled"))
+		s.Lab.PVE.Manage()
+		s.Lab.PVE.SetService(sid, "request_stop")
+		s.Until(time.Hour, "held until the manager knows", stalled("request_stop", "ha-manager status"))
+		w.wantDown("")
+		if got := s.timesInstalled(before); len(got) > 0 {
+			s.T.Errorf("asked for another Talos: %v", got)
+		}
+		s.Lab.PVE.SetService(sid, "")
+		s.untilAppliedIn(2*time.Hour, "upgraded")
+		s.wantTalos("v1.13.9")
+		w.wantDown("dev-cp-1:1 dev-wk-1:1 dev-wk-2:1")
+		s.CheckRules(sz)
+	})
+}

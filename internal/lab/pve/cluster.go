@@ -43,7 +43,7 @@ func (s *Server) updateStatistics() {
 
 // resourceRow is a VM in /cluster/resources: what the last round of statistics
 // saw, which is nothing for a VM that is newer, and what its configuration holds
-// of tags and locks now. s.mu is held.
+// of tags and locks now, and the manager of high availability of states. s.mu is held.
 func (s *Server) resourceRow(v *vm) row {
 	r := row{"id": fmt.Sprintf("qemu/%d", v.id), "node": v.host.name, "type": "qemu", "vmid": v.id, "status": "unknown"}
 	maps.Copy(r, v.stats)
@@ -54,6 +54,9 @@ func (s *Server) resourceRow(v *vm) row {
 	}
 	if pool := s.member[v.id]; pool != "" {
 		r["pool"] = pool
+	}
+	if state, _ := s.ServiceState(fmt.Sprintf("vm:%d", v.id)); state != "" { // PVE 9.2 pve-manager: of a VM that is managed no more, too
+		r["hastate"] = state
 	}
 	return r
 }

@@ -23,7 +23,7 @@
 // world.Guests' business.
 //
 // Snapshots hold configurations and disks, not the memory of a running VM; a
-// backup is a file that cannot be restored. Left out: containers, the firewall, SDN and HA beyond their empty lists, consoles, QEMU's capabilities,
+// backup is a file that cannot be restored. Left out: containers, the firewall, SDN and HA beyond the list of what it manages and its states, consoles, QEMU's capabilities,
 // decompressing downloads, what a loss of quorum does to tasks that run, lock timeouts of storages, and storage
 // types other than directories and LVM-thin.
 package pve

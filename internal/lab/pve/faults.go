@@ -4,7 +4,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 )
 
@@ -62,13 +61,6 @@ func (s *Server) ChangeStorage(hostName, name string, content []string, active b
 	st.content, st.inactive, st.used = content, !active, usedBytes
 }
 
-// Manage has high availability manage VMs.
-func (s *Server) Manage(sids ...string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.managed = sids
-}
-
 // Backup sets the backup jobs of the cluster.
 func (s *Server) Backup(jobs ...BackupJob) {
 	s.mu.Lock()
@@ -94,16 +86,7 @@ func (s *Server) SetClock(d time.Duration) { s.ahead.Store(int64(d)) }
 func (s *Server) LoseQuorum(lost bool) { s.noQuorum.Store(lost) }
 
 // listHA answers GET /cluster/ha/resources.
-func listHA(c *call) (any, error) {
-	c.s.mu.Lock()
-	defer c.s.mu.Unlock()
-	out := []row{}
-	for _, sid := range c.s.managed {
-		kind, _, _ := strings.Cut(sid, ":")
-		out = append(out, row{"sid": sid, "type": kind, "state": "started", "digest": newConfig(nil).digest()})
-	}
-	return out, nil
-}
+func listHA(c *call) (any, error) { return c.s.ListServices(newConfig(nil).digest()), nil }
 
 // listBackups answers GET /cluster/backup.
 func listBackups(c *call) (any, error) {

@@ -328,6 +328,33 @@ func TestResizeRefused(t *testing.T) {
 	})
 }
 
+// TestServices: /cluster/resources has the state that the manager of high availability holds of a VM, also where that is not managed
+// any more, and of none that it holds none of; status/current has it of those that are managed.
+func TestServices(t *testing.T) {
+	inBubble(t, Config{}, func(l *testLab) {
+		l.ready()
+		l.ok("POST", "/nodes/pve1/qemu", vmForm(410))
+		wants := func(when string, want, wantCurrent any) {
+			t.Helper()
+			rows, _ := l.ok("GET", "/cluster/resources?type=vm", "").([]any)
+			current, _ := l.ok("GET", "/nodes/pve1/qemu/410/status/current", "").(map[string]any)
+			if have, ha := rows[0].(map[string]any)["hastate"], current["ha"].(map[string]any)["state"]; have != want || ha != wantCurrent {
+				t.Errorf("%s: %v, and %v of itself", when, have, ha)
+			}
+		}
+		wants("without", nil, nil)
+		l.pve.Manage("vm:410")
+		wants("managed", "started", "started")
+		l.pve.SetService("vm:410", "migrate")
+		wants("migrated", "migrate", "migrate")
+		l.pve.Manage()
+		l.pve.SetService("vm:410", "migrate")
+		wants("managed no more", "migrate", nil)
+		l.pve.SetService("vm:410", "")
+		wants("forgotten", nil, nil)
+	})
+}
+
 // TestHosts is a cluster of two: local storages are each host's own, shared
 // ones are one, and a VM is where it was made.
 func TestHosts(t *testing.T) {

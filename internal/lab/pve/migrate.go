@@ -49,6 +49,8 @@ func (c *call) migrateVM() (any, error) {
 	return s.forkTask(c.who, c.node, kind, strconv.Itoa(c.vmid()), c.fault, func(t *task) error {
 		if managed != "" {
 			s.logLine(t, "Requesting HA migration for VM %d to node %s", c.vmid(), target.name)
+			s.SetService(managed, "migrate")
+			defer s.SetService(managed, "")
 		}
 		return c.carryOver(t, target)
 	})

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/pve/accesslog"
+	"github.com/talos-agent/talos-agent/internal/lab/pve/ha"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -79,6 +80,8 @@ const statisticsEvery = 10 * time.Second
 
 // Server is a running simulated Proxmox VE.
 type Server struct {
+	ha.Manager
+
 	world   *world.World
 	guests  world.Guests
 	flavour flavour
@@ -116,7 +119,6 @@ type Server struct {
 	nextPID   int
 	boot      time.Time
 	uploads   map[string]int // destination -> uploads of the agent in flight
-	managed   []string       // by high availability
 	backups   []BackupJob
 	called    string                // another version than the flavour's
 	terminals map[int]*terminal     // by port

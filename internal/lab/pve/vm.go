@@ -154,8 +154,8 @@ func (s *Server) hostTime(d time.Duration) time.Duration {
 func (s *Server) currentRow(v *vm) row {
 	r := s.statusRow(v)
 	r["ha"] = row{"managed": 0}
-	if slices.Contains(s.managed, fmt.Sprintf("vm:%d", v.id)) {
-		r["ha"] = row{"managed": 1, "state": "started"}
+	if state, managed := s.ServiceState(fmt.Sprintf("vm:%d", v.id)); managed {
+		r["ha"] = row{"managed": 1, "state": state}
 	}
 	r["qmpstatus"] = r["status"]
 	if v.paused {
