@@ -142,7 +142,17 @@ func (s *Server) serveTerminal(conn *websocket.Conn, t *terminal) error {
 		if err := s.world.Sleep(ctx, termPrint); err != nil {
 			return "", err
 		}
-		return s.nextOutput(t, i), nil
+		line := s.nextOutput(t, i)
+		if line == "" {
+			return "", nil
+		}
+		switch s.world.Deliver(world.Call{System: "pve", Op: "GET /nodes/{node}/qemu/{vmid}/vncwebsocket line", Subject: strconv.Itoa(t.vmid)}) {
+		case world.DropEvent:
+			return "", nil
+		case world.BreakEvent:
+			return "", world.ErrBroken
+		}
+		return line, nil
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"path"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -165,22 +166,8 @@ func (w *World) Begin(c Call, mutating bool) Verdict {
 	w.mu.Lock()
 	w.calls[c]++
 	v := Verdict{N: w.calls[c]}
-	for _, f := range w.faults {
-		if !f.matchesCall(c) {
-			continue
-		}
-		f.seen++
-		limit := f.Times
-		if f.Nth > 0 && limit == 0 {
-			limit = 1
-		}
-		if f.Nth > 0 && f.seen < f.Nth || limit > 0 && f.struck >= limit {
-			continue
-		}
-		f.struck++
-		w.struck++
+	if f := w.strike(c, false); f != nil {
 		v.Fault = *f
-		break
 	}
 	rec := CallRecord{Call: c, N: v.N, Mutating: mutating, At: w.sinceStart(), Fault: v.Fault.Kind}
 	w.history = append(w.history, rec)
@@ -287,6 +274,9 @@ func (w *World) HTTP(name func(*http.Request) (c Call, mutating bool), refuse fu
 			w.End(c, v)
 			panic(http.ErrAbortHandler)
 		}
+		if strings.HasPrefix(c.Op, "WATCH ") {
+			rw = &eventWriter{rw, w, c}
+		}
 		next.ServeHTTP(rw, r)
 	})
 }
@@ -344,7 +334,11 @@ func (w *World) GRPC(subject func(context.Context) string, mutating func(method 
 			w.End(c, v)
 			return ErrBroken
 		}
-		return handler(srv, &judgedStream{ss, v})
+		out := &eventStream{ServerStream: ss, w: w, c: c}
+		if err = handler(srv, &judgedStream{out, v}); out.broken {
+			return ErrBroken
+		}
+		return err
 	}
 	return unary, stream
 }

@@ -80,6 +80,7 @@ type World struct {
 	installers func(schematic, version string) (Image, bool)
 	faults     []*Fault
 	calls      map[Call]int
+	delivered  map[Call]int
 	history    []CallRecord
 	onCrash    func(Call)
 	onCall     func(CallRecord)
@@ -114,17 +115,18 @@ func New(c Config) (*World, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &World{
-		Net:     c.Network,
-		Latency: c.Latency.withDefaults(),
-		Log:     c.Log,
-		PKI:     pki,
-		speed:   c.Speed,
-		start:   time.Now(),
-		timers:  map[*time.Timer]struct{}{},
-		images:  map[string]Image{},
-		calls:   map[Call]int{},
-		ctx:     ctx,
-		cancel:  cancel,
+		Net:       c.Network,
+		Latency:   c.Latency.withDefaults(),
+		Log:       c.Log,
+		PKI:       pki,
+		speed:     c.Speed,
+		start:     time.Now(),
+		timers:    map[*time.Timer]struct{}{},
+		images:    map[string]Image{},
+		calls:     map[Call]int{},
+		delivered: map[Call]int{},
+		ctx:       ctx,
+		cancel:    cancel,
 	}, nil
 }
 
