@@ -25,6 +25,9 @@ const (
 	idleFor      = 2 * time.Minute
 )
 
+// ListAgain is after how long what is watched is listed once more: of an event that was lost nothing else would be seen.
+const ListAgain = 30 * time.Minute
+
 // Dial is how connections are made; nil is the network of this host.
 type Dial = func(ctx context.Context, network, addr string) (net.Conn, error)
 

@@ -419,10 +419,15 @@ func followObjects[K, V comparable, L runtime.Object](s *shelf[K, V], c client[L
 		defer s.v.cancel()
 		for {
 			began := time.Now()
-			err := reflector.ListAndWatchWithContext(s.v.ctx)
+			round, end := context.WithTimeout(s.v.ctx, kubeapi.ListAgain)
+			err := reflector.ListAndWatchWithContext(round)
+			again := round.Err() != nil
+			end()
 			switch {
 			case s.v.ctx.Err() != nil:
 				err = s.v.ctx.Err()
+			case again:
+				continue
 			case err == nil && time.Since(began) < time.Second:
 				err = errors.New("its watches end at once")
 			case err == nil:

@@ -75,10 +75,15 @@ func (f *follower[V]) run(ctx context.Context) {
 		f.example, f, cache.ReflectorOptions{Name: f.name})
 	for {
 		began := time.Now()
-		err := reflector.ListAndWatchWithContext(ctx)
+		round, end := context.WithTimeout(ctx, kubeapi.ListAgain)
+		err := reflector.ListAndWatchWithContext(round)
+		again := round.Err() != nil
+		end()
 		switch {
 		case ctx.Err() != nil:
 			err = ctx.Err()
+		case again:
+			continue
 		case err == nil && time.Since(began) < time.Second:
 			err = errors.New("its watches end at once")
 		case err == nil:

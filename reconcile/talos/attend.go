@@ -1,6 +1,7 @@
 package talos
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -26,6 +27,9 @@ import (
 // settleWithin bounds what a machine may take from the handshake until it has
 // answered everything that is asked of it first.
 const settleWithin = 10 * time.Second
+
+// lookAgain is after how long all that a machine shows is read once more: of an event that was lost nothing else would be seen.
+const lookAgain = 30 * time.Minute
 
 // The pace at which services are listed: soon after a change, but not once per
 // change of a burst; and again and again while etcd of a control plane does not
@@ -86,7 +90,7 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 			}
 			readStatus(e, &m)
 			if m.Stage != runtime.MachineStageMaintenance.String() {
-				m.Reach, m.Why = cluster.ReachUnknown, fmt.Sprintf("%s, but says that it is %s", what, orElse(m.Stage, "nowhere yet"))
+				m.Reach, m.Why = cluster.ReachUnknown, fmt.Sprintf("%s, but says that it is %s", what, cmp.Or(m.Stage, "nowhere yet"))
 				return m, false
 			}
 			w.publish(m)
@@ -99,10 +103,10 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 // attend stays with a configured machine until the connection ends. When it
 // does not get so far that the machine is known, it returns what is to be
 // reported instead.
-func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bool) {
+func (w *watcher) attend(visit context.Context, l *link) (m cluster.Machine, ok bool) {
 	const what = "it answers with this cluster's certificates"
-	ctx, settled, leave := limitStart(ctx)
-	defer leave()
+	ctx, settled, leave := limitStart(visit)
+	defer func() { leave() }()
 	id, err := l.portray(ctx, &m)
 	if err != nil {
 		return unknownMachine(what, preferCause(ctx, err)), false
@@ -111,27 +115,36 @@ func (w *watcher) attend(ctx context.Context, l *link) (m cluster.Machine, ok bo
 		return cluster.Machine{Reach: cluster.Unexpected, Why: fmt.Sprintf("it is %s of this cluster: %s", w.f.nameMachine(id), why), UUID: m.UUID, MACs: m.MACs}, false
 	}
 	m.Reach = cluster.Configured
-	v, err := w.open(ctx, l)
-	if err != nil {
+	v := &view{w: w, l: l}
+	if err = v.open(ctx, &m); err != nil {
 		return unknownMachine(what, preferCause(ctx, err)), false
 	}
-	defer v.list.Stop()
+	defer func() { v.list.Stop() }()
 	defer w.hold(nil)
 	for published := false; ; {
-		if err := v.next(ctx, &m); err != nil {
+		switch err = v.next(ctx, &m); {
+		case errors.Is(err, errAgain):
+			leave()
+			v = &view{w: w, l: l, staged: v.staged}
+			ctx, settled, leave = limitStart(visit)
+			if err = v.open(ctx, &m); err != nil {
+				return unknownMachine(what, preferCause(ctx, err)), published
+			}
+		case err != nil:
 			return unknownMachine(what, preferCause(ctx, err)), published
-		}
-		if !v.complete() {
-			continue
-		}
-		if !published {
+		case v.complete():
 			settled()
-			w.hold(l)
-			published = true
+			if !published {
+				w.hold(l)
+				published = true
+			}
+			w.publish(m)
 		}
-		w.publish(m)
 	}
 }
+
+// errAgain ends a conversation after lookAgain, for the next one.
+var errAgain = errors.New("all is to be read once more")
 
 // view is the running conversation with a configured machine.
 type view struct {
@@ -140,6 +153,7 @@ type view struct {
 
 	statuses, services, configs, pods chan state.Event
 	list                              *time.Timer // the services are to be listed
+	again                             <-chan time.Time
 	pace                              time.Duration
 	failed                            int // listings that failed in a row
 	active, saved                     savedConfig
@@ -148,26 +162,23 @@ type view struct {
 	sawStatus, sawServices, sawConfig, sawPods, booted bool
 }
 
-// open starts the watches.
-func (w *watcher) open(ctx context.Context, l *link) (*view, error) {
-	v := &view{w: w, l: l, pace: listSoon, statuses: make(chan state.Event), services: make(chan state.Event), configs: make(chan state.Event), pods: make(chan state.Event)}
-	if err := l.cosi.Watch(ctx, runtime.NewMachineStatus().Metadata(), v.statuses); err != nil {
-		return nil, fmt.Errorf("watch its stage: %w", err)
+// open starts the watches, of a machine of which nothing is known by others.
+func (v *view) open(ctx context.Context, m *cluster.Machine) error {
+	v.pace, v.statuses, v.services, v.configs, v.pods = listSoon, make(chan state.Event), make(chan state.Event), make(chan state.Event), make(chan state.Event)
+	v.list, v.again, m.StaticPods = time.NewTimer(0), time.After(lookAgain), nil
+	if err := v.l.cosi.Watch(ctx, runtime.NewMachineStatus().Metadata(), v.statuses); err != nil {
+		return fmt.Errorf("watch its stage: %w", err)
 	}
 	kind := resource.NewMetadata(v1alpha1.NamespaceName, v1alpha1.ServiceType, "", resource.VersionUndefined)
-	if err := l.cosi.WatchKind(ctx, kind, v.services, state.WithBootstrapContents(true)); err != nil {
-		return nil, fmt.Errorf("watch its services: %w", err)
+	if err := v.l.cosi.WatchKind(ctx, kind, v.services, state.WithBootstrapContents(true)); err != nil {
+		return fmt.Errorf("watch its services: %w", err)
 	}
-	if w.f.digest == nil {
+	if v.w.f.digest == nil {
 		v.sawConfig = true
 	} else if err := v.openConfig(ctx); err != nil {
-		return nil, err
+		return err
 	}
-	if err := v.openPods(ctx); err != nil {
-		return nil, err
-	}
-	v.list = time.NewTimer(0)
-	return v, nil
+	return v.openPods(ctx)
 }
 
 // openConfig watches the configs: the active one and, once one was saved since it has
@@ -209,6 +220,8 @@ func (v *view) next(ctx context.Context, m *cluster.Machine) error {
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
+	case <-v.again:
+		return errAgain
 	case e := <-v.statuses:
 		if e.Type == state.Errored {
 			return fmt.Errorf("watch its stage: %w", e.Error)
@@ -389,11 +402,4 @@ func readStatus(e state.Event, m *cluster.Machine) {
 	for _, c := range spec.Status.UnmetConditions {
 		m.Unmet = append(m.Unmet, sanitize(c.Name+": "+c.Reason))
 	}
-}
-
-func orElse(s, other string) string {
-	if s != "" {
-		return s
-	}
-	return other
 }

@@ -1,6 +1,7 @@
 package talos
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,7 +168,7 @@ func (l *link) tryDry(ctx context.Context, data []byte, minor int) (cluster.Chan
 			if unread != nil {
 				return cluster.Change{}, unread
 			}
-			return cluster.Change{Refused: orElse(redaction.Message(status.Convert(err).Message(), data, active.text), "it gives no reason")}, nil
+			return cluster.Change{Refused: cmp.Or(redaction.Message(status.Convert(err).Message(), data, active.text), "it gives no reason")}, nil
 		}
 		return cluster.Change{}, errors.New(redaction.Message(status.Convert(err).Message(), data))
 	}

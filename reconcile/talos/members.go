@@ -96,7 +96,7 @@ func (f *Fleet) observeMembers(ctx context.Context, d cluster.Desired, founder s
 		switch etcd := p.machine.Services["etcd"]; {
 		case etcd.State != "Running":
 		case !etcd.Healthy:
-			running = append(running, p.node.Name+": "+orElse(etcd.Message, "not healthy"))
+			running = append(running, p.node.Name+": "+cmp.Or(etcd.Message, "not healthy"))
 		case p.link == nil:
 			running = append(running, p.node.Name+": its connection has just ended")
 		default:
