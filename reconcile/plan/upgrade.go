@@ -393,9 +393,6 @@ func (m *planner) planHops() {
 	}
 	m.plan.Waiting = append(m.plan.Waiting, upgrade.WaitsOfWay(m.d, m.o, m.supply)...)
 	m.plan.Blocked = append(m.plan.Blocked, upgrade.BlockLocked(m.d, m.o)...)
-	if w := upgrade.WaitForKubernetes(m.d, m.o); w.Reason != "" {
-		m.wait(w)
-	}
 }
 
 // planManifests applies what the control planes render, once the nodes have made a hop, to what Talos deployed before

@@ -102,9 +102,9 @@ func (s Seen) findLeftEtcd(talos string, spec cluster.Spec) string {
 	return fmt.Sprintf("Talos does not go back to %s, because all control planes have the etcd of a newer one, up to %s, and the older etcd does not read its data", talos, newest)
 }
 
-// WaitForKubernetes is the wait of a cluster whose nodes are to get other extensions for a hop of Kubernetes that is under way, without a
+// waitForKubernetes is the wait of a cluster whose nodes are to get other extensions for a hop of Kubernetes that is under way, without a
 // reason where there is none.
-func WaitForKubernetes(d cluster.Desired, o cluster.Observed) cluster.Wait {
+func waitForKubernetes(d cluster.Desired, o cluster.Observed) cluster.Wait {
 	asked := d.Repository()
 	i := slices.IndexFunc(asked.Spec.Nodes, func(n cluster.Node) bool {
 		mach := o.Machines[n.Name]

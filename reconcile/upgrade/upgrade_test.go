@@ -475,7 +475,7 @@ func TestWaitForKubernetes(t *testing.T) {
 		"it is silent":        {"old", "new", cluster.Silent, true, false},
 	} {
 		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Nodes: []cluster.Node{{Name: "a"}}}}, Schematic: c.asked, Way: cluster.Way{Back: cluster.Back{Kubernetes: c.back}}}
-		w := WaitForKubernetes(d, cluster.Observed{Machines: map[string]cluster.Machine{"a": {Reach: c.reach, Schematic: c.has}}})
+		w := waitForKubernetes(d, cluster.Observed{Machines: map[string]cluster.Machine{"a": {Reach: c.reach, Schematic: c.has}}})
 		if (w.Reason == cluster.WaitingForHop && w.Subject == "dev" && strings.Contains(w.Message, "which a lacks")) != c.waits {
 			t.Errorf("%s: %+v", name, w)
 		}

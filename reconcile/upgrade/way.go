@@ -19,7 +19,8 @@ const (
 	nodeWithin = 30 * time.Second
 )
 
-// WaitsOfWay are the waits of a cluster for the hop of Kubernetes that its nodes make now, and for the hops after the first.
+// WaitsOfWay are the waits of a cluster for the hop of Kubernetes that its nodes make now, for the hops after the first, and of other
+// extensions of Talos for that hop.
 func WaitsOfWay(d cluster.Desired, o cluster.Observed, s Supply) (out []cluster.Wait) {
 	asked := d.Repository()
 	wait := func(about, message string) cluster.Wait {
@@ -48,6 +49,9 @@ func WaitsOfWay(d cluster.Desired, o cluster.Observed, s Supply) (out []cluster.
 			what += describeRemovedLater(asked.Hops[:i], hop, o)
 		}
 		out = append(out, wait(hop.String(), fmt.Sprintf("%s comes after %s", hop, asked.Hops[i-1])+what))
+	}
+	if w := waitForKubernetes(d, o); w.Reason != "" {
+		out = append(out, w)
 	}
 	return out
 }
