@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"io/fs"
 	"testing"
 	"testing/fstest"
 
@@ -39,6 +40,10 @@ func TestContent(t *testing.T) {
 	more["charts/web/values.yaml"] = file("")
 	if digest(more) == first {
 		t.Error("a file that is added to a folder does not count")
+	}
+	more["charts/web/link"] = &fstest.MapFile{Data: []byte("values.yaml"), Mode: fs.ModeSymlink}
+	if digest(more) == "" {
+		t.Error("a link in a folder has all of it unknown")
 	}
 	for i := range mostContentFiles {
 		more["charts/web/files/"+string(rune('a'+i%26))+string(rune('a'+i/26%26))+string(rune('a'+i/676))] = file("")
