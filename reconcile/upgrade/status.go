@@ -130,7 +130,7 @@ func StandingOf(d cluster.Desired, s cluster.Status, seen Seen, begins []cluster
 	})
 	asked := d.Repository()
 	return Standing{Is: !goes && !(waits && !slices.Contains(failures, s.Reason)),
-		At: fmt.Sprint(asked.Revision, asked.Goal, u.Hops, u.Upgraded, u.Progress, s.Cause())}
+		At: fmt.Sprint(drift.Attempt(d, seen.Observed.Facts), asked.Goal, u.Hops, u.Upgraded, u.Progress, s.Cause())}
 }
 
 // isLate reports whether an action runs for longer than it should.

@@ -209,6 +209,9 @@ func TestUpgradeThatFails(t *testing.T) {
 					push("docs", "", "")
 					time.Sleep(2 * time.Hour)
 				}
+				s.Until(time.Minute, "stuck since the one that is", func(st cluster.Status) bool {
+					return st.Upgrade != nil && time.Since(st.Upgrade.StuckSince) >= 8*time.Hour
+				})
 				s.Halt()
 				s.Boot()
 				time.Sleep(time.Hour)
