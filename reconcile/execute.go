@@ -330,7 +330,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		}
 		return watchNode(ctx, p)
 	case action.PullImages:
-		return r.c.Machines.PullImages(ctx, d.Repository(), a.Node, p)
+		return r.c.Machines.PullImages(ctx, a.In(d.Repository()), a.Node, p)
 	case action.ChangeConfig:
 		return r.changeConfig(ctx, d, a, p)
 	case action.DropConfig:

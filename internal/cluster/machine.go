@@ -46,6 +46,9 @@ type Machine struct {
 	Schematic string // id of the running image's schematic, "" when it reports none
 	// Installer is the installer image that the agent has had it pull since it booted, "" when none.
 	Installer string
+	// Unpulled are the images of its config at the end of a hop of Kubernetes that it runs not yet, and that the agent has not had it pull
+	// lately, for people; "" : none.
+	Unpulled string
 	// BootID identifies the boot that it runs since, "" when it could not be read.
 	BootID string
 	// StaticPods are those that a control plane should run by its config, by name:

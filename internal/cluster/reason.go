@@ -139,6 +139,7 @@ const (
 	RollbackNotTaken     Reason = "RollbackNotTaken"
 	UpgradeStuck         Reason = "UpgradeStuck"
 	WaitingForInstaller  Reason = "WaitingForInstaller"
+	WaitingForPull       Reason = "WaitingForPull"
 	InstallerMissing     Reason = "InstallerMissing"
 	WaitingForHop        Reason = "WaitingForHop"
 	WaitingForSoak       Reason = "WaitingForSoak"

@@ -489,6 +489,15 @@ type Config struct {
 	DNS bool
 	// Summary is what of it is known without its text.
 	Summary ConfigSummary
+	// Final are the images of Kubernetes that it has at the end of a hop, when its node has all components in the version of its cluster.
+	Final Images
 	// Addresses are those that it gives to links of the node, virtual ones included.
 	Addresses []netip.Addr
+}
+
+// AtEnd is its summary at the end of a hop of Kubernetes.
+func (c Config) AtEnd() ConfigSummary {
+	out := c.Summary
+	out.Images = c.Final
+	return out
 }

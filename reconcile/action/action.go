@@ -4,6 +4,7 @@ package action
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -200,6 +201,8 @@ type (
 	PullImages struct {
 		Node   cluster.Node
 		Images string // for people
+		// Ahead: those of its config at the end of a hop of Kubernetes, of which no step is made yet.
+		Ahead bool
 	}
 
 	// ChangeConfig gives a machine that runs another config, which takes no reboot.
@@ -415,8 +418,21 @@ func (a ChangeVM) Info() Info {
 // Info implements Action.
 func (a PullImages) Info() Info {
 	i := infoOfNode(cluster.PullImages, a.Node, fmt.Sprintf("pull the images of the next machine config of %s: %s", a.Node.Name, a.Images))
-	i.Change, i.Fields = "images="+a.Images, []string{drift.FieldConfig}
+	if i.Change, i.Fields = "images="+a.Images, []string{drift.FieldConfig}; a.Ahead {
+		i.Text = fmt.Sprintf("pull the images of Kubernetes for %s before any node is changed: %s", a.Node.Name, a.Images)
+	}
 	return i
+}
+
+// In returns what is asked of a cluster, with the config of the node whose images it pulls.
+func (a PullImages) In(d cluster.Desired) cluster.Desired {
+	if a.Ahead {
+		c := d.Configs[a.Node.Name]
+		c.Summary = c.AtEnd()
+		d.Configs = maps.Clone(d.Configs)
+		d.Configs[a.Node.Name] = c
+	}
+	return d
 }
 
 // Info implements Action.

@@ -37,6 +37,8 @@ func TestTexts(t *testing.T) {
 		{ChangeConfig{Node: node, Components: kubelet, Only: true, Asks: true}, "upgrade kubelet of wk-1 to v1.36.1, or reboot it for that", "config="},
 		{ChangeConfig{Node: node, Components: kubelet}, "change the machine config of wk-1, and upgrade kubelet of wk-1 to v1.36.1", "config="},
 		{ChangeConfig{Node: node, Components: kubelet, Network: "n"}, "change the machine config of wk-1, only what is about its network", "network=n"},
+		{PullImages{Node: node, Images: "k:v1", Ahead: true}, "pull the images of Kubernetes for wk-1 before any node is changed: k:v1", "images=k:v1"},
+		{PullImages{Node: node, Images: "k:v1"}, "pull the images of the next machine config of wk-1: k:v1", "images=k:v1"},
 		{ApplyConfig{Node: node, Kept: Kept{Config: "main@sha1:1111111111111111111111111111111111111111"}}, "with the config of", "config=main@sha1:1"},
 		{ApplyConfig{Node: node, Kept: Kept{Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1"}}}, "with Talos v1.13.9 and Kubernetes v1.36.1", "talos=v1.13.9 kubernetes=v1.36.1"},
 	} {
@@ -47,5 +49,19 @@ func TestTexts(t *testing.T) {
 	}
 	if i := (ApplyConfig{Node: node}).Info(); strings.Contains(i.Text, "which the cluster runs") || i.Change != "" {
 		t.Errorf("a node that is like the repository: %+v", i)
+	}
+}
+
+// TestPullImagesIn: ahead of a hop what its config has in the end is pulled, and at each step what that config has then.
+func TestPullImagesIn(t *testing.T) {
+	n := cluster.Node{Name: "wk-1"}
+	d := cluster.Desired{Configs: map[string]cluster.Config{n.Name: {Summary: cluster.ConfigSummary{Images: cluster.Images{Kubelet: "now"}}, Final: cluster.Images{Kubelet: "then"}}}}
+	for ahead, want := range map[bool]string{true: "then", false: "now"} {
+		if got := (PullImages{Node: n, Ahead: ahead}).In(d).Configs[n.Name].Summary.Images.Kubelet; got != want {
+			t.Errorf("ahead %v: %s", ahead, got)
+		}
+	}
+	if got := d.Configs[n.Name].Summary.Images.Kubelet; got != "now" {
+		t.Errorf("what others are asked for has %s", got)
 	}
 }

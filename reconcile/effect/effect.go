@@ -121,7 +121,9 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		changeVM(d, o, a)
 	case action.PullImages:
 		m := o.Machines[a.Node.Name]
-		m.Change = withImages(m.Change)
+		if m.Unpulled = ""; !a.Ahead {
+			m.Change = withImages(m.Change)
+		}
 		o.Machines[a.Node.Name] = m
 	case action.DropConfig:
 		o.Machines[a.Node.Name] = withoutStaged(o.Machines[a.Node.Name])

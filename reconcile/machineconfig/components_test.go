@@ -62,6 +62,9 @@ func TestComponents(t *testing.T) {
 		}
 		for name, before := range plain {
 			after, text := imagesOf(rt, staged[name]), staged[name].Bytes.RevealString()
+			if staged[name].Final != before.Summary.Images || before.Final != before.Summary.Images {
+				rt.Errorf("%s has %+v in the end, and %+v without steps", name, staged[name].Final, before.Summary.Images)
+			}
 			for c, image := range imagesOf(rt, before) {
 				wanted := image
 				if v := want[name][c]; v != "" {

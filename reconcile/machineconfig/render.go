@@ -371,7 +371,15 @@ func (g *generator) render(snap cluster.Snapshot, in *input) rendered {
 		return own(err)
 	}
 	patched, problems := applyPatches(base, in)
+	var final cluster.Images
 	if !problems.HasErrors() {
+		role := cluster.Worker
+		if in.controlPlane() {
+			role = cluster.ControlPlane
+		}
+		if final, err = recoverPanic(func() (cluster.Images, error) { return listImages(patched, role), nil }); err != nil {
+			return own(err)
+		}
 		staged, err := recoverPanic(func() (config.Provider, error) { return stageComponents(patched, in) })
 		if err != nil {
 			return own(err)
@@ -390,7 +398,7 @@ func (g *generator) render(snap cluster.Snapshot, in *input) rendered {
 	if err != nil {
 		return own(err)
 	}
-	out.problems = problems
+	out.problems, out.config.Final = problems, final
 	return out
 }
 

@@ -269,7 +269,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 	}
 	var held func(action.Info) bool
 	if m.d.Repository().IsHop(cluster.HopKubernetes) { // also where nothing of the node stops
-		if drifts := m.driftOf(n, a.Info()); m.holdForSupply(n, drifts) || m.holdByGate(n, drifts) || m.holdHopForEtcd(n, drifts, false) || m.holdByWindow(a.Info()) {
+		if drifts := m.driftOf(n, a.Info()); m.holdIf(m.supply.Wait(n.Name, drifts)) || m.holdByGate(n, drifts) || m.holdHopForEtcd(n, drifts, false) || m.holdByWindow(a.Info()) || m.holdForPulls(n, drifts) {
 			return
 		}
 		held = m.holdByJob

@@ -141,9 +141,8 @@ func (m *planner) planSupply() {
 	m.plan.Blocked = slices.Concat(m.plan.Blocked, m.supply.Blocks(m.d.Spec.Name), upgrade.BlockRollbacks(m.d, m.o))
 }
 
-// holdForSupply waits with what a hop changes of a node until those are known to be there, and reports whether it does.
-func (m *planner) holdForSupply(n cluster.Node, drifts []cluster.FieldDifference) bool {
-	w, holds := m.supply.Wait(n.Name, drifts)
+// holdIf waits where something holds, and reports whether it does.
+func (m *planner) holdIf(w cluster.Wait, holds bool) bool {
 	if holds {
 		m.wait(w)
 	}
@@ -197,7 +196,7 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 		w.Message = fmt.Sprintf("it is not known how the installation of %s ended, which may go on; it is %s when %v have passed since", in.Image, upgrade.AfterInstall(m.d, in), upgrade.InstallWithin)
 		m.wait(w)
 		return true
-	case kn.Turn == "" && (m.holdForSupply(n, w.Drift) || m.holdUpgrade(n, w)):
+	case kn.Turn == "" && (m.holdIf(m.supply.Wait(n.Name, w.Drift)) || m.holdUpgrade(n, w)):
 		return true
 	case !ladder.UsesLifecycle(mach.Talos): // it installs on its way down
 		return false
@@ -308,6 +307,16 @@ func (m *planner) holdByGate(n cluster.Node, drifts []cluster.FieldDifference) b
 		m.wait(w)
 	}
 	return len(closed) > 0
+}
+
+// holdForPulls has all nodes pull the images of a hop of Kubernetes before its first step, and reports whether that waits for them.
+func (m *planner) holdForPulls(n cluster.Node, drifts []cluster.FieldDifference) bool {
+	lacking, w := upgrade.AwaitPulls(m.d, m.o, n.Name, m.isPassed)
+	for _, other := range lacking {
+		m.do(action.PullImages{Node: other, Images: m.o.Machines[other.Name].Unpulled, Ahead: true})
+	}
+	w.Drift = drifts
+	return m.holdIf(w, len(lacking) > 0)
 }
 
 // gateOf is what holds the next step of a node for the Jobs of gates; nil: its turn has begun, or brings no upgrade, or one that

@@ -102,17 +102,17 @@ func (w *watcher) changeOf(d *cluster.Desired) *cluster.Change {
 	}
 	change := *w.dryRun.found
 	if change.Refused == "" {
-		change.Lacks = w.lackedImages(d)
+		change.Lacks = w.lackedImages(d.Configs[w.node.Name].Summary, time.Time{})
 	}
 	return &change
 }
 
-// lackedImages names the images of its next config that a machine was not seen to have, for
+// lackedImages names the images of a config that a machine was not seen to have after some time, for
 // people. The fleet's lock is held.
-func (w *watcher) lackedImages(d *cluster.Desired) string {
+func (w *watcher) lackedImages(want cluster.ConfigSummary, after time.Time) string {
 	var refs []string
-	for _, i := range newImages(w.machine.Summary, d.Configs[w.node.Name].Summary) {
-		if !w.pulled[i] {
+	for _, i := range newImages(w.machine.Summary, want) {
+		if !w.pulled[i].After(after) {
 			refs = append(refs, sanitize(i.ref))
 		}
 	}

@@ -216,12 +216,11 @@ func (f *Fleet) machines(d cluster.Desired, fresh []*watcher) map[string]cluster
 	for i := range nodes {
 		name := nodes[i].Name
 		if w := f.watchers[name]; w != nil && !f.closed {
-			out[name] = w.machine
-			if w.dryRun.found != nil {
-				m := w.machine
+			m := w.machine
+			if m.Unpulled = w.lackedImages(d.Configs[name].AtEnd(), time.Now().Add(-pulledFor)); w.dryRun.found != nil {
 				m.Change = w.changeOf(&d)
-				out[name] = m
 			}
+			out[name] = m
 		} else {
 			out[name] = cluster.Machine{Why: errClosed.Error()}
 		}

@@ -21,6 +21,7 @@ const (
 	// pullWithin bounds the pull of one image. A machine asks a registry that does not answer
 	// for as long as it is asked itself, and Talos 1.14 bounds no pull.
 	pullWithin = 5 * time.Minute
+	pulledFor  = 30 * time.Minute // how long a pull counts before a hop: Talos removes what nothing uses after an hour
 	// imagesSince is the minor of Talos 1 that brought the service for images.
 	imagesSince = 13
 )

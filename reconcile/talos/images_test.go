@@ -94,6 +94,36 @@ func TestPullImages(t *testing.T) {
 	}
 }
 
+// TestPullsAhead: the images that a config has in the end are lacked until they were pulled, and again when that is long ago, also of a
+// machine whose config is as it should be now. What the next config has is no such image.
+func TestPullsAhead(t *testing.T) {
+	inBubble(t, newest, []cluster.Node{cp(1)}, func(b *bench) {
+		b.bringUp(cp(1))
+		const then = "ghcr.io/siderolabs/kubelet:v1.36.2"
+		cfg := b.desired.Configs["cp-1"]
+		cfg.Final = cfg.Summary.Images
+		cfg.Final.Kubelet = then
+		b.desired.Configs["cp-1"] = cfg
+		lacks := func(want string) {
+			t.Helper()
+			if got := b.see(cp(1)).Unpulled; got != want {
+				t.Errorf("it lacks %q, want %q", got, want)
+			}
+		}
+		lacks(then)
+		ahead := b.desired
+		at := cfg
+		at.Summary = cfg.AtEnd()
+		ahead.Configs = map[string]cluster.Config{"cp-1": at}
+		if err := b.fleet.PullImages(within(10*time.Minute), ahead, cp(1), nil); err != nil {
+			t.Fatal(err)
+		}
+		lacks("")
+		time.Sleep(pulledFor)
+		lacks(then)
+	})
+}
+
 // pullCall is the call by which a version pulls.
 func pullCall(version string) string {
 	if parseMinor(version) < imagesSince {

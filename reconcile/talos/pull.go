@@ -2,6 +2,7 @@ package talos
 
 import (
 	"context"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/talos/installer"
@@ -37,12 +38,17 @@ func (f *Fleet) imagesFor(d cluster.Desired, n cluster.Node) (images []image, mi
 }
 
 func (f *Fleet) pullImages(ctx context.Context, n cluster.Node, l *link, images []image, minor int, progress func(cluster.Progress)) error {
-	pulled := map[image]bool{}
+	pulled := map[image]time.Time{}
 	defer func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		if w := f.watchers[n.Name]; w != nil {
-			w.pulled = pulled
+			if w.pulled == nil {
+				w.pulled = map[image]time.Time{}
+			}
+			for _, i := range images {
+				w.pulled[i] = pulled[i]
+			}
 		}
 	}()
 	for _, i := range images {
@@ -50,7 +56,7 @@ func (f *Fleet) pullImages(ctx context.Context, n cluster.Node, l *link, images 
 		if err := pullImage(ctx, l.grpc, i, minor); err != nil {
 			return explainPull(i, n, err)
 		}
-		pulled[i] = true
+		pulled[i] = time.Now()
 	}
 	return nil
 }

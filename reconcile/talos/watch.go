@@ -31,13 +31,13 @@ type watcher struct {
 	moved       chan struct{} // closed when machine changes
 	first       chan struct{} // closed when machine was first published
 	published   bool
-	awaited     bool           // Observe waits for the first word: it is no news
-	link        *link          // that was proven; nil: none
-	dryRun      dryRun         // what the wanted config would do
-	pulled      map[image]bool // the images that it was seen to have for its next config
-	installer   bootImage      // that it has pulled
-	unreachable string         // the digest of a config with which the machine did not answer
-	round       uint64         // of the fleet, when the inventory last had the node
+	awaited     bool                // Observe waits for the first word: it is no news
+	link        *link               // that was proven; nil: none
+	dryRun      dryRun              // what the wanted config would do
+	pulled      map[image]time.Time // when it was seen to have images for its next config
+	installer   bootImage           // that it has pulled
+	unreachable string              // the digest of a config with which the machine did not answer
+	round       uint64              // of the fleet, when the inventory last had the node
 }
 
 // The pauses between two attempts to reach a machine.

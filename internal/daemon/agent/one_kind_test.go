@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // isBetween reports whether some nodes are seen with a kubelet of a version, and some with another.
@@ -50,7 +51,8 @@ func TestTalosWaitsForKubernetes(t *testing.T) {
 			inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 				push("another kubernetes", oldKube, newKube)
 				s.Until(2*time.Hour, "one kubelet has it", func(cluster.Status) bool { return s.isBetween("v1.36.1") })
-				s.Lab.Kube.CloseRegistry("ghcr.io")
+				// A registry that is closed now would keep no node back: all have the images of the hop.
+				s.Lab.World.Inject(world.Fault{System: "talos", Op: "machine.MachineService/ApplyConfiguration", Subject: "dev-wk-2", Kind: world.Answer, Status: 14, Text: "it has no room"})
 				before := len(s.Lab.World.Calls())
 				push(name, c.from, c.to)
 				time.Sleep(2 * time.Hour)
@@ -59,6 +61,7 @@ func TestTalosWaitsForKubernetes(t *testing.T) {
 				}
 				w.wantDown("")
 				push("kubernetes goes back", newKube, oldKube)
+				s.Lab.World.Heal()
 				s.untilAppliedIn(6*time.Hour, "upgraded")
 				s.wantTalos(c.talos)
 				s.wantKubernetes("v1.35.10")
