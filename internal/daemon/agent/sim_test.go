@@ -33,11 +33,13 @@ type sim struct {
 	alarmed time.Time      // since when etcd has an alarm; zero: it has none
 	back    bool           // the versions of before were pushed
 	touched time.Time      // when people, or the host, had a hand in a node last
+	hops    hops
 }
 
 func newSim(t testing.TB, sz size, c lab.Config) *sim {
 	s := &sim{Sim: daemontest.New(t, sz, c)}
 	s.Lab.World.OnCall(s.Witness)
+	s.Lab.World.OnConfig(s.judgeGiven)
 	return s
 }
 

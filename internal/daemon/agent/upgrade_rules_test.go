@@ -32,6 +32,7 @@ func (s *sim) Witness(c world.CallRecord) {
 	}
 	s.judgeUpgrade(c)
 	s.judgeReset(c)
+	s.judgeHops(c)
 }
 
 // judgeReset: the agent resets no VM a second time for one commit and one Talos.

@@ -23,8 +23,7 @@ import (
 // port is where every kube-apiserver listens.
 const port = 6443
 
-// restart is how long a kube-apiserver that could not start stays down before
-// its kubelet tries again.
+// restart is how long a kube-apiserver that could not start stays down before its kubelet tries again.
 const restart = 10 * time.Second
 
 // apiserver is the kube-apiserver of one control-plane node.
@@ -90,6 +89,7 @@ func (a *apiserver) startServing() {
 	a.c.world.Report(a.cp.Node, "kube-apiserver is ready")
 	a.cl.deploy(a.cp)
 	a.cl.apiUp(a)
+	a.cl.judgeSkew()
 	a.c.queueCallback(func() { a.ready(true) })
 }
 
@@ -108,8 +108,7 @@ func (a *apiserver) listenAll() error {
 		TLSConfig: &tls.Config{
 			MinVersion:   tls.VersionTLS12,
 			Certificates: []tls.Certificate{cert},
-			// Whom to trust is decided per request: a bad certificate is a
-			// 401, not a failed handshake.
+			// Whom to trust is decided per request: a bad certificate is a 401, not a failed handshake.
 			ClientAuth: tls.RequestClientCert,
 		},
 		BaseContext: func(net.Listener) context.Context { return ctx },
@@ -178,8 +177,7 @@ func (a *apiserver) stopServing() {
 	}
 }
 
-// apiUp counts an API in: it may take the VIP, and everything that waited for
-// an API goes on.
+// apiUp counts an API in: it may take the VIP, and everything that waited for an API goes on.
 func (cl *cluster) apiUp(a *apiserver) {
 	cl.up = append(cl.up, a)
 	if cl.first == "" {

@@ -15,12 +15,10 @@ import (
 )
 
 const (
-	// nodeGrace is how long the controllers wait for a silent kubelet before
-	// they call its node lost.
+	// nodeGrace is how long the controllers wait for a silent kubelet before they call its node lost.
 	nodeGrace = 40 * time.Second
 
-	// labelsLeave is when the labels of a node are off that its config has no more
-	// (recorded: after 5 to 6 s).
+	// labelsLeave is when the labels of a node are off that its config has no more (recorded: after 5 to 6 s).
 	labelsLeave = 5500 * time.Millisecond
 )
 
@@ -93,6 +91,17 @@ func (k *kubelet) isCurrent() bool { return k.cl != nil && k.cl.kubelets[k.k.Nod
 // isAlive reports whether it runs and is the node's.
 func (k *kubelet) isAlive() bool { return k != nil && !k.stopped && k.isCurrent() }
 
+// judgeSkew notes every kubelet that is newer than a kube-apiserver, which Kubernetes does not support: when one of either starts.
+func (cl *cluster) judgeSkew() {
+	for _, k := range cl.kubelets {
+		for _, a := range cl.up {
+			if k.isAlive() && rules.IsNewer(k.k.Kubernetes, a.cp.Kubernetes) {
+				cl.c.world.Violate("skew", "%s runs kubelet %s, and %s kube-apiserver %s", k.k.Node, k.k.Kubernetes, a.cp.Node, a.cp.Kubernetes)
+			}
+		}
+	}
+}
+
 // registerNode makes the Node object, or takes it over after a restart. It does so once more where its
 // API stores in another etcd, and none of the one before is left.
 func (k *kubelet) registerNode() {
@@ -144,11 +153,7 @@ func (k *kubelet) registerNode() {
 	if now := cl.store.getObject(resNodes, key); now != nil {
 		cl.record(events.StartKubelet(found, now.body)...)
 	}
-	for _, a := range cl.up {
-		if rules.IsNewer(k.k.Kubernetes, a.cp.Kubernetes) { // which Kubernetes does not support
-			k.c.world.Violate("skew", "%s runs kubelet %s, and %s kube-apiserver %s", k.k.Node, k.k.Kubernetes, a.cp.Node, a.cp.Kubernetes)
-		}
-	}
+	cl.judgeSkew()
 	cl.scheduleAfter(labelsLeave, func() { cl.dropLabels(k.k.Node) })
 	k.c.world.Report(k.k.Node, "registered with Kubernetes")
 	if n := cl.nodes[k.k.Node]; again && k.network && n != nil && !n.ready {
@@ -191,8 +196,7 @@ func (cl *cluster) findKubelet(node string) (address string, runs bool, err erro
 	return rules.NodeAddress(o.body, "InternalIP"), cl.kubelets[node].isAlive(), nil
 }
 
-// SetPressure makes a node short of something, DiskPressure for example, or no longer.
-// What runs there stays. It reports whether there is such a node.
+// SetPressure makes a node short of something, DiskPressure for example, or no longer. What runs there stays. It reports whether there is such a node.
 func (c *Clusters) SetPressure(node, condition string, on bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,8 +214,7 @@ func (c *Clusters) SetPressure(node, condition string, on bool) bool {
 	return true
 }
 
-// connectNetwork brings the node's network up: its images are pulled, then the
-// network's pods are ready, and a little later the node is.
+// connectNetwork brings the node's network up: its images are pulled, then the network's pods are ready, and a little later the node is.
 func (k *kubelet) connectNetwork() {
 	if k.connecting {
 		return

@@ -232,3 +232,30 @@ func TestKubeletSkew(t *testing.T) {
 		}
 	})
 }
+
+// TestKubeletSkewOfAnOlderServer: a kube-apiserver that starts with an older version than a kubelet runs is noted, too; one beside a
+// kubelet that has ended is not.
+func TestKubeletSkewOfAnOlderServer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		ends   bool
+		broken int
+	}{"it runs": {false, 1}, "it has ended": {true, 0}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T, l *lab) {
+				l.running(apiAddr)
+				ready, up := newReadiness(), newReadiness()
+				stop := l.kube.RunKubelet(l.id, kubelet("wk-1", "10.0.0.21", 501), ready.call)
+				<-ready.ch
+				if tc.ends {
+					stop()
+				}
+				older := l.control("cp-2", "10.0.0.12")
+				older.Kubernetes = "v1.35.10"
+				l.kube.ServeAPI(l.id, "etcd-1", older, up.call)
+				if <-up.ch; len(l.world.Violations()) != tc.broken {
+					t.Errorf("%v", l.world.Violations())
+				}
+			})
+		})
+	}
+}
