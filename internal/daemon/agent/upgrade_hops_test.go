@@ -107,9 +107,10 @@ func (s *sim) judgeGiven(c world.GivenConfig) {
 	}
 	s.mu.Lock()
 	asked := slices.DeleteFunc(slices.Clone(s.asked), func(a askedInstall) bool { return a.commit != s.fetched }) // what was taken back is booted by none
+	back := s.back
 	s.mu.Unlock()
 	for _, o := range s.Lab.Talos.Machines() {
-		if s.isPending(o, asked) {
+		if s.isPending(o, asked) && !(back && s.lastInstalled(o.Node) == o.Talos) { // what it runs was installed over what was taken back
 			s.Lab.World.Violate("both at once", "%s is given%s, and %s has another Talos that it does not run yet", c.Node, strings.ReplaceAll(images, "/", " "), o.Node)
 		}
 	}
@@ -119,4 +120,14 @@ func (s *sim) judgeGiven(c world.GivenConfig) {
 			s.Lab.World.Violate("both at once", "%s is given%s, and %s is out of service for its turn", c.Node, strings.ReplaceAll(images, "/", " "), n.GetName())
 		}
 	}
+}
+
+// lastInstalled is the version of Talos that a node was given last, "" where it was given none.
+func (s *sim) lastInstalled(node string) (version string) {
+	for _, e := range s.Lab.World.Events() {
+		if rest, is := strings.CutPrefix(e.Text, "has Talos "); is && e.Subject == node {
+			version, _, _ = strings.Cut(rest, " ")
+		}
+	}
+	return version
 }
