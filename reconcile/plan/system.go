@@ -3,8 +3,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -33,7 +31,7 @@ func (m *planner) planSystemPods() {
 			Message: "cannot see the pods of kube-system: " + cmp.Or(m.o.SystemPods.Why, "there is no answer yet")})
 		return
 	}
-	waits := !m.o.Facts.WasReady() && m.deploysDNS() && m.waitForDNS()
+	waits := !m.o.Facts.WasReady() && m.holdIf(readiness.AwaitDNS(m.d, m.o, joinWithin))
 	var names []string
 	for _, w := range readiness.ListUnplaced(m.o) {
 		if !w.Served && !(waits && w.DNS) {
@@ -44,31 +42,6 @@ func (m *planner) planSystemPods() {
 		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.PodsUnschedulable, Within: pressureWithin,
 			Message: "no node takes pods of kube-system: " + text.JoinSome(names, 3, "; "), Hint: "`kubectl -n kube-system get pods,events` shows them; give the nodes what they lack, or add one"})
 	}
-}
-
-// deploysDNS reports whether Talos deploys the cluster's DNS.
-func (m *planner) deploysDNS() bool {
-	return slices.ContainsFunc(m.d.Spec.ControlPlanes(), func(n cluster.Node) bool { return m.d.Configs[n.Name].DNS })
-}
-
-// waitForDNS waits for a pod that serves the cluster's DNS, and reports whether it
-// does.
-func (m *planner) waitForDNS() bool {
-	why, starts := "", "Talos has not deployed it yet"
-	for _, name := range slices.Sorted(maps.Keys(m.o.SystemPods.Value)) {
-		switch p := m.o.SystemPods.Value[name]; {
-		case !p.DNS:
-		case p.Ready:
-			return false
-		case p.Failing+p.Unschedulable != "":
-			why = p.Name + ": " + cmp.Or(p.Failing, p.Unschedulable)
-		default:
-			starts = p.Name + " starts"
-		}
-	}
-	m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.ClusterDNSNotReady, Message: "waits for the cluster's DNS: " + cmp.Or(why, starts), Within: joinWithin,
-		Hint: "`kubectl -n kube-system describe pods -l k8s-app=kube-dns` shows what it lacks"})
-	return true
 }
 
 // waitForSilent waits for a node at whose address nothing answers, or blames the VIP: a

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/talos/answers"
 	"github.com/talos-agent/talos-agent/reconcile/talos/redaction"
 )
 
@@ -132,18 +133,18 @@ func (f *Fleet) send(ctx context.Context, l *link, config cluster.Secret, mode m
 	if err == nil {
 		return sending{accepted: true}
 	}
-	reading := findReading("ApplyConfiguration", err)
+	reading := answers.Find("ApplyConfiguration", err)
 	reason := errors.New(redaction.Message(status.Convert(err).Message(), data, active))
 	if status.Code(err) == codes.DeadlineExceeded {
 		reason = errors.New(late)
 	}
 	switch {
-	case reading.meaning == reboots && (mode == machineapi.ApplyConfigurationRequest_NO_REBOOT || mode == machineapi.ApplyConfigurationRequest_TRY):
+	case reading.Meaning == answers.Reboots && (mode == machineapi.ApplyConfigurationRequest_NO_REBOOT || mode == machineapi.ApplyConfigurationRequest_TRY):
 		return sending{refused: fmt.Errorf("the machine refuses: %w", cluster.ErrNeedsReboot)}
-	case reading.meaning == invalid || reading.meaning == reboots:
+	case reading.Meaning == answers.Invalid || reading.Meaning == answers.Reboots:
 		return sending{refused: fault.WithHint(fmt.Errorf("the machine refuses the config: %w", reason),
 			"correct the setting in the inventory or in a patch; this version of Talos does not take it")}
-	case reading.meaning == never:
+	case reading.Meaning == answers.Never:
 		return sending{refused: fmt.Errorf("the machine refuses: %w", reason)}
 	default:
 		return sending{unclear: reason}

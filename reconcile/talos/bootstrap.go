@@ -12,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/talos/answers"
 )
 
 const (
@@ -69,17 +70,17 @@ func (f *Fleet) bootstrap(ctx context.Context, d cluster.Desired, n cluster.Node
 		return nil
 	}
 	reason := worded{err}
-	switch findReading("Bootstrap", err).meaning {
-	case already:
+	switch answers.Find("Bootstrap", err).Meaning {
+	case answers.Already:
 		return nil
-	case early:
+	case answers.Early:
 		return fmt.Errorf("it is too early: %w", reason)
-	case clockless:
+	case answers.Clockless:
 		return fault.WithHint(fmt.Errorf("it is too early: %w", reason),
 			"the machine reaches no time server: check network.time_servers, and that the nodes get out to UDP port 123")
-	case invalid:
+	case answers.Invalid:
 		return fault.WithHint(fmt.Errorf("the machine refuses: %w", reason), "its machine config has no etcd: look at the patches of the control planes")
-	case never:
+	case answers.Never:
 		return fmt.Errorf("the machine refuses: %w", reason)
 	default:
 		l.close()
@@ -154,3 +155,5 @@ func (f *Fleet) founded(ctx context.Context, n cluster.Node, k keys, lost error)
 		_ = retry.Sleep(ctx, shortPause)
 	}
 }
+
+var errWorker = errors.New("it is a worker, and only a control plane can found etcd")

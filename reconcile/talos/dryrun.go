@@ -16,6 +16,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/talos/answers"
 	"github.com/talos-agent/talos-agent/reconcile/talos/redaction"
 )
 
@@ -161,8 +162,8 @@ func (l *link) tryDry(ctx context.Context, data []byte, minor int) (cluster.Chan
 		Data: data, Mode: machineapi.ApplyConfigurationRequest_AUTO, DryRun: true,
 	})
 	if err != nil {
-		switch reading := findReading("ApplyConfiguration", err); reading.meaning {
-		case invalid, never:
+		switch reading := answers.Find("ApplyConfiguration", err); reading.Meaning {
+		case answers.Invalid, answers.Never:
 			// What the machine quotes can be of the config that it has, too.
 			active, unread := l.readConfig(ctx, config.ActiveID)
 			if unread != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/talos/answers"
 	"github.com/talos-agent/talos-agent/reconcile/talos/etcdmember"
 )
 
@@ -62,7 +63,7 @@ func (f *Fleet) forfeit(ctx context.Context, d cluster.Desired, n cluster.Node) 
 	l.close()
 	switch {
 	case err == nil || isLost(err):
-	case findReading("EtcdForfeitLeadership", err).meaning == early:
+	case answers.Find("EtcdForfeitLeadership", err).Meaning == answers.Early:
 		return fault.WithHint(fmt.Errorf("it is too early: %w", worded{err}), "a member of etcd has no vote yet: wait until all have")
 	default:
 		return fmt.Errorf("the machine refuses: %w", worded{err})

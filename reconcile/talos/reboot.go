@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/talos/answers"
 	"github.com/talos-agent/talos-agent/reconcile/talos/installer"
 )
 
@@ -199,7 +200,7 @@ func askReboot(ctx context.Context, l *link) (actors []string, lost, err error) 
 			actors = append(actors, m.GetActorId())
 		}
 		return actors, nil, nil
-	case findReading("Reboot", err).meaning == never:
+	case answers.Find("Reboot", err).Meaning == answers.Never:
 		return nil, nil, fmt.Errorf("the machine refuses: %w", worded{err})
 	}
 	return nil, worded{err}, nil
@@ -211,7 +212,7 @@ func askRollback(ctx context.Context, l *link) (actors []string, lost, err error
 	switch _, err = l.machine.Rollback(ctx, &machineapi.RollbackRequest{}); {
 	case err == nil:
 		return nil, nil, nil
-	case status.Code(err) == codes.Unknown, findReading("Reboot", err).meaning == never:
+	case status.Code(err) == codes.Unknown, answers.Find("Reboot", err).Meaning == answers.Never:
 		return nil, nil, fmt.Errorf("%w: %w", cluster.ErrNoWayBack, worded{err})
 	}
 	return nil, worded{err}, nil

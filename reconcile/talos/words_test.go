@@ -23,6 +23,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/golden"
+	"github.com/talos-agent/talos-agent/reconcile/talos/answers"
 )
 
 func TestWords(t *testing.T) {
@@ -57,15 +58,15 @@ func TestWords(t *testing.T) {
 // the recordings.
 func TestReadingsAreRecorded(t *testing.T) {
 	lines := recordings(t)
-	for _, r := range readings {
-		if !strings.Contains(r.seen, "(1.13.9)") {
+	for _, r := range answers.All {
+		if !strings.Contains(r.Seen, "(1.13.9)") {
 			continue
 		}
 		found := false
 		for _, l := range lines {
-			if l.Error.Code == r.code.String() && (r.method == "" || strings.HasSuffix(l.Method, "/"+r.method)) && strings.Contains(l.Error.Message, r.words) {
+			if l.Error.Code == r.Code.String() && (r.Method == "" || strings.HasSuffix(l.Method, "/"+r.Method)) && strings.Contains(l.Error.Message, r.Words) {
 				// One that a row before it fits as well proves nothing of this one.
-				found = found || findReading(l.Method[strings.LastIndexByte(l.Method, '/')+1:], status.Error(r.code, l.Error.Message)) == r
+				found = found || answers.Find(l.Method[strings.LastIndexByte(l.Method, '/')+1:], status.Error(r.Code, l.Error.Message)) == r
 			}
 		}
 		if !found {
@@ -87,14 +88,14 @@ func TestRecordedErrors(t *testing.T) {
 		if err := code.UnmarshalJSON([]byte(`"` + screaming(l.Error.Code) + `"`)); err != nil {
 			t.Fatal(err)
 		}
-		got := findReading(method, status.Error(code, l.Error.Message)).meaning
+		got := answers.Find(method, status.Error(code, l.Error.Message)).Meaning
 		switch code {
 		case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
-			if got != unclear {
+			if got != answers.Unclear {
 				t.Errorf("%s %s %q reads as %v", method, l.Error.Code, l.Error.Message, got)
 			}
 		default:
-			if got == unclear {
+			if got == answers.Unclear {
 				t.Errorf("%s %s %q is not in the table", method, l.Error.Code, l.Error.Message)
 			}
 		}
