@@ -75,3 +75,24 @@ func TestUnmetDependency(t *testing.T) {
 		}
 	}
 }
+
+// TestLacksAddon: what is not seen to be there and ready is lacking, of those that the agent keeps.
+func TestLacksAddon(t *testing.T) {
+	ready := cluster.Release{Status: "deployed", Ready: true}
+	for name, c := range map[string]struct {
+		ownership cluster.Ownership
+		releases  cluster.Seen[map[string]cluster.Release]
+		want      bool
+	}{
+		"it is there":    {cluster.Managed, cluster.Saw(map[string]cluster.Release{"web": ready}), false},
+		"unknown":        {cluster.Managed, cluster.Seen[map[string]cluster.Release]{Value: map[string]cluster.Release{"web": ready}}, true},
+		"it is not":      {cluster.Managed, cluster.Saw(map[string]cluster.Release{}), true},
+		"it failed":      {cluster.Managed, cluster.Saw(map[string]cluster.Release{"web": {Status: "failed", Ready: true}}), true},
+		"not ready":      {cluster.Managed, cluster.Saw(map[string]cluster.Release{"web": {Status: "deployed"}}), true},
+		"somebody's own": {cluster.BootstrapOnly, cluster.Saw(map[string]cluster.Release{}), false},
+	} {
+		if got := LacksAddon(cluster.Observed{Releases: c.releases}, cluster.Addon{Name: "web", Ownership: c.ownership}); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

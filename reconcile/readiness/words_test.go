@@ -40,6 +40,9 @@ func TestWordsOfNodes(t *testing.T) {
 		{EndOfLog([]string{"begins", " copies 3 GiB \n", " "}), "; its log ends: copies 3 GiB"},
 		{HintOfLocked(cluster.VM{VMID: 411}, "pve1"), cluster.RemoveLocked(411, "pve1") + ", which deletes every volume with its number"},
 		{LockedBy(cluster.VM{Lock: "backup"}), "; Proxmox VE has locked the vm (backup)"},
+		{HintOfStop(cluster.Observed{}, n, cluster.RebootNode), ""},
+		{HintOfStop(cluster.Observed{Machines: map[string]cluster.Machine{"": {Reach: cluster.Configured}}}, n, cluster.ChangeVM), ""},
+		{HintOfStop(cluster.Observed{VMs: map[string]cluster.VM{"": moved}}, n, cluster.ChangeVM), "if its network keeps it from working: `qm shutdown 411` on pve2, or `qm stop 411` where it does not obey; a vm that is stopped is changed at once, and started then"},
 	} {
 		if c.got != c.want {
 			t.Errorf("%q, want %q", c.got, c.want)
