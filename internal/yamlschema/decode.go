@@ -1,6 +1,7 @@
 package yamlschema
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"slices"
@@ -98,6 +99,10 @@ func (d decoder) unknown(key *yaml.Node, path string, t reflect.Type, fields []f
 	hint := "known here: " + strings.Join(keys, ", ")
 	if foreseen, ok := d.Foreseen[key.Value]; ok && !slices.Contains(keys, key.Value) {
 		d.bad(key, Join(path, key.Value), foreseen, "is not supported yet")
+		return
+	}
+	if write := cmp.Or(d.Foreign[Join(path, key.Value)], d.Foreign[key.Value]); write != "" && !slices.Contains(keys, key.Value) {
+		d.bad(key, path, write, "unknown key %s", Quote(key.Value))
 		return
 	}
 	if meant, write := joinedKey(key.Value, keys); meant != "" {

@@ -42,6 +42,9 @@ type Language struct {
 	// Foreseen are keys of features that are planned, with what to write until
 	// they are there.
 	Foreseen map[string]string
+	// Foreign are keys of other tools that are no key of ours, with what to write instead: by their
+	// path, or by their last element wherever that is written.
+	Foreign map[string]string
 	// Sources are the Go files that declare the types.
 	Sources []string
 }

@@ -87,6 +87,7 @@ var gardens = Language{
 	},
 	Synonyms: map[string][]string{"beds": {"borders"}},
 	Foreseen: map[string]string{"pond": "remove it"},
+	Foreign:  map[string]string{"lawn": "write a bed", "door.hinge": "doors have none", "gate": "never, it is a key"},
 	Sources:  []string{testSource},
 }
 
@@ -146,6 +147,8 @@ func TestDecodeReports(t *testing.T) {
 		{"name: x\ngaet: 1", `g.yaml:2:1: unknown key "gaet" (did you mean gate?)`},
 		{"name: x\nplant: 1", `g.yaml:2:1: unknown key "plant" (it belongs to beds[].plant)`},
 		{"name: x\npond: 1", "g.yaml:2:1: pond: is not supported yet (remove it)"},
+		{"name: x\nlawn: 1", `g.yaml:2:1: unknown key "lawn" (write a bed)`},
+		{"name: x\ndoor: {plant: ivy, hinge: 1}", `g.yaml:2:20: door: unknown key "hinge" (doors have none)`},
 		{"name: Upper", `g.yaml:1:7: name: "Upper" is not a word (write one like north)`},
 		{"name: muchtoolong", "g.yaml:1:7: name: is longer than 8 characters (shorten it)"},
 		{"name: https://a:secret@b", "g.yaml:1:7: name: a URL with credentials is not a word (write one like north)"},

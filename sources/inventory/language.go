@@ -13,7 +13,7 @@ import (
 var modelSource string
 
 // language is how the files of an inventory are written.
-var language = yamlschema.Language{Formats: formats, Synonyms: synonyms, Foreseen: foreseen, Sources: []string{modelSource}}
+var language = yamlschema.Language{Formats: formats, Synonyms: synonyms, Foreseen: foreseen, Foreign: foreign, Sources: []string{modelSource}}
 
 // formats are the rules of texts by name. Whatever reaches Proxmox VE, Talos or
 // a URL from the inventory is bounded by one of them: the alphabets leave no
@@ -101,4 +101,29 @@ var foreseen = map[string]string{
 	"meta":     "write ip: under the node; addresses come from the cloud-init drive",
 	"template": "remove it: VMs are made from the factory's disk image",
 	"iso":      "remove it: VMs are made from the factory's disk image",
+}
+
+// foreign are keys of the Terraform and Ansible repositories for Talos on Proxmox VE that people come from, with what to write here.
+var foreign = map[string]string{
+	"sizing":                 "write it by role: profiles: {controlplane: {cpu: 4, ram: 8192, disk: 40G}, worker: {cpu: 4, ram: 8192, disk: 60G}}",
+	"resource_config":        "write it by role: profiles: {controlplane: {cpu: 4, ram: 8192, disk: 40G}, worker: {cpu: 4, ram: 8192, disk: 60G}}",
+	"control_plane_count":    "write a row of `counted` in nodes.yaml: {role: controlplane, count: 3, name: \"dev-cp-{n}\", first_ip: 10.0.10.11}; or list each of them there",
+	"worker_count":           "write a row of `counted` in nodes.yaml: {role: worker, count: 3, name: \"dev-wk-{n}\", first_ip: 10.0.10.21}; or list each of them there",
+	"node_config":            "write the nodes into nodes.yaml",
+	"node_distribution":      "write the hosts as proxmox.nodes, and `node:` under each node in nodes.yaml",
+	"vm_id_ranges":           "write proxmox: {vmid_ranges: {controlplane: 2000-2999, worker: 3000-3999}}",
+	"tagging_config":         "write proxmox.tags, and `tags` under nodes",
+	"template_config":        "remove it: VMs are made from the factory's disk image",
+	"proxmox_config":         "write it under proxmox; what the agent reaches Proxmox VE with is in the host's config.yaml",
+	"network_config":         "write it under network",
+	"cluster_config":         "write its keys at the top: cluster_name, talos_version, kubernetes_version",
+	"network_cidr":           "write network.cidr",
+	"control_plane_vip":      "write network.vip",
+	"headscale_login_server": "write it into a patch of the kind ExtensionServiceConfig, for the extension siderolabs/tailscale, and the key into `values` of secrets.sops.yaml",
+	"dhcp":                   "write ip: the address of the lease; without network.cidr and network.gateway the DHCP server is expected to give it, and validate prints its reservations",
+	"proxmox.endpoint":       "remove it: the host's config.yaml has where Proxmox VE answers (proxmox.url)",
+	"proxmox.vlan_id":        "write network.vlan",
+	"proxmox.insecure":       "remove it: the host's config.yaml has whom to trust (proxmox.ca_file or proxmox.fingerprint)",
+	"vm_id":                  "write vmid",
+	"instances":              "write the nodes into nodes.yaml",
 }

@@ -221,7 +221,7 @@ func (l *loader) host(d draft) string {
 		return ""
 	case p.Node != "":
 		all = []string{p.Node}
-	case !l.Has("proxmox.nodes") && !l.Has("proxmox.node") && l.Has("proxmox"):
+	case !l.Has("proxmox.nodes") && !l.Has("proxmox.node") && l.Has("proxmox") && !l.Misspelt("proxmox.nodes") && !l.Misspelt("proxmox.node"):
 		l.Wrong("proxmox.node", "write the name of the Proxmox VE host, like node: pve1", "is missing")
 		return ""
 	}
