@@ -161,7 +161,7 @@ func (r *Reconciler) beginRestart(ctx context.Context, d cluster.Desired, a acti
 	}
 	return r.c.Journal.Update(func(f *cluster.Facts) {
 		restart.At = time.Now().UTC()
-		if was := f.Restarts[n.Name]; was.Target == restart.Target {
+		if was := f.Restarts[n.Name]; drift.SameParts(was.Target, restart.Target) {
 			restart.Reset = was.Reset // it had its one
 		}
 		f.Restarts[n.Name] = restart

@@ -26,12 +26,11 @@ func (r *Reconciler) Upgrade(order cluster.UpgradeOrder) error {
 		}
 	}
 	asked := v.desired.Repository()
-	last, _ := v.observed.Facts.Intent(cluster.IntendConfig)
 	switch {
 	case v.stop != nil:
 		return cluster.WithReason(v.stop.block.Reason, fault.Errorf(v.stop.block.Hint, "upgrade %s: the newest revision is not in force: %s", r.c.Cluster, v.stop.block.Message))
 	case asked.NoWay != "" && !upgrade.IsUnderWay(v.desired, v.observed):
-		return cluster.WithReason(cluster.TalosVersionDrift, fault.Errorf(fmt.Sprintf("set the versions back to Talos %s and Kubernetes %s, which all nodes ran at last", last.Versions.Talos, last.Versions.Kubernetes), "upgrade %s: there is no way: %s", r.c.Cluster, asked.NoWay))
+		return cluster.WithReason(cluster.TalosVersionDrift, fault.Errorf("`talos-agent status "+r.c.Cluster+"` shows at each node what can be asked for", "upgrade %s: there is no way: %s", r.c.Cluster, asked.NoWay))
 	case !upgrade.IsUnderWay(v.desired, v.observed):
 		return cluster.WithReason(cluster.NothingToDo, fault.Errorf("`talos-agent status "+r.c.Cluster+"` shows what they run; a push is known after `talos-agent reconcile`", "upgrade %s: there is nothing to upgrade", r.c.Cluster))
 	case asked.Held != "":

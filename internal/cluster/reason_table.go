@@ -88,7 +88,7 @@ var hostReasons = []ReasonInfo{
 
 var nodeReasons = []ReasonInfo{
 	{NodeUnknown, Everyone, HoldsNothing, "The VM or the machine of a node cannot be seen.", "See whether Proxmox VE and the node's address answer."},
-	{NodeLocked, Everyone, HoldsNothing, "The inventory has `locked: true`, and the node is not Ready.", "Remove `locked: true`."},
+	{NodeLocked, Everyone, HoldsUpgrade, "The inventory has `locked: true`, and the node is not Ready, or differs from the inventory, or others wait for what it is not given.", "Remove `locked: true`."},
 	{NodeProtected, Everyone, HoldsNothing, "The inventory has `protect: true` or `locked: true`, so that the VM is not deleted.", "Remove it, push, and destroy again."},
 	{VMProtected, Everyone, HoldsNothing, "Proxmox VE's Protection is on for a VM that is to be deleted. The agent never sets it.", "Take it off, or name the VM: `talos-agent destroy CLUSTER --despite-protection VMID`."},
 	{VMNotShown, Everyone, HoldsNothing, "A VM of the cluster was not among what `destroy` showed when it was confirmed: it came later, as from a backup. It is kept.", "Look at what it is; if it may go, `talos-agent destroy CLUSTER` shows and deletes it."},

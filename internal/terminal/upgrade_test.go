@@ -12,7 +12,7 @@ import (
 // nothing of what does not.
 func TestPrintUpgrade(t *testing.T) {
 	waits := []cluster.WaitStatus{{Wait: cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingForHop, Message: "waits"}}, {Wait: cluster.Wait{Subject: "web", Reason: cluster.AddonNotReady, Message: "no"}}}
-	blocks := []cluster.Block{{Subject: "wk-2", Reason: cluster.UpgradeFailed, Message: "failed", Hint: "see"}, {Subject: "wk-3", Reason: cluster.NodeLocked, Message: "no"}, {Subject: "web", Reason: cluster.ActionFailed, Message: "no"}}
+	blocks := []cluster.Block{{Subject: "wk-2", Reason: cluster.UpgradeFailed, Message: "failed", Hint: "see"}, {Subject: "wk-3", Reason: cluster.HardwareDrift, Message: "no"}, {Subject: "web", Reason: cluster.ActionFailed, Message: "no"}}
 	node := func(name, talos, kubernetes string) cluster.NodeStatus {
 		return cluster.NodeStatus{Name: name, Talos: talos, Kubernetes: kubernetes}
 	}

@@ -90,6 +90,10 @@ func goesBackTo(asked cluster.Desired, o cluster.Observed, field, have string) s
 		before, newest, goal = in.Previous.Kubernetes, in.Asked.Kubernetes, asked.Goal.Kubernetes
 	}
 	minors, known := ladder.MinorsApart(before, have)
+	talosOf := func(cp cluster.Node) string { return o.Machines[cp.Name].Talos }
+	if field == "talos_version" && HasLeftEtcd(asked.Spec.ControlPlanes(), talosOf, before) {
+		return ""
+	}
 	if !known || !ladder.IsOlder(before, have) || minors > 1 || before == goal || newest != "" && !ladder.IsOlder(before, newest) {
 		return ""
 	}

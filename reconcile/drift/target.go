@@ -25,6 +25,13 @@ func IsForTurn(target, want string) bool {
 	return want != "" && had == want
 }
 
+// SameParts reports whether two targets of turns are for the same things, whatever else the inventory has of the node.
+func SameParts(a, b string) bool {
+	_, partsA, isTurn := strings.Cut(a, ".")
+	_, partsB, isTurnToo := strings.Cut(b, ".")
+	return a == b || isTurn && isTurnToo && partsA == partsB
+}
+
 // TargetOfConfigs identifies the configs that the inventory has.
 func TargetOfConfigs(d cluster.Desired) string {
 	configs := d.Repository().Configs

@@ -31,6 +31,9 @@ func IsUpgrade(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) 
 // come with the same; and none does while another one cannot follow, which would be two minor versions ahead, or where no control
 // plane can.
 func isReverted(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) bool {
+	if asked := d.Repository(); asked.NoWay != "" && !asked.Back.Talos { // it is refused as a whole
+		return false
+	}
 	ran, _ := o.Facts.Intent(cluster.IntendConfig)
 	if ran.Versions.Talos != dr.Want && ran.Previous.Talos != dr.Want || !ladder.Runs(dr.Want, ran.Versions.Kubernetes) {
 		return false

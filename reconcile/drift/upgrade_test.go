@@ -40,14 +40,35 @@ func TestNoneGoesBackWithoutItsEtcd(t *testing.T) {
 	d.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}, {Name: "cp-2", Role: cluster.ControlPlane}, {Name: "wk-1", Role: cluster.Worker}}
 	for name, c := range map[string]struct {
 		second string // what the second control plane runs
+		way    cluster.Way
 		want   bool
-	}{"all have the newer one": {"v1.14.1", false}, "one has the older one": {"v1.13.9", true}, "one does not answer": {"", true}} {
+	}{
+		"all have the newer one": {second: "v1.14.1"}, "one has the older one": {second: "v1.13.9", want: true}, "one does not answer": {want: true},
+		"none does, and it is refused":        {way: cluster.Way{NoWay: "all had the newer one"}},
+		"Kubernetes is refused, and not this": {way: cluster.Way{NoWay: "another", Back: cluster.Back{Talos: true}}, want: true},
+	} {
+		d.Way = c.way
 		var o cluster.Observed
 		o.Machines = map[string]cluster.Machine{"cp-1": {Talos: "v1.14.1"}, "cp-2": {Talos: c.second}, "wk-1": {Talos: "v1.14.1"}}
 		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendConfig, Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.35.3"}})
 		dr := Drift{Field: FieldTalos, Reason: cluster.TalosVersionDrift, Have: "v1.14.1", Want: "v1.13.9"}
 		if got := IsUpgrade(d, o, d.Spec.Nodes[2], dr); got != c.want {
 			t.Errorf("%s: goes back: %t", name, got)
+		}
+	}
+}
+
+// TestSameParts: a turn that brings a part of what another one brought is for the same where both bring nothing else.
+func TestSameParts(t *testing.T) {
+	for _, c := range []struct {
+		a, b string
+		want bool
+	}{
+		{"want.p", "alone.p", true}, {"want.p", "other.p", true}, {"want.p.q", "alone.p.q", true}, {"want.p.q", "alone.p", false}, {"want.p", "want.q", false},
+		{"digest", "digest", true}, {"digest", "other", false}, {"digest", "want.p", false}, {"", "", true},
+	} {
+		if got := SameParts(c.a, c.b); got != c.want {
+			t.Errorf("%q and %q: %v", c.a, c.b, got)
 		}
 	}
 }

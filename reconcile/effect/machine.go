@@ -81,7 +81,7 @@ func bootInstalled(d cluster.Desired, o *cluster.Observed, name, version string)
 // resetVM has the machine of a node that does not answer run what was installed on it, with the config of the inventory.
 func resetVM(d cluster.Desired, o *cluster.Observed, n cluster.Node) {
 	r := o.Facts.Restarts[n.Name]
-	r.Reset = cluster.Reset{At: o.Now, Revision: d.Repository().Revision}
+	r.Reset = cluster.Reset{At: o.Now, Revision: drift.Attempt(d, o.Facts)}
 	o.Facts.Restarts = maps.Clone(o.Facts.Restarts)
 	if o.Facts.Restarts == nil {
 		o.Facts.Restarts = map[string]cluster.Restart{}

@@ -101,12 +101,15 @@ func (m *planner) isRepeated(n cluster.Node, drifts []drift.Drift) bool {
 }
 
 // returnsFirst reports whether a node that works is out of service for a turn, and goes back into service before it is upgraded: it
-// was not drained for that, or has nothing installed and would wait for another one, or is upgraded once more, which Talos can in service.
+// was not drained for that, or has nothing installed and would wait for another one, or that has failed, or is upgraded once more, which Talos can in service.
 func (m *planner) returnsFirst(n cluster.Node, drifts []drift.Drift) bool {
 	turn := m.o.Nodes.Value[n.Name].Turn
 	up, ok := m.upgradeIn(n, drifts)
 	if !ok || turn == "" || m.plan.Phases[n.Name] != cluster.PhaseReady {
 		return false
+	}
+	if upgrade.FailedInstall(m.d, m.o, n) != "" {
+		return true
 	}
 	again := ladder.UsesLifecycle(m.o.Machines[n.Name].Talos) && upgrade.MayRepeat(m.d, m.o, n)
 	return again || !slices.Contains(strings.Split(turn, "."), drift.PartOfTurn(up)) || !upgrade.IsPending(m.d, m.o, n) && m.turnBefore(n) != ""
@@ -255,8 +258,12 @@ func (m *planner) nodesBefore() []cluster.Wait {
 func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 	back, installed := m.goesBack(n, drift.Fields(m.turnOf(n))), upgrade.IsInstalled(m.d, m.o, n)
 	for _, other := range m.nodesBefore() {
-		failed := upgrade.FailedInstall(m.d, m.o, cluster.Node{Name: other.About}) != ""
-		begun := installed || other.Reason == cluster.WaitingForTurn && m.isPending(n)
+		of := cluster.Node{Name: other.About}
+		failed, rolls := upgrade.FailedInstall(m.d, m.o, of) != "", upgrade.RollsBack(m.d, m.o, of)
+		if back && !failed && !rolls && !upgrade.IsPending(m.d, m.o, of) {
+			continue // who knows when it can be begun with
+		}
+		begun := installed || other.Reason == cluster.WaitingForTurn && !rolls && m.isPending(n)
 		if upgrade.IsBefore(other, n.Name, back, begun, failed, m.o.Nodes.Value[other.About].Turn != "") {
 			other.Subject, other.Drift = n.Name, w.Drift
 			m.wait(other)
@@ -311,7 +318,7 @@ func (m *planner) holdByGate(n cluster.Node, drifts []cluster.FieldDifference) b
 
 // holdForPulls has all nodes pull the images of a hop of Kubernetes before its first step, and reports whether that waits for them.
 func (m *planner) holdForPulls(n cluster.Node, drifts []cluster.FieldDifference) bool {
-	lacking, w := upgrade.AwaitPulls(m.d, m.o, n.Name, m.isPassed)
+	lacking, w := upgrade.AwaitPulls(m.d, m.o, n.Name, func(n cluster.Node) bool { return m.isPassed(n.Name) || m.keepsConfig(n) })
 	for _, other := range lacking {
 		m.do(action.PullImages{Node: other, Images: m.o.Machines[other.Name].Unpulled, Ahead: true})
 	}

@@ -42,7 +42,7 @@ func JudgeReturn(d cluster.Desired, o cluster.Observed, p cluster.Policy, n clus
 	if wasReset(d, o, n) {
 		return judgeReset(n, vm, version, r, o.Now, within)
 	}
-	due := latest(o.Machines[n.Name].Since, r.At, o.Now.Add(-vm.Uptime)).Add(within)
+	due := latest(o.Machines[n.Name].Since, r.At, r.Reset.At, o.Now.Add(-vm.Uptime)).Add(within)
 	if in.Unseen() { // it may run still
 		due = latest(due, in.At.Add(InstallWithin))
 	}

@@ -154,12 +154,13 @@ func FindSoaking(d cluster.Desired, o cluster.Observed) (name string, until time
 // Retry takes out of f what keeps an upgrade that has failed from being tried again at a revision: installers that failed there, and that nodes
 // which are back were taken down for it in vain. A rollback is no failure, and what does not come back is not reset once more.
 func Retry(f *cluster.Facts, at cluster.Revision) {
+	installs := f.Installs
 	f.Installs, f.Restarts = maps.Clone(f.Installs), maps.Clone(f.Restarts)
 	maps.DeleteFunc(f.Installs, func(_ string, in cluster.Install) bool {
 		return in.Revision == at && in.Failed != "" && !in.Back
 	})
 	for node, r := range f.Restarts {
-		if r.Revision == at && r.Returned {
+		if r.Revision == at && r.Returned && installs[node].Boot == r.Boot { // it was for what was installed, and not for another change alone
 			r.Revision = ""
 			f.Restarts[node] = r
 		}

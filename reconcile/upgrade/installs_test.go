@@ -85,15 +85,15 @@ func TestEndedInstalls(t *testing.T) {
 // TestRetry: an order has what failed at the revision in force tried again, and nothing else.
 func TestRetry(t *testing.T) {
 	f := cluster.Facts{
-		Installs: map[string]cluster.Install{"failed": {Revision: "r", Failed: "no"}, "rolled back": {Revision: "r", Failed: "by order", Back: true}, "done": {Revision: "r", Done: true}, "before": {Revision: "q", Failed: "no"}},
-		Restarts: map[string]cluster.Restart{"back": {Revision: "r", Returned: true}, "away": {Revision: "r", Reset: cluster.Reset{Revision: "r"}}, "before": {Revision: "q", Returned: true}},
+		Installs: map[string]cluster.Install{"failed": {Revision: "r", Failed: "no"}, "back": {Revision: "r", Boot: "b", Done: true}, "hardware": {Revision: "r", Boot: "b", Done: true}, "rolled back": {Revision: "r", Failed: "by order", Back: true}, "done": {Revision: "r", Done: true}, "before": {Revision: "q", Failed: "no"}},
+		Restarts: map[string]cluster.Restart{"back": {Revision: "r", Returned: true, Boot: "b"}, "hardware": {Revision: "r", Returned: true, Boot: "c"}, "away": {Revision: "r", Reset: cluster.Reset{Revision: "r"}}, "before": {Revision: "q", Returned: true}},
 	}
 	was := f.Installs
 	Retry(&f, "r")
-	if _, failed := f.Installs["failed"]; failed || len(f.Installs) != 3 || len(was) != 4 {
+	if _, failed := f.Installs["failed"]; failed || len(f.Installs) != 5 || len(was) != 6 {
 		t.Errorf("%+v", f.Installs)
 	}
-	if f.Restarts["back"].Revision != "" || f.Restarts["away"].Revision != "r" || f.Restarts["away"].Reset.Revision != "r" || f.Restarts["before"].Revision != "q" {
+	if f.Restarts["back"].Revision != "" || f.Restarts["hardware"].Revision != "r" || f.Restarts["away"].Revision != "r" || f.Restarts["away"].Reset.Revision != "r" || f.Restarts["before"].Revision != "q" {
 		t.Errorf("%+v", f.Restarts)
 	}
 }

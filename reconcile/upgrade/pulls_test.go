@@ -39,7 +39,7 @@ func TestAwaitPulls(t *testing.T) {
 			c.change(nodes, machines)
 		}
 		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Nodes: nodes}}, Way: c.way}
-		lacking, w := AwaitPulls(d, cluster.Observed{Machines: machines}, "cp", func(node string) bool { return node == c.passed })
+		lacking, w := AwaitPulls(d, cluster.Observed{Machines: machines}, "cp", func(n cluster.Node) bool { return n.Name == c.passed })
 		var got []string
 		for _, n := range lacking {
 			got = append(got, n.Name)

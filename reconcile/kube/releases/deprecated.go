@@ -34,6 +34,13 @@ var removals = sync.OnceValue(func() map[schema.GroupVersion]map[string]string {
 	return out
 })
 
+// What is read of a manifest at most: whoever may make a Secret can have any text in it, and an object that is parsed takes a hundred times
+// its size.
+const (
+	mostManifest = 16 << 20
+	mostObject   = 2 << 20
+)
+
 // head is what of an object of a manifest counts. One of a list has its objects in items.
 type head struct {
 	APIVersion string `json:"apiVersion"`
@@ -43,10 +50,16 @@ type head struct {
 
 // findDeprecated finds the kinds of a manifest that some version of Kubernetes does not have, in a fixed order.
 func findDeprecated(manifest string) ([]cluster.DeprecatedAPI, error) {
+	if len(manifest) > mostManifest {
+		return nil, fmt.Errorf("its manifest has more than %d MiB", mostManifest>>20)
+	}
 	var out []cluster.DeprecatedAPI
 	for document := range strings.SplitSeq("\n"+manifest, "\n---") {
 		if !namesDeprecated(document) {
 			continue // most do not, and are not worth to be parsed
+		}
+		if len(document) > mostObject {
+			return nil, fmt.Errorf("its manifest has an object of more than %d MiB", mostObject>>20)
 		}
 		var o head
 		if err := yaml.Unmarshal([]byte(document), &o); err != nil {

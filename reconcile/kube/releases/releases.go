@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -36,8 +35,6 @@ const (
 	selectReleases = "owner=helm"
 	// perPage is how many revisions are listed at once, without what is in them.
 	perPage = 500
-	// sideBySide is how many records are read at once: each has up to 1 MiB, and takes many times of it while it is read.
-	sideBySide = 4
 )
 
 // Reader reads the records of releases, and each of them once. The zero value has read none. It is not safe for
@@ -140,53 +137,27 @@ func isRather(a, b revision) bool {
 	return a.number > b.number
 }
 
-// readAll reads the records of some revisions that were not read yet, a few side by side, and forgets those of others.
+// readAll reads the records of some revisions that were not read yet, one after the other, because each takes many times of its size
+// while it is read, and forgets those of others.
 func (r *Reader) readAll(ctx context.Context, from corev1client.SecretsGetter, all []revision) error {
 	keep := map[version]found{}
-	var left []revision
 	for _, rev := range all {
 		if f, ok := r.read[rev.version]; ok {
 			keep[rev.version] = f
-		} else {
-			left = append(left, rev)
 		}
 	}
 	r.read = keep
-	var (
-		mu    sync.Mutex
-		first error
-		wg    sync.WaitGroup
-	)
-	work := make(chan revision)
-	for range min(sideBySide, len(left)) {
-		wg.Go(func() {
-			for rev := range work {
-				f, err := readOne(ctx, from, rev)
-				mu.Lock()
-				if err == nil {
-					r.read[rev.version] = f
-				} else if first == nil {
-					first = fmt.Errorf("read release %s of Helm: %s", rev.name, kubeapi.Reason(err))
-				}
-				mu.Unlock()
-			}
-		})
-	}
-	for _, rev := range left {
-		mu.Lock()
-		failed := first != nil
-		mu.Unlock()
-		if failed {
-			break
+	for _, rev := range all {
+		if _, ok := r.read[rev.version]; ok {
+			continue
 		}
-		work <- rev
+		f, err := readOne(ctx, from, rev)
+		if err != nil {
+			return fmt.Errorf("read release %s of Helm: %s (%d of %d are read)", rev.name, kubeapi.Reason(err), len(r.read), len(all))
+		}
+		r.read[rev.version] = f
 	}
-	close(work)
-	wg.Wait()
-	if first != nil && len(all) > 1 {
-		return fmt.Errorf("%w (%d of %d are read)", first, len(r.read), len(all))
-	}
-	return first
+	return nil
 }
 
 // readOne reads the record of one revision.

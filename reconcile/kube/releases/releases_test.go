@@ -98,6 +98,8 @@ func TestFindDeprecated(t *testing.T) {
 		"in a list":      {manifest: "apiVersion: v1\nkind: List\nitems:\n- apiVersion: \"policy/v1beta1\"\n  kind: 'PodDisruptionBudget'\n- apiVersion: flowcontrol.apiserver.k8s.io/v1beta3\n  kind: FlowSchema\n", want: []cluster.DeprecatedAPI{flow, pdb}},
 		"another kind":   {manifest: "apiVersion: policy/v1beta1\nkind: Policy\n"},
 		"of now":         {manifest: "apiVersion: policy/v1\nkind: PodDisruptionBudget\n"},
+		"too large":      {manifest: "# policy/v1beta1\na: [" + strings.Repeat("0,", mostObject/2) + "0]\n", fails: true},
+		"far too large":  {manifest: strings.Repeat("\n", mostManifest+1), fails: true},
 		"broken":         {manifest: config + "---\napiVersion: policy/v1beta1\nkind: [\n", fails: true},
 	} {
 		got, err := findDeprecated(c.manifest)
