@@ -43,7 +43,7 @@ const quietPasses = 10
 // passCall is asked exactly once in every pass of a cluster.
 const passCall = "GET /cluster/resources"
 
-// askedIn sums up the calls by system from one pass to the one that comes n
+// askedIn sums up the calls by system, and those to machines by what is asked, too, from one pass to the one that comes n
 // later; false: there are not so many yet.
 func askedIn(calls []world.CallRecord, n int) (map[string]int, bool) {
 	passes := 0
@@ -57,6 +57,9 @@ func askedIn(calls []world.CallRecord, n int) (map[string]int, bool) {
 		}
 		if passes > 0 {
 			asked[c.System]++
+		}
+		if passes > 0 && c.System == "talos" {
+			asked[c.Op]++
 		}
 	}
 	return nil, false
@@ -90,9 +93,13 @@ func TestQuietPass(t *testing.T) {
 				if asked["git"] != quietPasses {
 					t.Errorf("%d passes asked Git %d times", quietPasses, asked["git"])
 				}
-				// Machines are watched; the members of etcd cannot be, and are asked for once in 50 s at most.
-				if least, most := (quietPasses-1)*sz.ControlPlanes, quietPasses*sz.ControlPlanes*60/50; asked["talos"] < least || asked["talos"] > most {
-					t.Errorf("%d passes asked machines %d times, want %d to %d", quietPasses, asked["talos"], least, most)
+				// Machines are watched; the members of etcd cannot be, and are asked for once in 50 s at most, and their alarms once in five minutes.
+				members, alarms := asked["machine.MachineService/EtcdMemberList"], asked["machine.MachineService/EtcdStatus"]
+				if least, most := (quietPasses-1)*sz.ControlPlanes, quietPasses*sz.ControlPlanes*60/50; members < least || members > most {
+					t.Errorf("%d passes asked for members %d times, want %d to %d", quietPasses, members, least, most)
+				}
+				if most := (quietPasses/5 + 1) * sz.ControlPlanes; alarms > most || asked["talos"] != members+alarms {
+					t.Errorf("%d passes asked for the state of members %d times, want at most %d, and machines %d times in all", quietPasses, alarms, most, asked["talos"])
 				}
 				if n := s.rendered() - rendered; n != 0 {
 					t.Errorf("%d configs were rendered although nothing changed", n)

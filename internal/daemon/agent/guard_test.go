@@ -76,6 +76,7 @@ const justTouched = time.Minute
 const misledFor = 10 * time.Minute
 
 func newGuard(s *sim, sz size) *guard {
+	s.hops.guarded = true
 	return &guard{s: s, size: sz, touched: map[string]time.Time{}, reasons: map[string]int{}, boots: map[string]map[string]bool{}, down: map[string]string{}, out: map[string]bool{},
 		removals: max(s.Removals, 1), asked: map[string]order{}, same: map[string]string{}, corrected: map[string]time.Time{}, had: map[string]map[string]bool{}, begins: map[string]beginning{},
 		deletable: map[string]deletable{}, replaced: map[string]time.Time{}, idle: map[string]time.Time{}, votes: map[string]vote{}, downs: map[string]time.Time{}, lost: map[string]bool{}, silent: map[string]time.Time{}, wentDown: map[string]descent{}, works: map[string]time.Time{}, turned: map[string]time.Time{},

@@ -66,6 +66,7 @@ func TestRebootBesideAnotherSequence(t *testing.T) {
 					if !strings.HasSuffix(c.Op, "/Events") || c.Subject != tc.node || !begun.CompareAndSwap(false, true) {
 						return
 					}
+					s.touch()
 					if tc.sz.ControlPlanes > 1 { // so that it cannot leave etcd
 						must(s.Lab.Talos.Kill(s.vmidOf("dev-cp-3")))
 					}
