@@ -72,6 +72,13 @@ type ConfigSummary struct {
 	Rest string
 }
 
+// AtEnd is the summary of a config at the end of a hop of Kubernetes.
+func (c Config) AtEnd() ConfigSummary {
+	out := c.Summary
+	out.Images = c.Final
+	return out
+}
+
 // RunsAs reports whether a machine runs with another config as it does with this one: they differ
 // in nothing but how Talos is installed, which counts when that happens.
 func (f ConfigSummary) RunsAs(other ConfigSummary) bool {

@@ -494,10 +494,3 @@ type Config struct {
 	// Addresses are those that it gives to links of the node, virtual ones included.
 	Addresses []netip.Addr
 }
-
-// AtEnd is its summary at the end of a hop of Kubernetes.
-func (c Config) AtEnd() ConfigSummary {
-	out := c.Summary
-	out.Images = c.Final
-	return out
-}

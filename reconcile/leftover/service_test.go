@@ -40,7 +40,7 @@ func TestLeftOut(t *testing.T) {
 	}
 }
 
-// TestAwaitResume: of a cluster that is suspended those nodes are shown that the agent has drained and nobody else has cordoned.
+// TestAwaitResume: of a cluster that is suspended those nodes are shown that the agent has drained, and that were not cordoned before.
 func TestAwaitResume(t *testing.T) {
 	d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Nodes: []cluster.Node{{Name: "a"}, {Name: "b"}, {Name: "c"}, {Name: "d"}}}}}
 	o := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{"a": {Turn: "t", Cordoned: true}, "b": {Cordoned: true}, "c": {Turn: "t", Cordoned: true, Adopted: true}, "d": {Turn: "t"}})}

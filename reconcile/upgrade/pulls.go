@@ -9,7 +9,7 @@ import (
 )
 
 // AwaitPulls is the wait of a node that would make the first step of a hop of Kubernetes for the nodes whose machines have not all images of
-// that, which these are to pull; none: it need not wait. Nobody waits for a node that is locked, or
+// that, which these are to pull; none: it need not wait. No node waits for one that is locked, or
 // that is passed: by an order, or because it keeps a config that somebody has edited. After the
 // first step each node pulls what it needs at its own.
 func AwaitPulls(d cluster.Desired, o cluster.Observed, node string, isPassed func(cluster.Node) bool) (lacking []cluster.Node, w cluster.Wait) {
