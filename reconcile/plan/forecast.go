@@ -82,7 +82,9 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 	f.Waiting, f.Blocked = append(f.Waiting, last.Waiting...), append(bounds.BlockUnknown(d.Spec.Name, p), last.Blocked...)
 	upgrade.AddWay(&f, d, o)
 	slices.Sort(f.VMs)
-	f.Unapproved = len(f.Changes) > 0 // else nothing that is known goes on when it is approved
+	if f.Unapproved = len(f.Changes) > 0; f.Unapproved { // else nothing that is known goes on when it is approved
+		upgrade.KeepWay(&f, d)
+	}
 	f.Digest = digest(f)
 	return f
 }

@@ -75,7 +75,7 @@ func (s Seen) refuseBack(have, goal cluster.Versions, kept bool, spec cluster.Sp
 		return ""
 	}
 	if !kept {
-		return fmt.Sprintf("a downgrade of Talos, from %s to %s, is not made", have.Talos, goal.Talos)
+		return fmt.Sprintf("a downgrade of Talos, from %s to %s, is not made: it goes back to what all nodes ran before their last hop, and by one minor version at most", have.Talos, goal.Talos)
 	}
 	for _, n := range spec.Nodes {
 		if minors, ok := ladder.MinorsApart(goal.Talos, s.Observed.Machines[n.Name].Talos); ok && minors > 1 {

@@ -59,10 +59,20 @@ func AddWay(f *cluster.Forecast, d cluster.Desired, o cluster.Observed) {
 	case asked.Held != "":
 		return
 	case !o.Facts.Destroying():
-		f.Hops = asked.Hops
+		f.Hops = append(waysBack(asked), asked.Hops...)
+	}
+	if len(f.Hops) > 0 && f.Hops[0].Kind == cluster.HopKubernetes {
+		f.Notes = append(f.Notes, "of Kubernetes the steps are shown that are known now: what follows is worked out from what runs after them, one component after the other")
 	}
 	if len(asked.Hops) > 0 {
 		f.Notes = append(f.Notes, "after each hop what Talos deploys once is held against what the control planes render then, and what differs is shown and applied")
+	}
+}
+
+// KeepWay has the approval of a forecast keep that of the way to other versions that is made: its steps are shown with the others.
+func KeepWay(f *cluster.Forecast, d cluster.Desired) {
+	if asked := d.Repository(); asked.Held == "" && len(asked.Hops) > 0 {
+		f.Changes = append(f.Changes, cluster.ApprovableHops(asked.Hops))
 	}
 }
 

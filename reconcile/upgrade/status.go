@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade/components"
 )
 
@@ -66,18 +67,24 @@ func describeImage(asked cluster.Desired) string {
 	return fmt.Sprintf("Talos %s with %s (schematic %.12s)", asked.Spec.Versions.Talos, strings.Join(words, " and "), asked.Schematic)
 }
 
+// waysBack is what of the versions of a cluster goes back, Kubernetes before Talos.
+func waysBack(asked cluster.Desired) (hops []cluster.Hop) {
+	if asked.Back.Kubernetes {
+		hops = append(hops, cluster.Hop{Kind: cluster.HopKubernetes, To: asked.Spec.Versions.Kubernetes})
+		if goal := asked.Goal.Kubernetes; goal != "" && goal != asked.Spec.Versions.Kubernetes {
+			hops = append(hops, cluster.Hop{Kind: cluster.HopKubernetes, From: asked.Spec.Versions.Kubernetes, To: goal})
+		}
+	}
+	if asked.Back.Talos || asked.Back.Kubernetes && len(asked.Hops) == 0 && ladder.IsOlder(asked.Goal.Talos, asked.Spec.Versions.Talos) {
+		hops = append(hops, cluster.Hop{Kind: cluster.HopTalos, To: asked.Goal.Talos})
+	}
+	return hops
+}
+
 // wayOf is the whole way of a cluster to the versions of its inventory: those that go back come first. It returns how many nodes
 // have the first, too, and whether that goes back.
 func wayOf(asked cluster.Desired, seen Seen) (hops []cluster.Hop, upgraded int, back bool) {
-	if asked.Back.Kubernetes {
-		hops = append(hops, cluster.Hop{Kind: cluster.HopKubernetes, To: asked.Spec.Versions.Kubernetes})
-		if goal := asked.Goal.Kubernetes; goal != asked.Spec.Versions.Kubernetes {
-			hops = append(hops, cluster.Hop{Kind: cluster.HopKubernetes, To: goal})
-		}
-	}
-	if asked.Back.Talos {
-		hops = append(hops, cluster.Hop{Kind: cluster.HopTalos, To: asked.Goal.Talos})
-	}
+	hops = waysBack(asked)
 	back = len(hops) > 0
 	if hops = append(hops, asked.Hops...); !back {
 		if len(hops) > 0 {

@@ -133,7 +133,7 @@ func Of(goal cluster.Versions, s cluster.Spec, seen Seen, kept ...cluster.Versio
 	hops, err := seen.findWay(have, goal, s)
 	if err != nil {
 		if out.NoWay = err.Error(); out.Back.Talos && goal.Kubernetes != have.Kubernetes { // it comes after that
-			out.Versions.Kubernetes, out.Components = have.Kubernetes, components.Stay(s, seen.Observed)
+			out = out.stayBack(s, seen, have)
 		}
 		return out
 	}
@@ -199,9 +199,19 @@ func BeforeHop(d cluster.Desired) cluster.Versions {
 func refuseWay(goal cluster.Versions, s cluster.Spec, seen Seen, have cluster.Versions, out Stage) Stage {
 	out.Back = cluster.Back{}
 	if goal.Kubernetes != have.Kubernetes || components.HasNewer(have.Kubernetes, s, seen.Observed) {
-		out.Versions.Kubernetes, out.Components = have.Kubernetes, components.Stay(s, seen.Observed)
+		out = out.stayBack(s, seen, have)
 	}
 	return out
+}
+
+// stayBack is the stage of a cluster whose Kubernetes does not go back for now: its nodes have what they have of it. A Talos that does not
+// run that is shown with the Kubernetes that is asked for along with it.
+func (s Stage) stayBack(spec cluster.Spec, seen Seen, have cluster.Versions) Stage {
+	s.Components = components.Stay(spec, seen.Observed)
+	if ladder.Runs(s.Versions.Talos, have.Kubernetes) {
+		s.Versions.Kubernetes = have.Kubernetes
+	}
+	return s
 }
 
 // back is the stage of a cluster whose Kubernetes goes back: before Talos, which may be its reason, and which may
@@ -211,8 +221,7 @@ func refuseWay(goal cluster.Versions, s cluster.Spec, seen Seen, have cluster.Ve
 func back(goal cluster.Versions, s cluster.Spec, seen Seen, have cluster.Versions, out Stage) Stage {
 	out.NoWay = seen.refuseBack(have, goal, out.Back.Talos, s)
 	if out.NoWay != "" || out.Back.Talos && seen.isTalosFirst(have, goal, s) {
-		out.Versions.Kubernetes, out.Components = have.Kubernetes, components.Stay(s, seen.Observed)
-		return out
+		return out.stayBack(s, seen, have)
 	}
 	out = Stage{Versions: cluster.Versions{Talos: have.Talos, Kubernetes: goal.Kubernetes, Contract: goal.Contract}, Back: cluster.Back{Kubernetes: true}}
 	if ladder.IsOlder(goal.Kubernetes, have.Kubernetes) && components.HasNewer(have.Kubernetes, s, seen.Observed) {

@@ -313,12 +313,12 @@ func TestWayBack(t *testing.T) {
 		way  cluster.Way
 		want string
 	}{
-		"no way":                  {cluster.Way{}, "[] 0 false"},
-		"forth":                   {cluster.Way{Hops: later}, "[Talos v1.14.1] 1 false"},
-		"Talos":                   {cluster.Way{Back: cluster.Back{Talos: true}}, "[Talos v1.13.9] 1 true"},
-		"Kubernetes":              {cluster.Way{Back: cluster.Back{Kubernetes: true}}, "[Kubernetes v1.35.10] 1 true"},
-		"both":                    {cluster.Way{Back: cluster.Back{Kubernetes: true, Talos: true}}, "[Kubernetes v1.35.10 Talos v1.13.9] 1 true"},
-		"Kubernetes before Talos": {cluster.Way{Back: cluster.Back{Kubernetes: true}, Hops: later}, "[Kubernetes v1.35.10 Talos v1.14.1] 1 true"},
+		"no way":                         {cluster.Way{}, "[] 0 false"},
+		"forth":                          {cluster.Way{Hops: later}, "[Talos v1.14.1] 1 false"},
+		"Talos":                          {cluster.Way{Back: cluster.Back{Talos: true}}, "[Talos v1.13.9] 1 true"},
+		"Kubernetes, and Talos after it": {cluster.Way{Back: cluster.Back{Kubernetes: true}}, "[Kubernetes v1.35.10 Talos v1.13.9] 1 true"},
+		"both":                           {cluster.Way{Back: cluster.Back{Kubernetes: true, Talos: true}}, "[Kubernetes v1.35.10 Talos v1.13.9] 1 true"},
+		"Kubernetes before Talos":        {cluster.Way{Back: cluster.Back{Kubernetes: true}, Hops: later}, "[Kubernetes v1.35.10 Talos v1.14.1] 1 true"},
 	} {
 		c.way.Goal = d.Goal
 		d.Way = c.way

@@ -29,8 +29,12 @@ func WaitsOfWay(d cluster.Desired, o cluster.Observed, s Supply) (out []cluster.
 	if asked.IsHop(cluster.HopKubernetes) {
 		hop := asked.Hops[0]
 		out = append(out, wait(hop.String(), fmt.Sprintf("%s comes to the nodes one component after the other%s", hop, text.Colon(components.Describe(asked.StageWaits))+components.DescribeRemoved(hop, o))))
-	} else if asked.StageWaits.Reason != "" {
-		out = append(out, wait("back", fmt.Sprintf("Kubernetes goes back to %s, one component after the other: %s", asked.Spec.Versions.Kubernetes, components.Describe(asked.StageWaits))))
+	} else if asked.Back.Kubernetes || asked.StageWaits.Reason != "" {
+		words := fmt.Sprintf("Kubernetes goes back to %s, one component after the other%s", asked.Spec.Versions.Kubernetes, text.Colon(components.Describe(asked.StageWaits)))
+		if after := waysBack(asked); len(after) > 1 {
+			words += "; after it: " + cluster.DescribeHops(after[1:])
+		}
+		out = append(out, wait("back", words))
 	}
 	if node := awaited(d, o); node != "" && len(out) > 0 {
 		// Since the step of that node, and not since the hop began.

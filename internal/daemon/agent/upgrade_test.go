@@ -577,6 +577,41 @@ func TestUpgradeIsApproved(t *testing.T) {
 	})
 }
 
+// TestApprovalLastsOverHops: a way of several hops is approved once. What Talos deploys is approved after each, with the plan of what is left
+// of the way, and that does not take back what was approved of it.
+func TestApprovalLastsOverHops(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 1}
+	inClusterOf(t, sz, "v1.12.8", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
+		push("another talos", "talos_version: v1.12.8", "talos_version: v1.14.1\nupgrade: approve")
+		approvals := 0
+		approve := func() {
+			f, err := s.Cluster().Forecast(s.T.Context())
+			must(err)
+			must(s.Cluster().Approve(f.Digest[:12]))
+			approvals++
+		}
+		s.Until(time.Hour, "held", func(st cluster.Status) bool { return st.Upgrade != nil && st.Upgrade.Held != "" })
+		approve()
+		for s.Status().Condition != cluster.Ready {
+			s.Until(4*time.Hour, "a hop is made", func(st cluster.Status) bool {
+				return st.Reason == cluster.ChangeUnapproved || st.Condition == cluster.Ready && st.Upgrade == nil
+			})
+			switch st := s.Status(); {
+			case st.Upgrade != nil && st.Upgrade.Held != "":
+				t.Fatalf("after %d approvals the way waits again: %s", approvals, st.Message)
+			case st.Reason == cluster.ChangeUnapproved:
+				approve()
+				s.Until(time.Hour, "it is applied", func(st cluster.Status) bool { return st.Reason != cluster.ChangeUnapproved })
+			}
+		}
+		s.wantTalos("v1.14.1")
+		if w.wantDown("dev-cp-1:3 dev-wk-1:3"); approvals < 3 {
+			t.Errorf("%d approvals: nothing of what Talos deploys was to be approved", approvals)
+		}
+	})
+}
+
 // TestWindowClosesBetweenNodes: a window that closes while nodes are upgraded holds the next one, and takes none out of service; the
 // rest follows when it is open.
 func TestWindowClosesBetweenNodes(t *testing.T) {
