@@ -40,6 +40,17 @@ func keyOfFixed(f *Fetched, facts cluster.Facts) fixedKey {
 	return key
 }
 
+// blocks are what a cluster cannot take of a revision, which is refused as a whole when it is pushed.
+func (f fixedChange) blocks(name string) (out []cluster.Block) {
+	for _, p := range f.problems {
+		b := cluster.Block{Subject: name, Reason: f.reason, About: f.problems.Place(), Hint: p.Hint}
+		p.Hint = ""
+		b.Message = "the revision would be refused: " + p.String()
+		out = append(out, b)
+	}
+	return out
+}
+
 // mostFixed is how many answers of findFixed are remembered.
 const mostFixed = 8
 

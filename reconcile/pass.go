@@ -286,6 +286,9 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 	if problems.HasErrors() {
 		return cluster.Forecast{Cluster: snap.Spec.Name, Revision: snap.Revision, Problems: problems}, problems
 	}
+	if fixed, _ := r.compareFixed(ctx, d, facts, time.Now()); len(fixed.problems) > 0 {
+		return cluster.Forecast{Cluster: snap.Spec.Name, Revision: snap.Revision, Problems: slices.Concat(d.Warnings, problems), Blocked: fixed.blocks(snap.Spec.Name)}, nil
+	}
 	o.Now, o.Facts = time.Now(), facts
 	o.Facts.Drop(cluster.IntendSuspend)
 	o.Running, o.Backoffs = r.exec.snapshot()

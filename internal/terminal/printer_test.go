@@ -264,3 +264,17 @@ func TestTotalsOfSeveralHops(t *testing.T) {
 		}
 	}
 }
+
+// TestStatusShowsAllGates: each gate that does not hold a node stands below it, and what differs stands there once.
+func TestStatusShowsAllGates(t *testing.T) {
+	differs := []cluster.FieldDifference{{Field: "talos version", Has: "v1.13.9", Wants: "v1.14.1"}}
+	gate := func(message string) cluster.WaitStatus {
+		return cluster.WaitStatus{Wait: cluster.Wait{Subject: "wk-1", Reason: cluster.WaitingForGate, Message: message, Drift: differs}}
+	}
+	n := cluster.NodeStatus{WaitsFor: "gate a does not hold", Waiting: []cluster.WaitStatus{gate("gate a does not hold"), gate("gate b does not hold"), {Wait: cluster.Wait{Reason: cluster.WaitingForSoak, Message: "soaks", Drift: differs}},
+		{Wait: cluster.Wait{Reason: cluster.WaitingForGate, Message: "late"}, Overdue: true}}}
+	got := strings.Join(noteNode(n), "\n")
+	if want := "gate a does not hold\ngate b does not hold\ntalos version: v1.13.9 -> v1.14.1"; got != want {
+		t.Errorf("%s\nwant:\n%s", got, want)
+	}
+}

@@ -57,13 +57,7 @@ func (p Printer) PrintStatus(s cluster.Status) {
 		rows, notes := [][]string{{"NODE", "ROLE", "VMID", "ADDRESS", "PHASE", "SINCE", "TALOS", "KUBERNETES"}}, [][]string{nil}
 		for _, n := range s.Nodes {
 			rows = append(rows, []string{n.Name, string(n.Role), fmt.Sprint(n.VMID), n.Address, string(n.Phase), p.formatAge(n.Since), orDash(n.Talos), orDash(n.Kubernetes)})
-			note := []string{text.Cut(n.WaitsFor, longestNote)}
-			for _, w := range n.Waiting {
-				if !w.Overdue { // which stands below, with what differs
-					note = append(note, formatDrift(w.Message, w.Drift)...)
-				}
-			}
-			notes = append(notes, note)
+			notes = append(notes, noteNode(n))
 		}
 		p.printNoted(rows, notes)
 	}
@@ -307,4 +301,29 @@ func orDash(s string) string {
 		return "-"
 	}
 	return s
+}
+
+// noteNode is what stands below a node: what it waits for, all gates that do not hold, and what differs, each once. What is overdue stands
+// below all nodes, with what differs.
+func noteNode(n cluster.NodeStatus) []string {
+	note := []string{text.Cut(n.WaitsFor, longestNote)}
+	add := func(line string) {
+		if !slices.Contains(note, line) {
+			note = append(note, line)
+		}
+	}
+	for _, w := range n.Waiting {
+		if w.Reason == cluster.WaitingForGate && !w.Overdue {
+			add(text.Cut(w.Message, longestNote))
+		}
+	}
+	for _, w := range n.Waiting {
+		if w.Overdue {
+			continue
+		}
+		for _, line := range formatDrift(w.Message, w.Drift) {
+			add(line)
+		}
+	}
+	return note
 }

@@ -19,7 +19,11 @@ import (
 func Settle(d cluster.Desired, o *cluster.Observed, founded bool) bool {
 	changed := len(o.Manifests.Value.Rolling) > 0
 	o.Manifests.Value.Rolling = nil
-	network := d.Spec.CNI != cluster.CNICilium || o.Releases.Value[string(cluster.CNICilium)].Status == "deployed"
+	rels := o.Releases.Value
+	if !o.Releases.Known {
+		rels = lastReleases(d, *o)
+	}
+	network := d.Spec.CNI != cluster.CNICilium || rels[string(cluster.CNICilium)].Status == "deployed"
 	for _, n := range d.Spec.Nodes {
 		vm, m := o.VMs[n.Name], o.Machines[n.Name]
 		if vm.Presence == cluster.Absent && m.Reach == cluster.Silent && o.Nodes.Value[n.Name].Ready {
@@ -47,7 +51,7 @@ func Settle(d cluster.Desired, o *cluster.Observed, founded bool) bool {
 			o.Machines[n.Name] = m
 			changed = true
 		case m.Reach == cluster.Configured && founded && readiness.Lacking(n, *o).Reason != "" && readiness.Lacking(n, *o).About != readiness.LeftEtcd:
-			if settleJoin(o, n, network) {
+			if settleJoin(d, o, n, network) {
 				changed = true
 			}
 		}
@@ -80,7 +84,7 @@ func Settle(d cluster.Desired, o *cluster.Observed, founded bool) bool {
 }
 
 // settleJoin lets one configured node join as far as its cluster allows.
-func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
+func settleJoin(d cluster.Desired, o *cluster.Observed, n cluster.Node, network bool) bool {
 	before := readiness.Lacking(n, *o)
 	m := o.Machines[n.Name]
 	services := maps.Clone(m.Services)
@@ -120,9 +124,21 @@ func settleJoin(o *cluster.Observed, n cluster.Node, network bool) bool {
 	})
 	settlePods(o, network)
 	if !o.Releases.Known {
-		o.Releases = cluster.Saw(map[string]cluster.Release{})
+		o.Releases = cluster.Saw(lastReleases(d, *o))
 	}
 	return readiness.Lacking(n, *o) != before
+}
+
+// lastReleases are the releases of a cluster that does not answer for now: those that were there are as the inventory has them, for that
+// nobody answers is no sign that they are lost.
+func lastReleases(d cluster.Desired, o cluster.Observed) map[string]cluster.Release {
+	out := map[string]cluster.Release{}
+	for _, a := range d.Spec.Addons {
+		if o.Facts.WasInstalled(a) {
+			out[a.Name] = cluster.Release{Namespace: a.Namespace, Status: "deployed", Revision: 1, Digest: o.Charts[a.Name].Value.Release, Managed: a.Ownership == cluster.Managed, Ready: true}
+		}
+	}
+	return out
 }
 
 // settlePods lets the pods of kube-system come up when a node has joined.

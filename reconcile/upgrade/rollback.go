@@ -24,7 +24,9 @@ func JudgeRollback(d cluster.Desired, o cluster.Observed, n cluster.Node) (comma
 	case o.Facts.Suspended(), o.Facts.Destroying():
 		return refuse(cluster.SuspendedByAdmin, "`talos-agent resume "+d.Spec.Name+"`", "nothing of the cluster is changed")
 	case asked:
-		return refuse(cluster.RolledBack, "`talos-agent status "+d.Spec.Name+"` shows how far it is", before.Node+" is rolled back already")
+		return refuse(cluster.RolledBack, "`talos-agent status "+d.Spec.Name+"` shows how far it is; a commit that changes the cluster's files ends it", fmt.Sprintf("a rollback of %s was ordered, and one node goes back at a time", before.Node))
+	case drift.IsBetweenKubernetes(d):
+		return refuse(cluster.WaitingForHop, "`talos-agent upgrade "+d.Spec.Name+"` shows how far the hop is: order it again after that; or set kubernetes_version back and push", "a hop of Kubernetes is under way, and no other Talos comes to a node meanwhile")
 	case n.Locked:
 		return refuse(cluster.NodeLocked, "take `locked` out of nodes.yaml", "it is locked")
 	case mach.Reach != cluster.Configured || mach.BootID == "" || mach.Talos == "":

@@ -29,10 +29,18 @@ func TestJudgeRollback(t *testing.T) {
 		"what is installed comes first": {func(w *world) { w.o.Facts.Installs = map[string]cluster.Install{"wk-1": {Boot: "b", Done: true}} }, cluster.WaitingForTurn},
 		"it is locked":                  {func(w *world) { w.n.Locked = true }, cluster.NodeLocked},
 		"another one":                   {func(w *world) { w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendRollback, Node: "wk-2"}) }, cluster.RolledBack},
-		"suspended":                     {func(w *world) { w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendSuspend}) }, cluster.SuspendedByAdmin},
-		"its kubelet is too new":        {func(w *world) { w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"wk-1": {Kubelet: "v1.38.0"}}) }, cluster.KubernetesDrift},
-		"what is asked for is too new":  {func(w *world) { w.o.Facts.Earlier["wk-1"], w.d.Spec.Versions.Kubernetes = "v1.13.9", "v1.37.2" }, cluster.KubernetesDrift},
-		"Kubernetes runs on both":       {func(w *world) { w.o.Facts.Earlier["wk-1"], w.d.Spec.Versions.Kubernetes = "v1.13.9", "v1.36.6" }, ""},
+		"Kubernetes goes back":          {func(w *world) { w.d.Back.Kubernetes = true }, cluster.WaitingForHop},
+		"a hop of Kubernetes has begun": {func(w *world) {
+			w.d.Hops = []cluster.Hop{{Kind: cluster.HopKubernetes, From: "v1.35.10", To: "v1.36.1"}}
+			w.d.Spec.Nodes[0].Components.APIServer = "v1.36.1"
+		}, cluster.WaitingForHop},
+		"a hop of Kubernetes is next": {func(w *world) {
+			w.d.Hops = []cluster.Hop{{Kind: cluster.HopKubernetes, From: "v1.35.10", To: "v1.36.1"}}
+		}, ""},
+		"suspended":                    {func(w *world) { w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendSuspend}) }, cluster.SuspendedByAdmin},
+		"its kubelet is too new":       {func(w *world) { w.o.Nodes = cluster.Saw(map[string]cluster.KubeNode{"wk-1": {Kubelet: "v1.38.0"}}) }, cluster.KubernetesDrift},
+		"what is asked for is too new": {func(w *world) { w.o.Facts.Earlier["wk-1"], w.d.Spec.Versions.Kubernetes = "v1.13.9", "v1.37.2" }, cluster.KubernetesDrift},
+		"Kubernetes runs on both":      {func(w *world) { w.o.Facts.Earlier["wk-1"], w.d.Spec.Versions.Kubernetes = "v1.13.9", "v1.36.6" }, ""},
 		"another one is ahead": {func(w *world) {
 			w.o.Facts.Earlier["wk-1"], w.o.Machines["wk-1"] = "v1.12.11", cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: "v1.13.9"}
 		}, cluster.TalosVersionDrift},

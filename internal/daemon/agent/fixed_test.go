@@ -1,8 +1,10 @@
 package agent_test
 
 import (
+	"maps"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"testing/synctest"
 	"time"
 
@@ -10,6 +12,23 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
+
+// wantRefusedPlan checks that the plan of files that are laid over others has no step, and why they would be refused.
+func (s *sim) wantRefusedPlan(what string, base, over map[string][]byte, reason cluster.Reason, text string) {
+	s.T.Helper()
+	maps.Copy(base, over)
+	dir := fstest.MapFS{}
+	for name, data := range base {
+		if data != nil {
+			dir[name] = &fstest.MapFile{Data: data}
+		}
+	}
+	f, err := s.Cluster().ForecastDir(s.T.Context(), dir)
+	must(err)
+	if len(f.Steps) > 0 || len(f.Blocked) == 0 || f.Blocked[0].Reason != reason || !strings.Contains(f.Blocked[0].Message, text) || f.Unapproved {
+		s.T.Errorf("%s: the plan has %d steps and %+v", what, len(f.Steps), f.Blocked)
+	}
+}
 
 // TestHealingUnderFixedChanges: a push that changes what a cluster keeps for its life is reported
 // with its place and the way back, and a worker that somebody stops is started by the revision
@@ -48,6 +67,7 @@ func TestHealingUnderFixedChanges(t *testing.T) {
 			{"no secrets", lost, cluster.SecretsMissing, "inventory/dev/secrets.sops.yaml", "is missing", "restore the file"},
 			{"other secrets", map[string][]byte{"inventory/dev/secrets.sops.yaml": daemontest.OtherSecrets()}, cluster.SecretsChanged, "inventory/dev/secrets.sops.yaml", "other keys", "restore the file"},
 		} {
+			s.wantRefusedPlan(c.what, sz.Files(), c.files, c.reason, c.text)
 			good := s.Status().Applied
 			s.Push(c.files, c.what)
 			must(s.Agent.Reconcile("dev"))
