@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
+	"github.com/talos-agent/talos-agent/reconcile/placement"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
@@ -56,7 +57,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 		r.reportPass(began, d, o, plan.Plan{Revision: d.Revision, Phases: phasesOf(d, o), Blocked: []cluster.Block{journalBlock(r.c.Cluster, err)}}, nil)
 		return
 	}
-	d = r.keepRunning(ctx, d, o)
+	d = placement.Resolve(r.keepRunning(ctx, d, o), o, r.c.Policy())
 	d.Removed = r.memo.removing
 	o.ImageCached, o.Installers = r.c.Images.Cached(d, o.Facts), r.c.Images.Installers()
 	stop := r.findRefusal()

@@ -34,7 +34,7 @@ func (c commented) verify(t reflect.Type) []string {
 		if text := c.of(f.owner, f.goName); !strings.HasSuffix(text, ".") {
 			report("says nothing whole about itself: %q", text)
 		}
-		if below, _ := f.shortField(); f.short != "" && !c.isScalar(below.typ) {
+		if below, _ := f.shortField(); f.short != "" && !c.isScalar(below.typ) && len(below.enum) == 0 {
 			report("has a short form for %q, which is no key below it that is written as one text", f.short)
 		}
 		elem := f.typ

@@ -356,6 +356,9 @@ func (a CreateVM) Info() Info {
 		i.Text = fmt.Sprintf("finish vm %d (%s), whose creation was interrupted", n.VMID, n.Name)
 	} else {
 		i.Text = fmt.Sprintf("create vm %d (%s) on %s: %d cores, %d MiB, %s", n.VMID, n.Name, a.Host, n.Cores, n.MemoryMiB, text.GiB(n.DiskBytes)) + a.Changed.String()
+		if why := n.Placement.Why; why != "" {
+			i.Text += "; " + why
+		}
 	}
 	return i.keep(a.Kept)
 }

@@ -20,13 +20,14 @@ type Ledger struct {
 	made    map[string]bool  // nodes that have a VM, may have one, or are getting one
 	growing map[string]bool  // nodes whose disks may not have their size yet
 	memory  map[string]*room // by host
+	cores   map[string]*room // by host: of the nodes of the cluster, not bytes
 	disks   map[string]*room // by storage
 }
 
 // NewLedger opens the ledger of what is seen. isMade reports whether a node has a VM, may have
 // one, or is getting one; isGrowing, whether the disks of its VM may not have their size yet.
 func NewLedger(d cluster.Desired, o cluster.Observed, p cluster.Policy, isMade, isGrowing func(cluster.Node) bool) *Ledger {
-	l := &Ledger{d: d, o: o, p: p, made: map[string]bool{}, growing: map[string]bool{}, memory: map[string]*room{}, disks: map[string]*room{}}
+	l := &Ledger{d: d, o: o, p: p, made: map[string]bool{}, growing: map[string]bool{}, memory: map[string]*room{}, cores: map[string]*room{}, disks: map[string]*room{}}
 	for _, n := range d.Spec.Nodes {
 		l.made[n.Name], l.growing[n.Name] = isMade(n), isGrowing(n)
 	}
@@ -36,6 +37,20 @@ func NewLedger(d cluster.Desired, o cluster.Observed, p cluster.Policy, isMade, 
 // TakeVM promises what the VM of a node needs of a host, when there is room for all of it;
 // else it returns what there is too little of.
 func (l *Ledger) TakeVM(n cluster.Node, host string) (lacks []cluster.Block) {
+	if lacks = l.LackVM(n, host); len(lacks) > 0 {
+		return lacks
+	}
+	l.memoryLeft(host).take(n.MemoryMiB << 20)
+	l.coresLeft(host).take(int64(n.Cores))
+	for store, bytes := range n.DiskUse() {
+		l.diskLeft(host, store).take(bytes)
+	}
+	l.made[n.Name], l.growing[n.Name] = true, true // for who asks what another one leaves
+	return nil
+}
+
+// LackVM returns what there is too little of on a host for the VM of a node; none: it may be made there.
+func (l *Ledger) LackVM(n cluster.Node, host string) (lacks []cluster.Block) {
 	add := func(b cluster.Block) {
 		if b.Reason != "" {
 			lacks = append(lacks, b)
@@ -43,21 +58,24 @@ func (l *Ledger) TakeVM(n cluster.Node, host string) (lacks []cluster.Block) {
 	}
 	memory, needs := n.MemoryMiB<<20, n.DiskUse()
 	add(l.LackCores(n, host))
+	if r := l.coresLeft(host); r.lacks(int64(n.Cores)) {
+		add(cluster.Block{Subject: n.Name, Reason: cluster.HostTooSmall, About: "cores", Message: fmt.Sprintf("it wants %d cores, and of the %d that pve_capacity gives on %s, nodes of the cluster have %d", n.Cores, r.limit, host, r.promised),
+			Hint: "give it fewer cores, or another host, or correct pve_capacity"})
+	}
 	if r := l.memoryLeft(host); r.lacks(memory) {
 		add(l.blockMemory(n, host, r, fmt.Sprintf("it needs %s of memory", text.GiB(memory))))
 	}
 	for _, store := range slices.Sorted(maps.Keys(needs)) {
 		add(l.lackDisk(n, host, store, needs[store], text.GiB(needs[store])))
 	}
-	if len(lacks) > 0 {
-		return lacks
-	}
-	l.memoryLeft(host).take(memory)
-	for store, bytes := range needs {
-		l.diskLeft(host, store).take(bytes)
-	}
-	l.made[n.Name], l.growing[n.Name] = true, true // for who asks what another one leaves
-	return nil
+	return lacks
+}
+
+// MemoryLeft returns how much memory of a host is left to promise, in bytes, where that is known. It is below
+// zero where more is promised already.
+func (l *Ledger) MemoryLeft(host string) (bytes int64, known bool) {
+	r := l.memoryLeft(host)
+	return r.limit - r.promised, r.known
 }
 
 // LackCores is the block for a node that wants more cores than its host has; no Reason: it
@@ -96,6 +114,21 @@ func (l *Ledger) memoryLeft(host string) *room {
 		l.memory[host] = l.memoryOf(host)
 	}
 	return l.memory[host]
+}
+
+// coresLeft is what pve_capacity gives of the cores of a host, less what the nodes of the cluster on it have.
+func (l *Ledger) coresLeft(host string) *room {
+	if l.cores[host] == nil {
+		r := &room{limit: int64(l.d.Spec.Capacity[host].Cores)}
+		r.known = r.limit > 0
+		for _, n := range l.d.Spec.Nodes {
+			if vm := l.o.VMs[n.Name]; l.made[n.Name] && vm.Carrier(n) == host {
+				r.take(int64(cmp.Or(vm.Hardware.Value.Cores, n.Cores)))
+			}
+		}
+		l.cores[host] = r
+	}
+	return l.cores[host]
 }
 
 // diskLeft is the room on a storage, less what is promised of it.

@@ -113,27 +113,34 @@ func lookForMaking(d cluster.Desired, o *cluster.Observed) {
 		if o.VMs[n.Name].Presence != cluster.Absent {
 			continue
 		}
-		h, there := o.Hosts[n.Placement.Pin]
-		if !there {
-			continue
+		for _, host := range n.Placement.Hosts() {
+			lookForMakingOn(d, o, host)
 		}
-		if !h.Images.Known && h.Images.Why == "" {
-			images := map[string]int64{}
-			if pin, verified := o.Facts.Images[d.Image.Name]; verified {
-				images[d.Image.Name] = pin.Bytes
-			}
-			h.Images = cluster.Saw(images)
-		}
-		storages := maps.Clone(h.Storages.Value)
-		for name, st := range storages {
-			if st.Volumes.Why == "" {
-				st.Volumes.Known = true
-				storages[name] = st
-			}
-		}
-		h.Storages.Value = storages
-		o.Hosts[n.Placement.Pin] = h
 	}
+}
+
+// lookForMakingOn has one host looked at on which a VM may be made now.
+func lookForMakingOn(d cluster.Desired, o *cluster.Observed, host string) {
+	h, there := o.Hosts[host]
+	if !there {
+		return
+	}
+	if !h.Images.Known && h.Images.Why == "" {
+		images := map[string]int64{}
+		if pin, verified := o.Facts.Images[d.Image.Name]; verified {
+			images[d.Image.Name] = pin.Bytes
+		}
+		h.Images = cluster.Saw(images)
+	}
+	storages := maps.Clone(h.Storages.Value)
+	for name, st := range storages {
+		if st.Volumes.Why == "" {
+			st.Volumes.Known = true
+			storages[name] = st
+		}
+	}
+	h.Storages.Value = storages
+	o.Hosts[host] = h
 }
 
 // Clone copies the parts of an Observed that this room writes to.

@@ -3,6 +3,7 @@ package plan
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/capacity"
@@ -32,6 +33,9 @@ func (m *planner) judgeCapacity() {
 			continue
 		}
 		if lacks := ledger.TakeVM(n, host); len(lacks) > 0 {
+			if n.Placement.Full {
+				lacks[0].Message += "; and none of " + strings.Join(n.Placement.Among, ", ") + " has room for it"
+			}
 			m.lacks[n.Name] = lacks
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
+	"github.com/talos-agent/talos-agent/reconcile/placement"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
@@ -34,6 +35,7 @@ func Forecast(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.F
 
 // runForward is Forecast of so many rounds at most.
 func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds int) cluster.Forecast {
+	d = placement.Resolve(d, o, p)
 	f := cluster.Forecast{Cluster: d.Spec.Name, Revision: d.Revision, Problems: readiness.Warnings(d, o)}
 	o = effect.Clone(o)
 	o.Snapshots = cluster.EtcdSnapshots{} // they change nothing, and are due by the clock: a digest must not be

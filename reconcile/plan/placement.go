@@ -8,7 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/capacity"
 )
 
-// placeNode answers on which host a node's VM is made: where it is pinned.
+// placeNode answers on which host a node's VM is made: the inventory's, or the one that was chosen for it.
 func (m *planner) placeNode(n cluster.Node) string { return n.Placement.Pin }
 
 // bootNode answers what a node's new VM boots from: the Talos image.

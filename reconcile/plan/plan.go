@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
+	"github.com/talos-agent/talos-agent/reconcile/placement"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
@@ -101,6 +102,7 @@ func Make(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 
 // decide plans under the rules of a policy, be it known or not.
 func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
+	d = placement.Resolve(d, o, p)
 	m := newPlanner(d, o, p)
 	if o.Facts.Destroying() {
 		m.planOverdue()

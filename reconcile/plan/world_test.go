@@ -1248,7 +1248,9 @@ func (w *world) editNode(t testing.TB, n *cluster.Node, words []string) {
 		case "ip":
 			n.IP = netip.MustParseAddr(v)
 		case "host":
-			n.Placement.Pin = v
+			n.Placement = cluster.Placement{Pin: v}
+		case "among":
+			n.Placement = cluster.Placement{Among: strings.Split(v, ",")}
 		default:
 			t.Fatalf("node: %q", kv)
 		}

@@ -20,10 +20,10 @@ var changers = map[string]bool{
 // not what it was when it was read before, or is looked at by this process for the first time
 // and an earlier one has noted until when it saw all changes. It is asked for once for each
 // change, and a host that does not answer leaves it unknown: it is for people, and nothing
-// depends on it.
+// depends on it. hosts are those that the VM may have been on.
 //
 // PVE 9.2: without Sys.Audit on the host a token sees its own tasks only.
-func (l *look) findChanger(vmid, touches int, host string, before, now facts) {
+func (l *look) findChanger(vmid, touches int, hosts []string, before, now facts) {
 	found := change{after: before.read}
 	switch {
 	case before.read.IsZero():
@@ -35,15 +35,17 @@ func (l *look) findChanger(vmid, touches int, host string, before, now facts) {
 	case reflect.DeepEqual(before.hw, now.hw) && reflect.DeepEqual(before.active, now.active) && before.lock == now.lock && before.marked == now.marked && slices.Equal(before.tags, now.tags):
 		return
 	}
-	if tasks, err := l.c.vmTasks(l.ctx, host, vmid); err == nil {
-		for _, t := range tasks { // newest first
-			if changers[t.kind] && (t.running || isSuccess(t.exit)) && !t.started.Before(found.after.Truncate(time.Second)) { // a UPID has whole seconds
-				found.by = append(found.by, l.c.describeTask(t))
+	for _, host := range hosts {
+		if tasks, err := l.c.vmTasks(l.ctx, host, vmid); err == nil {
+			for _, t := range tasks { // newest first
+				if changers[t.kind] && (t.running || isSuccess(t.exit)) && !t.started.Before(found.after.Truncate(time.Second)) { // a UPID has whole seconds
+					found.by = append(found.by, l.c.describeTask(t))
+				}
 			}
 		}
-	}
-	for _, r := range l.c.accessLog.Changes(vmid, host, found.after, time.Now()) {
-		found.with = append(found.with, cluster.Request{Method: r.Method, Call: r.Call, At: r.At, User: r.User, Ours: r.User == string(l.c.token)})
+		for _, r := range l.c.accessLog.Changes(vmid, host, found.after, time.Now()) {
+			found.with = append(found.with, cluster.Request{Method: r.Method, Call: r.Call, At: r.At, User: r.User, Ours: r.User == string(l.c.token)})
+		}
 	}
 	l.c.attribute(vmid, touches, found)
 }

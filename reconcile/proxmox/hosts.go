@@ -81,7 +81,7 @@ func (l *look) forMaking(h *cluster.Host) {
 	store, making := "", false
 	disks := map[string]bool{} // storages of what has to be made
 	for i, n := range l.d.Spec.Nodes {
-		if cmp.Or(l.found[i].Host, n.Placement.Pin) != h.Name {
+		if at := l.found[i].Host; at != h.Name && (at != "" || !slices.Contains(n.Placement.Among, h.Name)) {
 			continue
 		}
 		for _, g := range n.Growth(l.found[i].Hardware.Value) {

@@ -91,12 +91,12 @@ func (l *look) list() error {
 		return errors.New("GET /cluster/resources: the list has no host in it, so that it cannot be complete")
 	}
 	hosts := map[string]bool{}
-	for _, n := range l.d.Spec.Nodes {
-		hosts[n.Placement.Pin] = true
-	}
 	ids := map[int]bool{}
 	for _, n := range l.d.Spec.Nodes {
 		ids[n.VMID] = true
+		for _, host := range n.Placement.Hosts() {
+			hosts[host] = true
+		}
 	}
 	pools := l.pools()
 	for _, r := range l.rows {
@@ -133,11 +133,22 @@ func (l *look) unknownAll(err error) (map[string]cluster.Host, map[string]cluste
 	why := "Proxmox VE cannot be asked: " + formatReason(err)
 	hosts, vms := map[string]cluster.Host{}, map[string]cluster.VM{}
 	for _, n := range l.d.Spec.Nodes {
-		hosts[n.Placement.Pin] = cluster.Host{Name: n.Placement.Pin, Why: why, Quorate: cluster.Unseen[bool](why), Storages: cluster.Unseen[map[string]cluster.Storage](why),
-			Images: cluster.Unseen[map[string]int64](why), Tasks: cluster.Unseen[[]cluster.Task](why)}
-		vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Placement.Pin, Why: why, Hardware: cluster.Unseen[cluster.Hardware](why)}
+		for _, host := range n.Placement.Hosts() {
+			hosts[host] = cluster.Host{Name: host, Why: why, Quorate: cluster.Unseen[bool](why), Storages: cluster.Unseen[map[string]cluster.Storage](why),
+				Images: cluster.Unseen[map[string]int64](why), Tasks: cluster.Unseen[[]cluster.Task](why)}
+		}
+		vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: l.lastHost(n), Why: why, Hardware: cluster.Unseen[cluster.Hardware](why)}
 	}
 	return hosts, vms, cluster.Unseen[[]cluster.VM](why)
+}
+
+// lastHost is the host of a node's VM as far as it is known without a list: where it was seen last, or may only be.
+func (l *look) lastHost(n cluster.Node) string {
+	if len(n.Placement.Among) == 0 {
+		return n.Placement.Pin
+	}
+	before, _ := l.c.recall(n.VMID)
+	return string(before.row.Node)
 }
 
 // formatReason puts an error and its hint into one line, for reasons of things not
@@ -202,6 +213,20 @@ func (l *look) taskOn(vmid int, host string) *cluster.Task {
 		}
 	}
 	return found
+}
+
+// taskAmong returns what runs on a VM that is on one of several hosts, and on which it is: "" where
+// it may be any of them.
+func (l *look) taskAmong(vmid int, hosts []string) (string, *cluster.Task) {
+	for _, host := range hosts {
+		if t := l.taskOn(vmid, host); t != nil {
+			return host, t
+		}
+	}
+	if len(hosts) == 1 {
+		return hosts[0], nil
+	}
+	return "", nil
 }
 
 // silentEvery is how often the VM of a machine that does not answer is looked at directly:
@@ -290,7 +315,7 @@ func (l *look) audit(vmid int) {
 	case err == nil:
 		before := f
 		f.configured(conf, active, vmid, asked)
-		l.findChanger(vmid, touches, string(r.Node), before, f)
+		l.findChanger(vmid, touches, []string{string(r.Node)}, before, f)
 		l.c.remember(vmid, touches, f)
 	case isAnswered(err):
 		l.c.forget(vmid)
@@ -308,19 +333,24 @@ func (l *look) keep(vmid int, f facts, err error) {
 func (l *look) directly(n cluster.Node) cluster.VM {
 	id := l.identity(n)
 	r, listed := l.guests[n.VMID]
-	host := n.Placement.Pin
+	hosts := n.Placement.Hosts()
 	if listed {
-		host = string(r.Node)
+		hosts = []string{string(r.Node)}
 	}
+	host, task := l.taskAmong(n.VMID, hosts)
 	if !listed {
 		before, known := l.c.recall(n.VMID)
 		if known {
 			l.c.forget(n.VMID)
 		}
-		l.findChanger(n.VMID, l.c.touches(n.VMID), cmp.Or(string(before.row.Node), host), before, facts{})
+		was := hosts
+		if at := string(before.row.Node); at != "" {
+			was = []string{at}
+		}
+		l.findChanger(n.VMID, l.c.touches(n.VMID), was, before, facts{})
 	}
 	changed := l.c.lastChange(n.VMID)
-	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: l.taskOn(n.VMID, host), ChangedBy: changed.by, ChangedWith: changed.with, ChangedAfter: changed.after}
+	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Task: task, ChangedBy: changed.by, ChangedWith: changed.with, ChangedAfter: changed.after}
 	if listed && wrongPlace(r, id) == "" {
 		return l.inspect(r, id)
 	}
@@ -330,7 +360,8 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 	if listed && (r.Type != "qemu" || r.Pool != "") {
 		return l.outside(vm, r, id)
 	}
-	h, err := l.c.behind(l.ctx, id, host)
+	h, err := l.c.behind(l.ctx, id, hosts...)
+	vm.Host = cmp.Or(h.host, vm.Host)
 	switch {
 	case err != nil:
 		if listed {
@@ -456,7 +487,7 @@ func (l *look) readVM(r row, vmid int) (facts, error) {
 	f := facts{row: r.steady(), uptime: r.Uptime.Number(), power: powerOf(s), halted: s.Halt(), up: time.Duration(s.Uptime.Number()) * time.Second, managed: s.HA.Managed.On(), looked: l.now}
 	f.configured(conf, active, vmid, l.now)
 	before, _ := l.c.recall(vmid)
-	l.findChanger(vmid, touches, host, before, f)
+	l.findChanger(vmid, touches, []string{host}, before, f)
 	l.c.remember(vmid, touches, f)
 	l.keep(vmid, f, nil)
 	return f, nil

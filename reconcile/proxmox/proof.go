@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -216,6 +217,7 @@ func (c *Client) free(ctx context.Context, vmid int) (bool, error) {
 // hidden is what is behind a VMID that the listing does not show.
 type hidden struct {
 	is   hiddenKind
+	host string          // of what a task of ours has made
 	task task            // of beingMade
 	row  row             // of justMade
 	why  string          // in words, of leftLocked, takenByOther and movedOut
@@ -235,41 +237,63 @@ const (
 
 // behind finds what is behind a VMID that a listing does not show although it
 // was complete. Until a creation ends the VM is in no pool, so that a token
-// with privileges on the pool does not see it.
-func (c *Client) behind(ctx context.Context, id identity, host string) (hidden, error) {
-	if !hostPattern.MatchString(host) {
-		return hidden{}, fmt.Errorf("%q is no name of a host", host)
+// with privileges on the pool does not see it. It may be on any of the hosts.
+func (c *Client) behind(ctx context.Context, id identity, hosts ...string) (hidden, error) {
+	for _, host := range hosts {
+		if !hostPattern.MatchString(host) {
+			return hidden{}, fmt.Errorf("%q is no name of a host", host)
+		}
 	}
 	free, err := c.free(ctx, id.vmid)
 	if err != nil || free {
 		return hidden{}, err
 	}
+	for _, host := range hosts {
+		if h, err := c.behindTasks(ctx, id, host); err != nil || h.is != nothing {
+			return h, err
+		}
+	}
+	var unread error
+	for _, host := range hosts {
+		h, err := c.foreign(ctx, id, host)
+		if err == nil {
+			return h, nil
+		}
+		unread = cmp.Or(unread, err)
+	}
+	return hidden{}, unread
+}
+
+// behindTasks finds what a task of ours on a host makes, or made last, of a VMID that is taken; nothing where
+// none does.
+func (c *Client) behindTasks(ctx context.Context, id identity, host string) (hidden, error) {
 	tasks, err := c.vmTasks(ctx, host, id.vmid)
 	if err != nil {
 		return hidden{}, err
 	}
 	i := slices.IndexFunc(tasks, func(t task) bool { return makesOrRemoves(t.kind) })
-	if i >= 0 && tasks[i].kind == "qmcreate" && c.ours(tasks[i].upid) {
-		switch t := tasks[i]; {
-		case t.running:
-			return hidden{is: beingMade, task: t}, nil
-		case errors.Is(findKind(t.exit), errKilled):
-			// Somebody may have removed it since and put another in its place,
-			// in tasks that only an auditor of the host sees.
-			if err := c.has(ctx, "/nodes/"+host, "Sys.Audit"); err != nil {
-				return hidden{}, err
-			}
-			return hidden{is: leftLocked, why: fmt.Sprintf("the task that made vm %d was killed and left it locked; %s", id.vmid, cluster.RemoveLocked(id.vmid, host))}, nil
-		case isSuccess(t.exit):
-			switch r, err := c.find(ctx, id.vmid); {
-			case err == nil && wrongPlace(r, id) == "":
-				return hidden{is: justMade, row: r}, nil
-			case err != nil && !errors.Is(err, errNotListed):
-				return hidden{}, err
-			}
+	if i < 0 || tasks[i].kind != "qmcreate" || !c.ours(tasks[i].upid) {
+		return hidden{}, nil
+	}
+	switch t := tasks[i]; {
+	case t.running:
+		return hidden{is: beingMade, host: host, task: t}, nil
+	case errors.Is(findKind(t.exit), errKilled):
+		// Somebody may have removed it since and put another in its place,
+		// in tasks that only an auditor of the host sees.
+		if err := c.has(ctx, "/nodes/"+host, "Sys.Audit"); err != nil {
+			return hidden{}, err
+		}
+		return hidden{is: leftLocked, host: host, why: fmt.Sprintf("the task that made vm %d was killed and left it locked; %s", id.vmid, cluster.RemoveLocked(id.vmid, host))}, nil
+	case isSuccess(t.exit):
+		switch r, err := c.find(ctx, id.vmid); {
+		case err == nil && wrongPlace(r, id) == "":
+			return hidden{is: justMade, host: host, row: r}, nil
+		case err != nil && !errors.Is(err, errNotListed):
+			return hidden{}, err
 		}
 	}
-	return c.foreign(ctx, id, host)
+	return hidden{}, nil
 }
 
 // foreign makes sure that a guest the listing does not show lies outside our

@@ -20,7 +20,7 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 		if vm.Presence != cluster.Present || vm.Owner != cluster.Ours {
 			continue
 		}
-		if vm.Carrier(n) != n.Placement.Pin {
+		if len(n.Placement.Among) == 0 && vm.Carrier(n) != n.Placement.Pin {
 			out = append(out, reportElsewhere(d, o, n, vm))
 		}
 		if vm.Seedless && vm.Lock == "" {
@@ -33,6 +33,7 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 					vm.VMID, strings.Join(drift.WithTags(vm, n), ";"), vm.Carrier(n), d.Spec.Name)))
 		}
 	}
+	out = append(out, reportShared(d, o)...)
 	out = append(out, reportUnjudged(d, o)...)
 	out = append(out, reportAltered(d, o)...)
 	out = append(out, reportKept(d, o)...)
@@ -58,6 +59,33 @@ func reportKept(d cluster.Desired, o cluster.Observed) cluster.Problems {
 	for _, left := range o.Manifests.Value.Left {
 		out = append(out, d.At(cluster.Warning, "talos_version", "what Talos has deployed is not as it renders it now, and is left: "+left,
 			"to give an object back to Talos, undo the change with the manager that is named; what Helm keeps, Talos need not render: switch it off in a patch; what nothing renders, delete by hand, or have Talos render all that its config names"))
+	}
+	return out
+}
+
+// reportShared reports hosts that have more than one of the control planes that were to be spread.
+func reportShared(d cluster.Desired, o cluster.Observed) cluster.Problems {
+	on, among := map[string][]string{}, []string(nil)
+	for _, n := range d.Spec.Nodes {
+		vm := o.VMs[n.Name]
+		if n.Role == cluster.ControlPlane && vm.Presence == cluster.Present && vm.Owner == cluster.Ours && vm.Host != "" {
+			on[vm.Host] = append(on[vm.Host], n.Name)
+			if len(n.Placement.Among) > len(among) {
+				among = n.Placement.Among
+			}
+		}
+	}
+	var out cluster.Problems
+	for _, host := range slices.Sorted(maps.Keys(on)) {
+		if len(among) < 2 || len(on[host]) < 2 {
+			continue
+		}
+		hint := "give the cluster more hosts, proxmox.nodes in cluster.yaml, as many as it has control planes"
+		if free := slices.DeleteFunc(slices.Clone(among), func(h string) bool { return len(on[h]) > 0 }); len(free) > 0 {
+			name := on[host][len(on[host])-1]
+			hint = fmt.Sprintf("migrate one to a host that has none, once there is room: `qm migrate %d %s --online --with-local-disks` as root on %s", o.VMs[name].VMID, free[0], host)
+		}
+		out = append(out, d.At(cluster.Warning, "placement", fmt.Sprintf("the control planes %s are on one host, %s, which takes them all down when it goes down", strings.Join(on[host], " and "), host), hint))
 	}
 	return out
 }

@@ -16,6 +16,7 @@ func (l *loader) resolveCapacity() {
 	if l.cluster.Proxmox.Node != "" {
 		hosts = []string{l.cluster.Proxmox.Node}
 	}
+	l.checkTotal(hosts)
 	for _, host := range slices.Sorted(maps.Keys(l.cluster.PVECapacity)) {
 		field, bound := "pve_capacity."+host, l.cluster.PVECapacity[host]
 		if len(hosts) > 0 && !slices.Contains(hosts, host) {
@@ -44,5 +45,29 @@ func (l *loader) resolveCapacity() {
 			l.spec.Capacity = map[string]cluster.HostCapacity{}
 		}
 		l.spec.Capacity[host] = cluster.HostCapacity{Cores: bound.CPU, MemoryMiB: int64(bound.RAM)}
+	}
+}
+
+// checkTotal checks that all hosts together have what nodes want that are spread over them. Whether each finds
+// room on one of them only its agent sees.
+func (l *loader) checkTotal(hosts []string) {
+	var wanted, bound hostCapacity
+	spread, all := false, hostCapacity{CPU: 1, RAM: 1}
+	for _, host := range hosts {
+		given := l.cluster.PVECapacity[host]
+		bound.CPU, bound.RAM = bound.CPU+given.CPU, bound.RAM+given.RAM
+		all.CPU, all.RAM = min(all.CPU, given.CPU), min(all.RAM, given.RAM)
+	}
+	for _, n := range l.spec.Nodes {
+		wanted.CPU, wanted.RAM, spread = wanted.CPU+n.Cores, wanted.RAM+int(n.MemoryMiB), spread || len(n.Placement.Among) > 0
+	}
+	if !spread {
+		return
+	}
+	if all.CPU > 0 && wanted.CPU > bound.CPU {
+		l.Wrong("pve_capacity", "ask for fewer cores in "+NodesFile+", or correct the bounds", "the %d nodes together want %d cores, and all hosts together have %d", len(l.spec.Nodes), wanted.CPU, bound.CPU)
+	}
+	if all.RAM > 0 && wanted.RAM > bound.RAM {
+		l.Wrong("pve_capacity", "ask for less ram in "+NodesFile+", or correct the bounds; the numbers count MiB", "the %d nodes together want %d MiB of memory, and all hosts together have %d MiB", len(l.spec.Nodes), wanted.RAM, bound.RAM)
 	}
 }

@@ -97,7 +97,6 @@ var synonyms = map[string][]string{
 // are there.
 var foreseen = map[string]string{
 	"arch":     "every node is amd64: remove it",
-	"pinned":   "write node: under the node itself",
 	"meta":     "write ip: under the node; addresses come from the cloud-init drive",
 	"template": "remove it: VMs are made from the factory's disk image",
 	"iso":      "remove it: VMs are made from the factory's disk image",
@@ -110,7 +109,7 @@ var foreign = map[string]string{
 	"control_plane_count":    "write a row of `counted` in nodes.yaml: {role: controlplane, count: 3, name: \"dev-cp-{n}\", first_ip: 10.0.10.11}; or list each of them there",
 	"worker_count":           "write a row of `counted` in nodes.yaml: {role: worker, count: 3, name: \"dev-wk-{n}\", first_ip: 10.0.10.21}; or list each of them there",
 	"node_config":            "write the nodes into nodes.yaml",
-	"node_distribution":      "write the hosts as proxmox.nodes, and `node:` under each node in nodes.yaml",
+	"node_distribution":      "write the hosts as proxmox.nodes, and placement: spread; or `node:` under each node in nodes.yaml",
 	"vm_id_ranges":           "write proxmox: {vmid_ranges: {controlplane: 2000-2999, worker: 3000-3999}}",
 	"tagging_config":         "write proxmox.tags, and `tags` under nodes",
 	"template_config":        "remove it: VMs are made from the factory's disk image",

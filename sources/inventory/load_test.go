@@ -135,7 +135,7 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 	}
 	for _, n := range s.Nodes {
 		fmt.Fprintf(out, "node %s %s %s vmid %d mac %s uuid %s\n", n.Name, n.Role, n.IP, n.VMID, n.MAC, n.UUID)
-		fmt.Fprintf(out, "  on %s pool %q bridge %s stores %s %s %s scsi %s\n", n.Placement.Pin, n.Pool, n.Bridge, n.Datastore, n.ImageDatastore, n.CloudInitDatastore, n.SCSIHardware)
+		fmt.Fprintf(out, "  on %s pool %q bridge %s stores %s %s %s scsi %s\n", strings.Join(n.Placement.Hosts(), " or "), n.Pool, n.Bridge, n.Datastore, n.ImageDatastore, n.CloudInitDatastore, n.SCSIHardware)
 		fmt.Fprintf(out, "  %d x %s, %d MiB, disk %s, tags %v labels %v taints %v protect %v locked %v\n", n.Cores, n.CPUType, n.MemoryMiB, yamlschema.Size(n.DiskBytes), n.Tags, n.Labels, n.Taints, n.Protect, n.Locked)
 		if len(n.Annotations) > 0 {
 			fmt.Fprintf(out, "  annotations %v\n", n.Annotations)

@@ -36,8 +36,8 @@ type clusterFile struct {
 	Network network `yaml:"network"`
 	// Where the VMs live on Proxmox VE.
 	Proxmox proxmox `yaml:"proxmox" required:"true" example:"{node: pve1}"`
-	// How nodes are spread over hosts.
-	Placement placement `yaml:"placement"`
+	// How nodes are spread over hosts. A word is the strategy.
+	Placement placement `yaml:"placement" short:"strategy" example:"spread"`
 	// What VMs may take of a host, by its name. It bounds what the host has, and what
 	// its policy allows, and never adds to it.
 	PVECapacity map[string]hostCapacity `yaml:"pve_capacity" example:"{pve1: {cpu: 16, ram: 65536}}"`
@@ -189,8 +189,8 @@ type network struct {
 type proxmox struct {
 	// The Proxmox VE host that carries the VMs.
 	Node string `yaml:"node" is:"pvenode" example:"pve1"`
-	// Instead of `node`: several hosts. Every node then says which with its
-	// own `node`.
+	// Instead of `node`: several hosts of one Proxmox VE cluster. Every node then names
+	// one, with its own `node`, or `placement` spreads them.
 	Nodes []string `yaml:"nodes" is:"pvenode" example:"[pve1, pve2]"`
 	// The storage of the VMs' disks.
 	Datastore string `yaml:"datastore" is:"storage" default:"local-lvm"`
@@ -231,8 +231,18 @@ type vmidRanges struct {
 }
 
 type placement struct {
-	// pin: a node lives on the host it names.
-	Strategy string `yaml:"strategy" enum:"pin" later:"spread" default:"pin"`
+	// pin: a node lives on the host it names. spread: a node that names none is made on one of
+	// proxmox.nodes that has room for it: control planes first, no two on one host while that can be
+	// avoided, then workers, so that each host has its first before any has its second. A VM
+	// that is there stays where it is, and where you or Proxmox VE migrate it.
+	Strategy string `yaml:"strategy" enum:"pin,spread" default:"pin"`
+	// The strategy of control planes.
+	ControlPlane string `yaml:"controlplane" enum:"pin,spread" default:"strategy"`
+	// The strategy of workers.
+	Worker string `yaml:"worker" enum:"pin,spread" default:"strategy"`
+	// Hosts of nodes, by the name of the node, whatever the strategy: the same as `node`
+	// under it, also for one of a counted row.
+	Pinned map[string]string `yaml:"pinned" example:"{dev-wk-1: pve1}"`
 }
 
 type talos struct {

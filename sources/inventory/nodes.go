@@ -38,6 +38,7 @@ func (l *loader) resolveNodes() {
 	l.checkCollisions(drafts)
 	l.reportRows()
 	l.checkCanary()
+	l.checkPinned()
 }
 
 // drafts lists all nodes: control planes in inventory order, then workers in
@@ -174,7 +175,7 @@ func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 	p := l.cluster.Proxmox
 	n := cluster.Node{
 		Name: d.name, Role: d.role, IP: d.ip,
-		Placement:          cluster.Placement{Pin: l.host(d)},
+		Placement:          l.place(d),
 		Pool:               orDefault(p.Pool, l.opts.Pool),
 		Bridge:             orDefault(p.Bridge, "vmbr0"),
 		Datastore:          orDefault(p.Datastore, "local-lvm"),
@@ -209,31 +210,6 @@ func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 		l.Where[at] = l.Place(d.field)
 	}
 	return n
-}
-
-// host is the machine that carries the VM of a node.
-func (l *loader) host(d draft) string {
-	p := l.cluster.Proxmox
-	all := p.Nodes
-	switch {
-	case p.Node != "" && l.Has("proxmox.nodes"):
-		l.Wrong("proxmox.nodes", "keep one of them", "node and nodes are both written")
-		return ""
-	case p.Node != "":
-		all = []string{p.Node}
-	case !l.Has("proxmox.nodes") && !l.Has("proxmox.node") && l.Has("proxmox") && !l.Misspelt("proxmox.nodes") && !l.Misspelt("proxmox.node"):
-		l.Wrong("proxmox.node", "write the name of the Proxmox VE host, like node: pve1", "is missing")
-		return ""
-	}
-	switch {
-	case d.Node == "" && len(all) == 1:
-		return all[0]
-	case d.Node == "" && len(all) > 1 && !l.Has(d.field+".node"):
-		l.Wrong(d.field+".node", "write node: and one of "+strings.Join(all, ", "), "is missing: the cluster has several hosts")
-	case d.Node != "" && len(all) > 0 && !slices.Contains(all, d.Node):
-		l.Wrong(d.field+".node", "add it to proxmox.nodes, or write one of "+strings.Join(all, ", "), "%s is not among the cluster's hosts", d.Node)
-	}
-	return d.Node
 }
 
 // vmid is the VMID of a node: written, or derived from what is written about

@@ -116,13 +116,15 @@ func CheckTogether(snaps []cluster.Snapshot) []cluster.Problems {
 		seen := map[segment]bool{}
 		for _, n := range s.Spec.Nodes {
 			by := claimant{s, n.Name, "nodes." + n.Name}
-			at := segment{n.Placement.Pin, n.Bridge, s.Spec.Network.VLAN}
 			take(by, claim{vmid: n.VMID}, "write another vmid, or move proxmox.vmid_ranges of one cluster")
-			take(by, claim{mac: n.MAC, segment: at}, "write another mac for one of them")
-			take(by, claim{ip: n.IP, segment: at}, "give every machine on a bridge an address of its own")
-			if !seen[at] {
-				seen[at] = true
-				takeVIP(s, at, take)
+			for _, host := range n.Placement.Hosts() {
+				at := segment{host, n.Bridge, s.Spec.Network.VLAN}
+				take(by, claim{mac: n.MAC, segment: at}, "write another mac for one of them")
+				take(by, claim{ip: n.IP, segment: at}, "give every machine on a bridge an address of its own")
+				if !seen[at] {
+					seen[at] = true
+					takeVIP(s, at, take)
+				}
 			}
 		}
 	}

@@ -237,7 +237,7 @@ func (a Agent) bridge(host, name string, b Bridge, ok bool) Check {
 func (a Agent) vlans(host, name string, b Bridge) []Check {
 	var out []Check
 	for _, cl := range a.Wants.Clusters {
-		on := slices.ContainsFunc(cl.Nodes, func(n Node) bool { return n.Host == host && n.Bridge == name })
+		on := slices.ContainsFunc(cl.Nodes, func(n Node) bool { return slices.Contains(n.hosts(), host) && n.Bridge == name })
 		if cl.VLAN == 0 || !on {
 			continue
 		}

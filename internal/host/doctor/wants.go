@@ -44,6 +44,7 @@ type Node struct {
 	Name         string     `json:"name"`
 	ControlPlane bool       `json:"controlPlane"`
 	Host         string     `json:"host"`
+	Hosts        []string   `json:"hosts,omitempty"` // that it may be on; none: Host
 	VMID         int        `json:"vmid"`
 	IP           netip.Addr `json:"ip"`
 	MAC          string     `json:"mac"` // upper case
@@ -66,7 +67,7 @@ func ClusterOf(s cluster.Spec) Cluster {
 		VLAN: s.Network.VLAN, TimeServers: slices.Clone(s.Network.TimeServers),
 	}
 	for _, n := range s.Nodes {
-		d := Node{Name: n.Name, ControlPlane: n.Role == cluster.ControlPlane, Host: n.Placement.Pin, VMID: n.VMID, IP: n.IP, MAC: n.MAC,
+		d := Node{Name: n.Name, ControlPlane: n.Role == cluster.ControlPlane, Host: hostOf(n, len(c.Nodes)), Hosts: n.Placement.Among, VMID: n.VMID, IP: n.IP, MAC: n.MAC,
 			Bridge: n.Bridge, Images: n.ImageDatastore, CloudInit: n.CloudInitDatastore, Disks: []Disk{{n.Datastore, n.DiskBytes}}}
 		for _, extra := range n.Disks {
 			d.Disks = append(d.Disks, Disk{extra.Datastore, extra.Bytes})
@@ -74,6 +75,21 @@ func ClusterOf(s cluster.Spec) Cluster {
 		c.Nodes = append(c.Nodes, d)
 	}
 	return c
+}
+
+// hosts are those that a node may be on.
+func (n Node) hosts() []string {
+	if len(n.Hosts) == 0 {
+		return []string{n.Host}
+	}
+	return n.Hosts
+}
+
+// hostOf is where the VM of the i-th node of a cluster may be made, for what it takes of a host: those that the agent is to
+// spread are taken to have one host after the other.
+func hostOf(n cluster.Node, i int) string {
+	hosts := n.Placement.Hosts()
+	return hosts[i%len(hosts)]
 }
 
 // notBridged is why root asks nobody there: who may push to the repository chooses
@@ -125,16 +141,18 @@ func (w Wants) Places(hosts []string) []Place {
 	}
 	for _, c := range w.Clusters {
 		for _, n := range c.Nodes {
-			p := by[n.Host]
-			if p == nil {
-				p = &Place{Host: n.Host}
-				by[n.Host] = p
-			}
-			add(&p.Images, n.Images)
-			add(&p.Bridges, n.Bridge)
-			add(&p.Datastores, n.CloudInit)
-			for _, d := range n.Disks {
-				add(&p.Datastores, d.Datastore)
+			for _, host := range n.hosts() {
+				p := by[host]
+				if p == nil {
+					p = &Place{Host: host}
+					by[host] = p
+				}
+				add(&p.Images, n.Images)
+				add(&p.Bridges, n.Bridge)
+				add(&p.Datastores, n.CloudInit)
+				for _, d := range n.Disks {
+					add(&p.Datastores, d.Datastore)
+				}
 			}
 		}
 	}

@@ -386,15 +386,17 @@ func LabFor(specs []cluster.Spec) lab.Config {
 			if n.Pool != "" {
 				c.Pool = n.Pool
 			}
-			h := hosts[n.Placement.Pin]
-			if h == nil {
-				h = &pve.Host{Name: n.Placement.Pin, Cores: 64, MemoryBytes: 1 << 40}
-				hosts[n.Placement.Pin] = h
-				order = append(order, n.Placement.Pin)
-			}
-			resizeHost(h, s.Capacity[h.Name])
-			if !slices.Contains(h.Bridges, n.Bridge) {
-				h.Bridges = append(h.Bridges, n.Bridge)
+			for _, name := range n.Placement.Hosts() {
+				h := hosts[name]
+				if h == nil {
+					h = &pve.Host{Name: name, Cores: 64, MemoryBytes: 1 << 40}
+					hosts[name] = h
+					order = append(order, name)
+				}
+				resizeHost(h, s.Capacity[h.Name])
+				if !slices.Contains(h.Bridges, n.Bridge) {
+					h.Bridges = append(h.Bridges, n.Bridge)
+				}
 			}
 			if !slices.Contains(c.Bridges, n.Bridge) {
 				c.Bridges = append(c.Bridges, n.Bridge)
