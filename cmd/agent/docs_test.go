@@ -71,7 +71,7 @@ func readPages(t *testing.T) []page {
 	t.Helper()
 	root := "../.."
 	var names []string
-	for _, pattern := range []string{"*.md", "examples/repo/*.md"} {
+	for _, pattern := range []string{"*.md", "examples/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)

@@ -54,7 +54,7 @@ func (l leakless) Run() int {
 }
 
 // TestScripts runs the scripts of testdata/script: whole commands, with the
-// example repository in example/.
+// example repository in example/, and the repositories that people come from in coming-from/.
 func TestScripts(t *testing.T) {
 	examples, err := filepath.Abs("../../examples/repo")
 	if err != nil {
@@ -84,6 +84,9 @@ func TestScripts(t *testing.T) {
 				return err
 			}
 			if err := os.WriteFile(filepath.Join(env.WorkDir, "db.snapshot"), snapshot, 0o600); err != nil {
+				return err
+			}
+			if err := os.CopyFS(filepath.Join(env.WorkDir, "coming-from"), os.DirFS(filepath.Join(examples, "../coming-from"))); err != nil {
 				return err
 			}
 			return os.CopyFS(filepath.Join(env.WorkDir, "example"), os.DirFS(examples))

@@ -129,8 +129,9 @@ func newLife(t *testing.T, seed uint64, calls []world.CallRecord) *life {
 		other := l.size.Host()
 		other.Name, l.several = "pve2", true
 		c.Hosts = []pve.Host{host, other}
+		l.size.Spread = seed%2 == 0
 	}
-	l.plan("%v nodes on Proxmox VE %s, of several hosts: %v", l.size, c.Flavour, l.several)
+	l.plan("%v nodes on Proxmox VE %s, of several hosts: %v, spread: %v", l.size, c.Flavour, l.several, l.size.Spread)
 	l.sim = newSim(t, l.size, c)
 	l.drawWishes()
 	l.Removals = []int{20, 20, 1}[l.rnd.IntN(3)]

@@ -86,6 +86,8 @@ type Size struct {
 	// Left is how many control planes the inventory has no longer that were in front of the others:
 	// with one it begins with dev-cp-2.
 	Left int
+	// Spread leaves to the agent which of pve1 and pve2 has which node.
+	Spread bool
 }
 
 func (s Size) String() string {
@@ -135,6 +137,10 @@ depends_on: [cilium]
 	if s.Workers == 0 {
 		addons = "[addons/cilium.yaml]" // a control plane runs nobody's pods
 	}
+	hosts, spread := "node: pve1", ""
+	if s.Spread {
+		hosts, spread = "nodes: [pve1, pve2]", "\nplacement: spread"
+	}
 	return map[string][]byte{
 		"inventory/dev/cluster.yaml": []byte(`cluster_name: dev
 talos_version: v1.13.9
@@ -145,14 +151,14 @@ network:
   nameservers: [10.10.0.1]
   time_servers: [10.10.0.1]
 ` + vip + `proxmox:
-  node: pve1
+  ` + hosts + `
   datastore: local-lvm
   bridge: vmbr1
   vmid_ranges: {controlplane: 400-499, worker: 500-2599}
 cni: cilium
 talos:
   schematic: {extensions: [siderolabs/iscsi-tools, siderolabs/util-linux-tools]}
-addons: ` + addons + `
+addons: ` + addons + spread + `
 `),
 		"inventory/dev/nodes.yaml":          []byte(nodes.String()),
 		"inventory/dev/addons/cilium.yaml":  []byte(cilium),
