@@ -158,7 +158,7 @@ func (g *guard) noteKept(next order) {
 		return
 	}
 	for name := range g.orders[len(g.orders)-1].of {
-		isFree := func(o order) bool { return !o.protected[name] && !o.locked[name] }
+		isFree := func(o order) bool { return o.of[name] != "" && !o.protected[name] && !o.locked[name] }
 		if next.of[name] == "" && !slices.ContainsFunc(g.orders, isFree) {
 			g.kept[name] = true
 		}

@@ -95,6 +95,8 @@ func (w wishes) order(sz size) order {
 		// The configs of all nodes may have something of how many control planes there are.
 		o.of[name] = fmt.Sprint(sz.ControlPlanes, sz.Left, w.vip, hardware, w.bridge, w.vlan, w.tag, w.patch(), w.firewall, w.kubeletPatch(), w.zones[name], w.dedicated[name], w.tokens[name])
 	}
+	// The inventory has nothing of a node that it does not have.
+	maps.DeleteFunc(o.protected, func(name string, _ bool) bool { return o.of[name] == "" })
 	return o
 }
 
