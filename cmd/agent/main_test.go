@@ -54,9 +54,9 @@ func (l leakless) Run() int {
 }
 
 // TestScripts runs the scripts of testdata/script: whole commands, with the
-// example repository in example/, and the repositories that people come from in coming-from/.
+// example repository in example/, the addon files in addons/, and the repositories that people come from in coming-from/.
 func TestScripts(t *testing.T) {
-	examples, err := filepath.Abs("../../examples/repo")
+	examples, err := filepath.Abs("../../examples")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,10 +86,12 @@ func TestScripts(t *testing.T) {
 			if err := os.WriteFile(filepath.Join(env.WorkDir, "db.snapshot"), snapshot, 0o600); err != nil {
 				return err
 			}
-			if err := os.CopyFS(filepath.Join(env.WorkDir, "coming-from"), os.DirFS(filepath.Join(examples, "../coming-from"))); err != nil {
-				return err
+			for dir, from := range map[string]string{"addons": "addons", "coming-from": "coming-from", "example": "repo"} {
+				if err := os.CopyFS(filepath.Join(env.WorkDir, dir), os.DirFS(filepath.Join(examples, from))); err != nil {
+					return err
+				}
 			}
-			return os.CopyFS(filepath.Join(env.WorkDir, "example"), os.DirFS(examples))
+			return nil
 		},
 	})
 }
