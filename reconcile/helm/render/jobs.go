@@ -88,17 +88,19 @@ func renderPacked(r renderRequest, ask worker.Ask) (answer renderAnswer) {
 	size := 0
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		text := files[name]
-		if strings.HasSuffix(name, notes) && name != path.Join(c.Name(), "templates", notes) || strings.TrimSpace(text) == "" {
+		isNotes := strings.HasSuffix(name, notes)
+		if isNotes {
+			delete(files, name) // also those of subcharts: they are no manifests to be sorted
+		}
+		if isNotes && name != path.Join(c.Name(), "templates", notes) || strings.TrimSpace(text) == "" {
 			continue
 		}
 		if size += len(text); size > maxRendered {
 			return renderAnswer{Public: answer.Public, Problem: fmt.Sprintf("it renders to more than %d MiB", maxRendered>>20)}
 		}
 		answer.Files = append(answer.Files, File{strings.TrimPrefix(name, c.ChartFullPath()+"/"), []byte(text)})
-		if !strings.HasSuffix(name, notes) {
+		if !isNotes {
 			readDocuments([]byte(text))
-		} else {
-			delete(files, name)
 		}
 	}
 	// Whoever takes these texts sorts them again.
