@@ -112,6 +112,10 @@ func unpackChart(packed []byte) (*chart.Chart, error) {
 
 // assembleChart reads a chart from the files of the inventory.
 func assembleChart(files map[string][]byte) (*chart.Chart, error) {
+	files, err := dropIgnored(files)
+	if err != nil {
+		return nil, err
+	}
 	all := make([]*loader.BufferedFile, 0, len(files))
 	left := &budget{maxUnpacked, maxFiles}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
