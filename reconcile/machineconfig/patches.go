@@ -149,7 +149,8 @@ func (w *work) judge() {
 		if file == "" {
 			message = fmt.Sprintf("Talos would refuse the config of node %s: ", w.in.Name)
 		}
-		w.report(cluster.Error, file, message+w.retell(err), "")
+		refusal := w.retell(err)
+		w.report(cluster.Error, file, message+refusal, hintMoved(refusal))
 		return
 	}
 	for i, o := range owned {
