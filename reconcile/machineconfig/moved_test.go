@@ -30,12 +30,12 @@ func TestMovedSettings(t *testing.T) {
 		withPatch(&s, "old.yaml", patches[m.old])
 		var r Renderer
 		_, ps := r.Render(s, testSchematic)
-		hint := "(with this config_contract these settings are documents of their own; write kind: " + m.kind + " instead of " + m.old + ")"
+		hint := "(with this config_contract these settings are documents of their own; write " + m.instead + " instead of " + m.old + ")"
 		if got := ps.Error(); !strings.HasPrefix(got, "old.yaml: Talos would refuse the config: ") || !strings.HasSuffix(got, hint) {
 			t.Errorf("%s: %s\nwant the hint %s", m.old, got, hint)
 		}
-		if kindSince[m.kind] == 0 {
-			t.Errorf("%s is a kind of no version of Talos", m.kind)
+		if kind, ok := strings.CutPrefix(m.instead, "kind: "); ok && kindSince[kind] == 0 {
+			t.Errorf("%s is a kind of no version of Talos", kind)
 		}
 	}
 	const both = "machine: {kubelet: {extraArgs: {v: \"2\"}}}\ncluster: {scheduler: {extraArgs: {v: \"2\"}}}\n"
