@@ -65,7 +65,7 @@ func (d decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 		return
 	}
 	fields := d.shape(v.Type())
-	seen := make([]bool, len(fields))
+	seen := make([]*yaml.Node, len(fields))
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		at := slices.IndexFunc(fields, func(f field) bool { return f.key == key.Value })
@@ -73,16 +73,30 @@ func (d decoder) mapping(n *yaml.Node, path string, v reflect.Value) {
 			d.unknown(key, path, v.Type(), fields)
 			continue
 		}
-		seen[at] = true
+		seen[at] = key
 		f := fields[at]
 		below := Join(path, f.key)
 		d.stands(below, key, value)
 		d.value(value, below, f, f.typ, v.FieldByIndex(f.index))
 	}
 	for i, f := range fields {
-		if f.required && !seen[i] && !d.Misspelt(Join(path, f.key)) {
-			d.bad(n, Join(path, f.key), "write "+f.key+": "+d.example(f), "is missing")
+		d.presence(n, path, f, seen[i], fields, seen)
+	}
+}
+
+// presence checks that a key is there if it must be, and not beside the one that may be
+// written in its place. key is nil where it is not written; seen are the keys of all fields.
+func (d decoder) presence(n *yaml.Node, path string, f field, key *yaml.Node, fields []field, seen []*yaml.Node) {
+	missing, write := key == nil && !d.Misspelt(Join(path, f.key)), "write "+f.key+": "+d.example(f)
+	if i := slices.IndexFunc(fields, func(o field) bool { return o.key == f.or }); i >= 0 {
+		if key != nil && seen[i] != nil {
+			d.bad(seen[i], Join(path, f.or), "keep one of them", "%s and %s are both written", f.key, f.or)
 		}
+		missing = missing && seen[i] == nil && !d.Misspelt(Join(path, f.or))
+		write += ", or " + f.or + ": " + d.example(fields[i])
+	}
+	if f.required && missing {
+		d.bad(n, Join(path, f.key), write, "is missing")
 	}
 }
 

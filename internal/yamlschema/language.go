@@ -16,6 +16,8 @@ import (
 //	yaml      the key
 //	is        the rule of a text, a key of Formats
 //	required  the key must be there
+//	or        the key that may be written in the place of this one, and never beside
+//	          it; with required, one of the two must be there
 //	enum      the values that are allowed, comma-separated
 //	later     values that are foreseen but not supported yet
 //	unit      what a number counts, for messages
@@ -122,6 +124,7 @@ type field struct {
 	typ       reflect.Type
 	is        string
 	required  bool
+	or        string
 	enum      []string
 	later     []string
 	unit      string
@@ -146,7 +149,7 @@ func listFields(t reflect.Type) []field {
 			continue
 		}
 		f := field{key: sf.Tag.Get("yaml"), goName: sf.Name, owner: t, index: []int{i}, typ: sf.Type, is: sf.Tag.Get("is"),
-			required: sf.Tag.Get("required") != "", enum: splitList(sf.Tag.Get("enum")), later: splitList(sf.Tag.Get("later")),
+			required: sf.Tag.Get("required") != "", or: sf.Tag.Get("or"), enum: splitList(sf.Tag.Get("enum")), later: splitList(sf.Tag.Get("later")),
 			unit: sf.Tag.Get("unit"), fallback: sf.Tag.Get("default"), sample: sf.Tag.Get("example"), short: sf.Tag.Get("short"), elsewhere: sf.Tag.Get("keys") == "elsewhere"}
 		if lo := sf.Tag.Get("min"); lo != "" {
 			f.min, f.max = parseBound(lo), parseBound(sf.Tag.Get("max"))

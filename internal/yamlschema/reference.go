@@ -41,6 +41,9 @@ func (c commented) rows(b *strings.Builder, t reflect.Type, path string) {
 		fallback := formatCode(f.fallback)
 		if f.required {
 			fallback = "**required**"
+			if f.or != "" {
+				fallback += ", or `" + f.or + "`"
+			}
 		}
 		meaning := c.of(f.owner, f.goName)
 		if len(f.later) > 0 {

@@ -35,20 +35,23 @@ func (l Language) Schema(title string, t reflect.Type) ([]byte, error) {
 
 // jsonSchema is the part of JSON Schema that we use.
 type jsonSchema struct {
-	Dialect     string      `json:"$schema,omitempty"`
-	Title       string      `json:"title,omitempty"`
-	Description string      `json:"description,omitempty"`
-	Type        any         `json:"type,omitempty"`
-	Enum        []any       `json:"enum,omitempty"`
-	Pattern     string      `json:"pattern,omitempty"`
-	MaxLength   int         `json:"maxLength,omitempty"`
-	Minimum     *int64      `json:"minimum,omitempty"`
-	Maximum     int64       `json:"maximum,omitempty"`
-	Items       *jsonSchema `json:"items,omitempty"`
-	Properties  properties  `json:"properties,omitempty"`
-	Required    []string    `json:"required,omitempty"`
-	Additional  any         `json:"additionalProperties,omitempty"`
-	Examples    []any       `json:"examples,omitempty"`
+	Dialect     string        `json:"$schema,omitempty"`
+	Title       string        `json:"title,omitempty"`
+	Description string        `json:"description,omitempty"`
+	Type        any           `json:"type,omitempty"`
+	Enum        []any         `json:"enum,omitempty"`
+	Pattern     string        `json:"pattern,omitempty"`
+	MaxLength   int           `json:"maxLength,omitempty"`
+	Minimum     *int64        `json:"minimum,omitempty"`
+	Maximum     int64         `json:"maximum,omitempty"`
+	Items       *jsonSchema   `json:"items,omitempty"`
+	Properties  properties    `json:"properties,omitempty"`
+	Required    []string      `json:"required,omitempty"`
+	AllOf       []*jsonSchema `json:"allOf,omitempty"`
+	OneOf       []*jsonSchema `json:"oneOf,omitempty"`
+	Not         *jsonSchema   `json:"not,omitempty"`
+	Additional  any           `json:"additionalProperties,omitempty"`
+	Examples    []any         `json:"examples,omitempty"`
 }
 
 // properties keeps the order of the keys.
@@ -150,8 +153,13 @@ func (c commented) object(t reflect.Type) *jsonSchema {
 			p.Examples = []any{v}
 		}
 		s.Properties = append(s.Properties, property{f.key, p})
-		if f.required {
+		switch {
+		case f.required && f.or != "":
+			s.AllOf = append(s.AllOf, &jsonSchema{OneOf: []*jsonSchema{{Required: []string{f.key}}, {Required: []string{f.or}}}})
+		case f.required:
 			s.Required = append(s.Required, f.key)
+		case f.or != "":
+			s.AllOf = append(s.AllOf, &jsonSchema{Not: &jsonSchema{Required: []string{f.key, f.or}}})
 		}
 	}
 	return s

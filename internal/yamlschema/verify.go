@@ -3,6 +3,7 @@ package yamlschema
 import (
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -36,6 +37,9 @@ func (c commented) verify(t reflect.Type) []string {
 		}
 		if below, _ := f.shortField(); f.short != "" && !c.isScalar(below.typ) && len(below.enum) == 0 {
 			report("has a short form for %q, which is no key below it that is written as one text", f.short)
+		}
+		if f.or != "" && !slices.ContainsFunc(listFields(t), func(o field) bool { return o.key == f.or }) {
+			report("may be replaced by %q, which is no key beside it", f.or)
 		}
 		elem := f.typ
 		if elem.Kind() == reflect.Slice {

@@ -318,6 +318,57 @@ func TestShortForm(t *testing.T) {
 	}
 }
 
+// path has keys that may be written in the place of others: one of the first two must be there,
+// and not both of the last two.
+type path struct {
+	// Where it begins.
+	From string `yaml:"from" is:"word" required:"true" or:"begin" example:"north"`
+	// Instead of from: how many steps from the door.
+	Begin int `yaml:"begin" unit:"number of steps" min:"1" max:"9" example:"3"`
+	// Where it ends.
+	To string `yaml:"to" is:"word" or:"end"`
+	// Instead of to: after how many steps.
+	End int `yaml:"end" unit:"number of steps" min:"1" max:"9"`
+}
+
+// TestOneOfTwoKeys: the decoder, the schema and the reference agree about keys that stand in the
+// place of others.
+func TestOneOfTwoKeys(t *testing.T) {
+	text, err := gardens.Schema("path.yaml", reflect.TypeFor[path]())
+	if err != nil {
+		t.Fatal(err)
+	}
+	schema := schematest.Compile(t, "path", text)
+	for _, c := range []struct{ text, want string }{
+		{"from: north", ""},
+		{"begin: 3", ""},
+		{"begin: 3\nto: east", ""},
+		{"begin: 3\nend: 5", ""},
+		{"to: east", "g.yaml:1:1: from: is missing (write from: north, or begin: 3)"},
+		{"begn: 3", `g.yaml:1:1: unknown key "begn" (did you mean begin?)`},
+		{"form: x", `g.yaml:1:1: unknown key "form" (did you mean from?)`},
+		{"from: north\nbegin: 3", "g.yaml:2:1: begin: from and begin are both written (keep one of them)"},
+		{"begin: 3\nfrom: north", "g.yaml:1:1: begin: from and begin are both written (keep one of them)"},
+		{"from: north\nto: east\nend: 5", "g.yaml:3:1: end: to and end are both written (keep one of them)"},
+		{"from: north\nto: east\nend: 0", "g.yaml:3:1: end: to and end are both written (keep one of them)\ng.yaml:3:6: end: 0 is too small for a number of steps (write 1 or more)"},
+	} {
+		d := Document{File: "g.yaml", Report: NewReport()}
+		var p path
+		gardens.Decode(d, d.Single([]byte(c.text)), "", &p)
+		problems := d.Finish()
+		if got := problems.Error(); problems.HasErrors() && got != c.want || problems.HasErrors() != (c.want != "") {
+			t.Errorf("%q\ngot  %s\nwant %s", c.text, got, c.want)
+		}
+		if err := schema.Validate(schematest.Instance(t, []byte(c.text))); (err == nil) != (c.want == "") {
+			t.Errorf("%q: the schema reports %v", c.text, err)
+		}
+	}
+	table, err := gardens.Table(reflect.TypeFor[path]())
+	if err != nil || !strings.Contains(table, "| `from` | text | **required**, or `begin` | `north` | Where it begins. |\n") {
+		t.Errorf("%s, %v", table, err)
+	}
+}
+
 func TestTableAndSchema(t *testing.T) {
 	table, err := gardens.Table(reflect.TypeFor[garden]())
 	if err != nil {
@@ -367,7 +418,7 @@ func TestVerify(t *testing.T) {
 	bad.Formats = map[string]Format{"odd": {What: "odd", Write: "1", Pattern: regexp.MustCompile("^2$")}}
 	got := strings.Join(bad.Verify(reflect.TypeFor[weeds]()), "\n")
 	for _, want := range []string{"weeds.Silent says nothing whole", "weeds.Ruleless is a text without a rule", "weeds.Endless is a number without unit or bounds",
-		"weeds.Lying has an example that is wrong", `weeds.Short has a short form for "nothing"`, `weeds.Counted has a short form for "many"`, `format odd shows "1", which it refuses`} {
+		"weeds.Lying has an example that is wrong", `weeds.Short has a short form for "nothing"`, `weeds.Counted has a short form for "many"`, `weeds.Alone may be replaced by "other"`, `format odd shows "1", which it refuses`} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%s is not found in\n%s", want, got)
 		}
@@ -396,4 +447,6 @@ type weeds struct {
 	Short rain `yaml:"short" short:"nothing"`
 	// Is shortened to a number.
 	Counted count `yaml:"counted" short:"many"`
+	// Is replaced by what is not there.
+	Alone bool `yaml:"alone" or:"other"`
 }
