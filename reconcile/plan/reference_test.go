@@ -68,7 +68,7 @@ var changes = []change{
 	{"`network.vlan`", func(w *world, _ *cluster.Node) { w.d.Spec.Network.VLAN = 20 }},
 	{"`tags`, `proxmox.tags`", func(_ *world, n *cluster.Node) { n.Tags = []string{"web"} }},
 	{"`mac`, `network.mac_prefix`", func(_ *world, n *cluster.Node) { n.MAC = "BC:24:11:00:00:99" }},
-	{"`vmid`, or the `ip` that it follows from; `first_vmid`, `first_ip`, `proxmox.vmid_ranges`", func(w *world, n *cluster.Node) {
+	{"`vmid`, or the `ip` or `offset` that it follows from; `first_vmid`, `first_ip`, `proxmox.vmid_ranges`", func(w *world, n *cluster.Node) {
 		vm := w.o.VMs[n.Name]
 		vm.VMID = n.VMID
 		w.o.Orphans = cluster.Saw([]cluster.VM{vm})

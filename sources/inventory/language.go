@@ -106,9 +106,9 @@ var foreseen = map[string]string{
 var foreign = map[string]string{
 	"sizing":                 "write it by role: profiles: {controlplane: {cpu: 4, ram: 8192, disk: 40G}, worker: {cpu: 4, ram: 8192, disk: 60G}}",
 	"resource_config":        "write it by role: profiles: {controlplane: {cpu: 4, ram: 8192, disk: 40G}, worker: {cpu: 4, ram: 8192, disk: 60G}}",
-	"control_plane_count":    "write a row of `counted` in nodes.yaml: {role: controlplane, count: 3, name: \"dev-cp-{n}\", first_ip: 10.0.10.11}; or list each of them there",
-	"worker_count":           "write a row of `counted` in nodes.yaml: {role: worker, count: 3, name: \"dev-wk-{n}\", first_ip: 10.0.10.21}; or list each of them there",
-	"node_config":            "write the nodes into nodes.yaml",
+	"control_plane_count":    "write a row of `counted` in nodes.yaml: {role: controlplane, count: 3, name: \"dev-cp-{n}\"}, whose addresses begin at 10 in network.cidr unless it has an `offset` or a first_ip; or list each of them there",
+	"worker_count":           "write a row of `counted` in nodes.yaml: {role: worker, count: 3, name: \"dev-wk-{n}\"}, whose addresses begin at 20 in network.cidr unless it has an `offset` or a first_ip; or list each of them there",
+	"node_config":            "write the nodes into nodes.yaml: {name: dev-wk-1, ip: 10.0.10.21}, or offset: 21 in the place of ip; equal ones as a row of `counted`",
 	"node_distribution":      "write the hosts as proxmox.nodes, and placement: spread; or `node:` under each node in nodes.yaml",
 	"vm_id_ranges":           "write proxmox: {vmid_ranges: {controlplane: 2000-2999, worker: 3000-3999}}",
 	"tagging_config":         "write proxmox.tags, and `tags` under nodes",
@@ -124,5 +124,5 @@ var foreign = map[string]string{
 	"proxmox.vlan_id":        "write network.vlan",
 	"proxmox.insecure":       "remove it: the host's config.yaml has whom to trust (proxmox.ca_file or proxmox.fingerprint)",
 	"vm_id":                  "write vmid",
-	"instances":              "write the nodes into nodes.yaml",
+	"instances":              "write the nodes into nodes.yaml: {name: dev-wk-1, ip: 10.0.10.21}, or offset: 21 in the place of ip; equal ones as a row of `counted`",
 }

@@ -210,8 +210,8 @@ type proxmox struct {
 	// role. Proxmox VE tags are lower case; anything else is rewritten.
 	Tags []string `yaml:"tags" is:"tag" example:"[team-a]"`
 	// The VMIDs of nodes that do not name one. A listed node gets the first
-	// VMID plus the host part of its address, a counted one the first VMID
-	// plus its ordinal.
+	// VMID plus the host part of its address, which begins again at the first
+	// one where the range ends, a counted one the first VMID plus its ordinal.
 	VMIDRanges vmidRanges `yaml:"vmid_ranges"`
 }
 
@@ -321,9 +321,12 @@ type listed struct {
 	// another node.
 	Name string `yaml:"name" is:"label" required:"true" example:"dev-wk-1"`
 	// Address of the node.
-	IP netip.Addr `yaml:"ip" required:"true" example:"10.0.10.21"`
+	IP netip.Addr `yaml:"ip" required:"true" or:"offset" example:"10.0.10.21"`
+	// Instead of ip: the host part of the node's address in network.cidr. 21 in
+	// 10.0.10.0/24 is 10.0.10.21.
+	Offset int `yaml:"offset" unit:"number of addresses" min:"1" max:"16777214" example:"21"`
 	// VMID of the node's VM.
-	VMID int `yaml:"vmid" unit:"VMID" min:"100" max:"999999999" default:"first of the role's range plus the host part of ip" example:"520"`
+	VMID int `yaml:"vmid" unit:"VMID" min:"100" max:"999999999" default:"from the role's range, by the host part of the node's address" example:"520"`
 	// Hardware address of the node's network interface.
 	MAC string `yaml:"mac" is:"mac" default:"derived from cluster and name" example:"\"BC:24:11:00:00:21\""`
 	hardware
@@ -332,7 +335,7 @@ type listed struct {
 
 // counted is a row of equal nodes. The n-th (n counts from 1) is named after
 // the pattern, has the address n-1 after the first one and the VMID n-1 after
-// the first one.
+// the first one, whatever other rows and nodes there are.
 type counted struct {
 	// Role of the nodes.
 	Role string `yaml:"role" enum:"controlplane,worker" required:"true" example:"worker"`
@@ -341,7 +344,10 @@ type counted struct {
 	// Pattern of the names; {n} stands for the number of the node.
 	Name string `yaml:"name" is:"pattern" required:"true" example:"\"dev-wk-{n}\""`
 	// Address of the first node.
-	FirstIP netip.Addr `yaml:"first_ip" required:"true" example:"10.0.10.31"`
+	FirstIP netip.Addr `yaml:"first_ip" or:"offset" default:"the address of network.cidr plus offset" example:"10.0.10.31"`
+	// Instead of first_ip: the host part of the first node's address in network.cidr. 30 in
+	// 10.0.10.0/24 is 10.0.10.30.
+	Offset int `yaml:"offset" unit:"number of addresses" min:"1" max:"16777214" default:"10 for control planes, 20 for workers" example:"30"`
 	// VMID of the first node.
 	FirstVMID int `yaml:"first_vmid" unit:"VMID" min:"100" max:"999999999" default:"first of the role's range" example:"540"`
 	hardware

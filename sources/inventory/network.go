@@ -1,8 +1,6 @@
 package inventory
 
 import (
-	"encoding/binary"
-	"fmt"
 	"maps"
 	"net/netip"
 	"net/url"
@@ -208,52 +206,6 @@ func (l *loader) inNetwork(field string, a netip.Addr) {
 	if message, hint := l.misplaced(a); message != "" {
 		l.Wrong(field, hint, "%s", message)
 	}
-}
-
-// misplaced is why an address cannot be a machine's in the nodes' network; ""
-// where it can.
-func (l *loader) misplaced(a netip.Addr) (message, hint string) {
-	cidr := l.spec.Network.CIDR
-	switch {
-	case a.IsUnspecified() || a.IsMulticast() || a.IsLinkLocalUnicast() || a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
-		return fmt.Sprintf("%s cannot be the address of a machine", a), ""
-	case !cidr.IsValid():
-		for _, other := range l.inner() {
-			if other.prefix.IsValid() && other.prefix.Contains(a) {
-				return fmt.Sprintf("%s lies in the %s %s: a node takes its own address for one of theirs and never comes up", a, other.what, other.prefix),
-					"choose another address or another " + other.field
-			}
-		}
-	case !cidr.Contains(a):
-		return fmt.Sprintf("%s is not in network.cidr %s", a, cidr), "choose one inside it"
-	case a == cidr.Addr():
-		return fmt.Sprintf("%s is the address of the network itself", a), "choose another one"
-	case hostPart(a, cidr) == 1<<(32-cidr.Bits())-1:
-		return fmt.Sprintf("%s is the broadcast address of %s", a, cidr), "choose another one"
-	}
-	return "", ""
-}
-
-// hostPart is the part of an address behind the prefix of its network. Without
-// a network the last byte counts as the host part.
-func hostPart(a netip.Addr, cidr netip.Prefix) int {
-	bits := 24
-	if cidr.IsValid() {
-		bits = cidr.Bits()
-	}
-	b := a.As4()
-	return int(binary.BigEndian.Uint32(b[:]) & (1<<(32-bits) - 1))
-}
-
-// offsetAddr returns the n-th address after a; ok is false beyond the last one.
-func offsetAddr(a netip.Addr, n int) (netip.Addr, bool) {
-	b := a.As4()
-	sum := uint64(binary.BigEndian.Uint32(b[:])) + uint64(n)
-	if sum > 1<<32-1 {
-		return netip.Addr{}, false
-	}
-	binary.BigEndian.PutUint32(b[:], uint32(sum))
-	return netip.AddrFrom4(b), true
 }
 
 // checkHost checks a name or an address of the outside.

@@ -15,10 +15,11 @@ import (
 // draft is a node on its way from the files to the spec.
 type draft struct {
 	field   string // where it is written
-	ipField string
+	ipField string // and its address
 	role    cluster.Role
 	name    string
 	ip      netip.Addr
+	offset  int // of ip from the address of the nodes' network; 0: ip itself is written
 	vmid    int
 	mac     string
 	ordinal int  // in a counted row; -1: listed
@@ -35,7 +36,7 @@ func (l *loader) resolveNodes() {
 		l.spec.Nodes = append(l.spec.Nodes, l.node(d, ranges[d.role]))
 	}
 	l.checkCount()
-	l.checkCollisions(drafts)
+	l.checkCollisions(drafts, ranges)
 	l.reportRows()
 	l.checkCanary()
 	l.checkPinned()
@@ -57,7 +58,8 @@ func (l *loader) drafts() []draft {
 				tooMany(at)
 				break
 			}
-			out = append(out, draft{field: at, ipField: at + ".ip", role: role, name: n.Name, ip: n.IP, vmid: n.VMID, mac: n.MAC,
+			from := l.startOf(at, n)
+			out = append(out, draft{field: at, ipField: from.field, role: role, name: n.Name, ip: from.ip, offset: from.offset, vmid: n.VMID, mac: n.MAC,
 				ordinal: -1, hardware: n.hardware, scheduling: n.scheduling})
 		}
 	}
@@ -69,9 +71,10 @@ func (l *loader) drafts() []draft {
 			tooMany(at + ".count")
 			break
 		}
-		outside := l.overruns(at, c)
+		from := l.startOfRow(at, c)
+		outside := l.overruns(at, c.Count, from)
 		for n := range c.Count {
-			d := l.draftOf(at, c, n)
+			d := l.draftOf(at, c, from, n)
 			d.outside = outside
 			out = append(out, d)
 		}
@@ -81,26 +84,11 @@ func (l *loader) drafts() []draft {
 	return out
 }
 
-// overruns reports a row that begins in the nodes' network and ends beyond it.
-func (l *loader) overruns(at string, c counted) bool {
-	cidr := l.spec.Network.CIDR
-	if !cidr.IsValid() || !c.FirstIP.IsValid() || !cidr.Contains(c.FirstIP) {
-		return false
-	}
-	room := 1<<(32-cidr.Bits()) - 1 - hostPart(c.FirstIP, cidr) // the last one is for broadcasts
-	last, ok := offsetAddr(c.FirstIP, c.Count-1)
-	if c.Count <= room || room < 1 || !ok {
-		return false
-	}
-	l.Wrong(at+".count", fmt.Sprintf("write a count of %d or less, an earlier first_ip, or a larger network.cidr", room),
-		"%d nodes from %s on end at %s, beyond network.cidr %s", c.Count, c.FirstIP, last, cidr)
-	return true
-}
-
 // rowProblem is what is wrong with several nodes of a counted row: it is one
 // mistake, and reported once.
 type rowProblem struct {
 	field, hint, message string
+	format               string // of the message: of all nodes of the row that have the problem
 	more                 int
 }
 
@@ -110,12 +98,12 @@ func (l *loader) wrongOf(d draft, field, hint, format string, args ...any) {
 		l.Wrong(field, hint, format, args...)
 		return
 	}
-	at := slices.IndexFunc(l.rows, func(r rowProblem) bool { return r.field == field && r.hint == hint })
+	at := slices.IndexFunc(l.rows, func(r rowProblem) bool { return r.field == field && r.hint == hint && r.format == format })
 	if at >= 0 {
 		l.rows[at].more++
 		return
 	}
-	l.rows = append(l.rows, rowProblem{field: field, hint: hint, message: fmt.Sprintf(format, args...)})
+	l.rows = append(l.rows, rowProblem{field: field, hint: hint, format: format, message: fmt.Sprintf(format, args...)})
 }
 
 // reportRows records what is wrong with rows.
@@ -129,8 +117,8 @@ func (l *loader) reportRows() {
 }
 
 // draftOf makes the n-th node of a row, n from 0.
-func (l *loader) draftOf(at string, c counted, n int) draft {
-	d := draft{field: at, ipField: at + ".first_ip", role: cluster.Role(c.Role), ordinal: n, hardware: c.hardware, scheduling: c.scheduling}
+func (l *loader) draftOf(at string, c counted, from start, n int) draft {
+	d := draft{field: at, ipField: from.field, role: cluster.Role(c.Role), ordinal: n, hardware: c.hardware, scheduling: c.scheduling}
 	d.name = c.nameOf(n)
 	if len(d.name) > formats["label"].Max {
 		l.wrongOf(d, at+".name", "shorten it", "%s is longer than %d characters", yamlschema.Quote(d.name), formats["label"].Max)
@@ -139,10 +127,13 @@ func (l *loader) draftOf(at string, c counted, n int) draft {
 	if c.FirstVMID > 0 {
 		d.vmid = c.FirstVMID + n
 	}
-	if c.FirstIP.IsValid() {
-		ip, ok := offsetAddr(c.FirstIP, n)
+	if from.offset > 0 {
+		d.offset = from.offset + n
+	}
+	if from.ip.IsValid() {
+		ip, ok := offsetAddr(from.ip, n)
 		if !ok {
-			l.wrongOf(d, d.ipField, "", "there is no address %d after %s", n, c.FirstIP)
+			l.wrongOf(d, d.ipField, "", "there is no address %d after %s", n, from.ip)
 		}
 		d.ip = ip
 	}
@@ -233,13 +224,7 @@ func (l *loader) vmid(d draft, ids cluster.Range) int {
 	case !d.ip.IsValid():
 		return 0
 	}
-	id := ids.First + hostPart(d.ip, l.spec.Network.CIDR)
-	if id > ids.Last {
-		l.Wrong(d.ipField, "write a vmid for the node, or widen proxmox.vmid_ranges",
-			"%s leads to VMID %d, beyond the range %d-%d", d.ip, id, ids.First, ids.Last)
-		return 0
-	}
-	return id
+	return idByAddress(ids, hostPart(d.ip, l.spec.Network.CIDR))
 }
 
 func (l *loader) macPrefix() string {
@@ -282,11 +267,12 @@ func (l *loader) checkCount() {
 }
 
 // checkCollisions finds nodes that cannot live beside each other.
-func (l *loader) checkCollisions(drafts []draft) {
+func (l *loader) checkCollisions(drafts []draft, ranges map[cluster.Role]cluster.Range) {
 	type holder struct {
 		name  string
 		field string
 	}
+	moves := map[string]string{}
 	names, ips, ids, macs := map[string]holder{}, map[netip.Addr]holder{}, map[int]holder{}, map[string]holder{}
 	for i, d := range drafts {
 		n := l.spec.Nodes[i]
@@ -298,14 +284,14 @@ func (l *loader) checkCollisions(drafts []draft) {
 		names[n.Name] = me
 		if n.IP.IsValid() {
 			if h, taken := ips[n.IP]; taken {
-				l.wrongOf(d, d.ipField, "give every node an address of its own", "%s is the address of %s (%s)", n.IP, h.name, l.Cite(h.field))
+				l.wrongOf(d, d.ipField, l.moveHint(d, drafts, moves, "give every node an address of its own"), "%s is the address of %s (%s)", d.showIP(), h.name, l.Cite(h.field))
 			}
 			ips[n.IP] = me
-			l.checkReserved(d, n.IP)
+			l.checkReserved(d, func(otherwise string) string { return l.moveHint(d, drafts, moves, otherwise) })
 		}
 		if h, taken := ids[n.VMID]; taken && n.VMID > 0 {
 			l.wrongOf(d, d.field+"."+d.vmidKey(), "write a vmid (first_vmid in a counted row) for one of them, or move a range of proxmox.vmid_ranges",
-				"%s has VMID %d, which is that of %s (%s)", n.Name, n.VMID, h.name, l.Cite(h.field))
+				"%s has VMID %s, which is that of %s (%s)", n.Name, l.showVMID(d, n.VMID, ranges[d.role]), h.name, l.Cite(h.field))
 		}
 		ids[n.VMID] = me
 		if h, taken := macs[n.MAC]; taken && n.MAC != "" {
@@ -323,11 +309,11 @@ func (d draft) vmidKey() string {
 }
 
 // checkReserved compares a node's address with those that are not a node's.
-func (l *loader) checkReserved(d draft, ip netip.Addr) {
-	switch n := l.spec.Network; ip {
+func (l *loader) checkReserved(d draft, hint func(otherwise string) string) {
+	switch n := l.spec.Network; d.ip {
 	case n.Gateway:
-		l.wrongOf(d, d.ipField, "choose another one", "%s is the gateway", ip)
+		l.wrongOf(d, d.ipField, hint("choose another one"), "%s is the gateway", d.showIP())
 	case n.VIP:
-		l.wrongOf(d, d.ipField, "give the VIP an address that no node has", "%s is the VIP", ip)
+		l.wrongOf(d, d.ipField, hint("give the VIP an address that no node has"), "%s is the VIP", d.showIP())
 	}
 }

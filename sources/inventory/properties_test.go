@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -113,6 +114,142 @@ func TestRowsGrowAtTheEnd(t *testing.T) {
 		}
 		before = after
 	}
+}
+
+// placed is a random cluster whose nodes say where they are in every way there is, and which may
+// be wrong: addresses and VMIDs may meet, and rows may leave the network.
+type placed struct {
+	cidr   netip.Prefix
+	ranges [2]cluster.Range // of control planes and workers
+	rows   []string         // of counted
+	listed []string         // workers
+}
+
+func drawPlaced(t *rapid.T) placed {
+	bits := rapid.IntRange(16, 28).Draw(t, "bits")
+	hosts := 1<<(32-bits) - 2
+	base := rapid.SampledFrom([]string{"10.10.0.0", "172.16.0.0", "192.168.64.0"}).Draw(t, "base")
+	p := placed{cidr: netip.PrefixFrom(netip.MustParseAddr(base), bits).Masked()}
+	width := rapid.IntRange(40, 1200)
+	p.ranges[0] = cluster.Range{First: 1000, Last: 1000 + width.Draw(t, "control planes' VMIDs")}
+	p.ranges[1] = cluster.Range{First: 5000, Last: 5000 + width.Draw(t, "workers' VMIDs")}
+	place := func(name, ip string) string {
+		offset := rapid.IntRange(2, hosts).Draw(t, name)
+		if rapid.Bool().Draw(t, name+" is written") {
+			addr, _ := offsetAddr(p.cidr.Addr(), offset)
+			return fmt.Sprintf(", %s: %s", ip, addr)
+		}
+		return fmt.Sprintf(", offset: %d", offset)
+	}
+	for i := range rapid.IntRange(0, 6).Draw(t, "listed") {
+		name := fmt.Sprintf("n%d", i)
+		p.listed = append(p.listed, fmt.Sprintf("  - {name: %s%s}\n", name, place(name, "ip")))
+	}
+	for i := range rapid.IntRange(0, 3).Draw(t, "rows") {
+		name, at := fmt.Sprintf("r%d", i), ""
+		if rapid.Bool().Draw(t, name+" is placed") {
+			at = place(name, "first_ip")
+		}
+		p.rows = append(p.rows, fmt.Sprintf("  - {role: worker, count: %d, name: \"%s-{n}\"%s, first_vmid: %d}\n", rapid.IntRange(0, 5).Draw(t, "count"), name, at, 6000+100*i))
+	}
+	return p
+}
+
+func (p placed) load() (cluster.Snapshot, cluster.Problems) {
+	gateway, _ := offsetAddr(p.cidr.Addr(), 1)
+	return Load(fstest.MapFS{
+		"d/cluster.yaml": {Data: fmt.Appendf(nil, "cluster_name: dev\ntalos_version: v1.13.9\nkubernetes_version: v1.36.1\nnetwork: {cidr: %s, gateway: %s}\nproxmox: {node: pve1, vmid_ranges: {controlplane: %s, worker: %s}}\n",
+			p.cidr, gateway, p.ranges[0], p.ranges[1])},
+		"d/nodes.yaml": {Data: []byte("workers:\n" + strings.Join(p.listed, "") + "counted:\n  - {role: controlplane, count: 1, name: \"cp-{n}\"}\n" + strings.Join(p.rows, ""))},
+	}, "d", Options{})
+}
+
+// TestPlacesAreInTheNetwork: the nodes of a valid inventory have addresses of their own in the
+// network, and derived VMIDs in the range of their role; and what is not valid is so for nodes that
+// meet or leave the network alone, each of which is named.
+func TestPlacesAreInTheNetwork(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlaced(t)
+		snap, problems := p.load()
+		for _, problem := range problems {
+			if problem.Severity == cluster.Error && !strings.Contains(problem.Message, " is the address of ") && !strings.Contains(problem.Message, ", which is that of ") &&
+				!strings.Contains(problem.Message, "beyond network.cidr") && !strings.Contains(problem.Message, "broadcast address") {
+				t.Fatalf("%v in %+v", problem, p)
+			}
+		}
+		ips, ids := map[netip.Addr]bool{}, map[int]bool{}
+		broadcast, _ := offsetAddr(p.cidr.Addr(), 1<<(32-p.cidr.Bits())-1)
+		for _, n := range snap.Spec.Nodes {
+			if !p.cidr.Contains(n.IP) || n.IP == p.cidr.Addr() || n.IP == broadcast || n.IP == snap.Spec.Network.Gateway || ips[n.IP] {
+				t.Fatalf("%s has %s in %+v", n.Name, n.IP, p)
+			}
+			listed := strings.HasPrefix(n.Name, "n")
+			if ids[n.VMID] || n.Role == cluster.ControlPlane && !p.ranges[0].Contains(n.VMID) || listed && !p.ranges[1].Contains(n.VMID) {
+				t.Fatalf("%s has VMID %d in %+v", n.Name, n.VMID, p)
+			}
+			if host := hostPart(n.IP, p.cidr); listed && host <= p.ranges[1].Last-p.ranges[1].First && n.VMID != p.ranges[1].First+host {
+				t.Fatalf("%s at %s has VMID %d in %+v", n.Name, n.IP, n.VMID, p)
+			}
+			ips[n.IP], ids[n.VMID] = true, true
+		}
+	})
+}
+
+// TestPlacesDoNotDependOnEachOther: with nodes and rows less, in another order, and with an
+// address instead of the offset that leads to it, the nodes that are left are the same.
+func TestPlacesDoNotDependOnEachOther(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		p := drawPlaced(t)
+		snap, problems := p.load()
+		if problems.HasErrors() {
+			t.Skip("nodes meet")
+		}
+		before := byName(snap.Spec)
+		p.listed = rapid.Permutation(p.listed).Draw(t, "listed")[:rapid.IntRange(0, len(p.listed)).Draw(t, "kept")]
+		p.rows = rapid.Permutation(p.rows).Draw(t, "rows")[:rapid.IntRange(0, len(p.rows)).Draw(t, "kept rows")]
+		for i, line := range p.listed {
+			name, _, _ := strings.Cut(strings.TrimPrefix(line, "  - {name: "), ",")
+			p.listed[i] = fmt.Sprintf("  - {name: %s, ip: %s}\n", name, before[name].IP)
+		}
+		snap, problems = p.load()
+		if problems.HasErrors() {
+			t.Fatalf("%v in %+v", problems, p)
+		}
+		for name, n := range byName(snap.Spec) {
+			if !reflect.DeepEqual(n, before[name]) {
+				t.Fatalf("%v\nbecame\n%v", before[name], n)
+			}
+		}
+	})
+}
+
+// TestRowsKeepTheirPlaces: a row that grows leaves the nodes that are there alone, also where
+// nothing is written of its addresses.
+func TestRowsKeepTheirPlaces(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		at := rapid.SampledFrom([]string{"", ", offset: 40", ", first_ip: 10.10.0.40"}).Draw(t, "at")
+		role := rapid.SampledFrom([]string{"controlplane", "worker"}).Draw(t, "role")
+		count := rapid.IntRange(1, 8).Draw(t, "count")
+		load := func(count int) map[string]cluster.Node {
+			snap, problems := Load(fstest.MapFS{
+				"d/cluster.yaml": {Data: []byte(smallCluster)},
+				"d/nodes.yaml":   {Data: fmt.Appendf(nil, "controlplane: [{name: cp, ip: 10.10.0.99, vmid: 900}]\ncounted: [{role: %s, count: %d, name: 'x-{n}'%s}]\n", role, count, at)},
+			}, "d", Options{})
+			if problems.HasErrors() {
+				t.Fatal(problems)
+			}
+			return byName(snap.Spec)
+		}
+		before, after := load(count), load(count+1)
+		if len(after) != count+2 {
+			t.Fatalf("%d nodes", len(after))
+		}
+		for name, n := range before {
+			if !reflect.DeepEqual(n, after[name]) {
+				t.Fatalf("%v\nbecame\n%v", n, after[name])
+			}
+		}
+	})
 }
 
 // TestLoadIsDeterministic: the same files give the same snapshot and the same

@@ -28,6 +28,7 @@ var fieldEdits = map[string][3]string{
 	"vmid":                        {"nodes", "{name: dev-wk-1,", "{name: dev-wk-1, vmid: 999,"},
 	"ip":                          {"nodes", "10.10.0.41", "10.10.0.49"},
 	"first_vmid":                  {"nodes", "first_vmid: 700", "first_vmid: 701"},
+	"offset":                      {"nodes", "first_ip: 10.10.0.61, first_vmid: 700", "offset: 62, first_vmid: 701"},
 	"first_ip":                    {"nodes", "10.10.0.61, first_vmid: 700", "10.10.0.62, first_vmid: 701"},
 	"proxmox.vmid_ranges":         {"cluster", "worker: 500-2599", "worker: 600-2599"},
 	"patches":                     {"cluster", "cni: cilium\n", "cni: cilium\npatches: {worker: [patches/worker.yaml]}\n"},
