@@ -104,6 +104,25 @@ func (d *Daemon) setMissing(field string, err error) {
 	}
 }
 
+// setReserved takes how it went to write the reservations of a cluster for the DHCP server.
+func (d *Daemon) setReserved(name string, err error) {
+	field, wrong := "dhcp.directory ("+name+")", ""
+	if err != nil {
+		wrong = "cannot write the reservations: " + text.OneLine(err.Error())
+		if hint := fault.HintOf(err); hint != "" {
+			wrong += " (" + hint + ")"
+		}
+		wrong += "; it is tried again"
+	}
+	switch turned := d.setField(field, wrong); {
+	case !turned:
+	case err != nil:
+		d.log.Warn("cannot write DHCP reservations; it is retried", logging.Cluster, name, logging.Err, err, logging.Hint, fault.HintOf(err))
+	default:
+		d.log.Info("DHCP reservations are written again", logging.Cluster, name)
+	}
+}
+
 // setUnreachable takes somebody whom the config names and to whom it cannot be
 // reported how the clusters stand, or with nil that it can.
 func (d *Daemon) setUnreachable(who string, err error) {

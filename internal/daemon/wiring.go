@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
+	"github.com/talos-agent/talos-agent/internal/daemon/reservations"
 	"github.com/talos-agent/talos-agent/internal/daemon/sandbox"
 	"github.com/talos-agent/talos-agent/internal/daemon/snapshots"
 	"github.com/talos-agent/talos-agent/internal/host/config"
@@ -59,7 +60,7 @@ func wireAgent(s config.Settings, files state.Dir, version string, log *slog.Log
 	// Proxmox VE calls a host what stands before the first dot of its name.
 	pve.Host, _, _ = strings.Cut(host, ".")
 	options := inventory.Options{Owner: s.Owner, Pool: s.Policy.Pool, ImageDatastore: s.ImageDatastore, Mirrors: s.Registries}
-	return agent.Config{
+	c := agent.Config{
 		Owner: s.Owner, Clusters: s.Clusters, Interval: s.Interval, Known: known,
 		Policy: func() cluster.Policy {
 			p := *s.PolicyNow.Load()
@@ -80,7 +81,11 @@ func wireAgent(s config.Settings, files state.Dir, version string, log *slog.Log
 		Forge:   s.Forge,
 		Notify:  targets(s), Sent: reporting.OpenSentNotices(files, targets(s), log), Host: host,
 		Neighbour: probe.FindMAC, Snapshots: wireSnapshots(s, version, log),
-	}, nil
+	}
+	if s.Reservations != "" {
+		c.Reservations = reservations.New(s.Reservations, s.Owner)
+	}
+	return c, nil
 }
 
 // wireSnapshots returns where snapshots of etcd are kept; nil: none are taken. The folder is

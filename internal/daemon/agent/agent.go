@@ -33,7 +33,8 @@ type Agent struct {
 	consoles *consoles
 	forge    *forge.Client // nil: none
 	notifier *reporting.Notifier
-	outage   *reporting.Outage // of the repository; the follower's goroutine has it
+	reserved *outbox.Outbox[reserved] // nil: none are written
+	outage   *reporting.Outage        // of the repository; the follower's goroutine has it
 	started  time.Time
 
 	ctx    context.Context
@@ -84,6 +85,7 @@ func New(c Config) (*Agent, error) {
 		a.pve.Close()
 		return nil, err
 	}
+	a.startReservations()
 	return a, nil
 }
 
@@ -162,6 +164,7 @@ func (a *Agent) forget(m *managedCluster) {
 // held, so that it is not managed again before.
 func (a *Agent) dropTraces(name string, whole bool) {
 	a.consoles.forget(name)
+	a.unreserve(name)
 	a.notifier.Forget(name)
 	a.c.Runs.Forget(name, whole)
 	a.c.OnUnreachable(forgeOf(name), nil)
@@ -205,6 +208,9 @@ func (a *Agent) Stop() {
 	a.cancel()
 	a.wg.Wait()
 	a.notifier.Close()
+	if a.reserved != nil {
+		a.reserved.Close()
+	}
 	a.c.Runs.Close()
 	a.pve.Close()
 	if a.c.Snapshots != nil {

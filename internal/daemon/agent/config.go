@@ -51,6 +51,11 @@ type Config struct {
 	// Snapshots are those of etcd; nil: none are taken. The agent closes it.
 	Snapshots *snapshots.Archive
 
+	// Reservations are where a DHCP server of the host finds the addresses of nodes; nil: they are
+	// not written. OnReserved is called with how each attempt to write those of a cluster ended.
+	Reservations Reservations
+	OnReserved   func(name string, err error)
+
 	// Directory is the directory that is the repository, and is watched; "": none.
 	// Pushed has an element when something was pushed; nil: nothing reports that.
 	Directory string
@@ -105,6 +110,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.OnNotified == nil {
 		c.OnNotified = func(string, error) {}
+	}
+	if c.OnReserved == nil {
+		c.OnReserved = func(string, error) {}
 	}
 	if c.OnUnreachable == nil {
 		c.OnUnreachable = func(string, error) {}

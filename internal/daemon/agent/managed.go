@@ -127,6 +127,7 @@ func (m *managedCluster) report(s cluster.Status) {
 		a.c.Runs.AddStatus(s, now, m.Foretold)
 	}
 	a.consoles.watch(s, now)
+	m.reserve(now)
 	a.c.OnStatus(s)
 	a.c.Pulse.Beat()
 }

@@ -47,6 +47,8 @@ type configFile struct {
 	History historyFile `yaml:"history"`
 	// Snapshots of the etcd of each cluster.
 	Snapshots snapshotsFile `yaml:"snapshots" example:"{directory: /mnt/backup/etcd, every: 6h}"`
+	// A DHCP server of this host that gives nodes their addresses.
+	DHCP dhcpFile `yaml:"dhcp" example:"{directory: /var/lib/talos-agent-dhcp}"`
 	// The unix socket that the commands talk to.
 	Socket string `yaml:"socket" is:"absolute" default:"/run/talos-agent/agent.sock" example:"/run/talos-agent/agent.sock"`
 	// What the agent must remember: little, and written rarely.
@@ -166,6 +168,13 @@ type snapshotsFile struct {
 	Recipients []string `yaml:"recipients" is:"recipient" example:"[age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p]"`
 	// None are taken, also not before an upgrade or before a control plane is removed.
 	Disabled bool `yaml:"disabled" default:"false"`
+}
+
+type dhcpFile struct {
+	// The directory that the agent writes the reservations of all nodes to that get their addresses by
+	// DHCP, one file each, for dnsmasq's `dhcp-hostsdir`. Everybody may read them. It must be there, and the
+	// agent must be allowed to write to it: of the package's own, /var/lib/talos-agent-dhcp, both is so.
+	Directory string `yaml:"directory" is:"absolute" default:"none is written" example:"/var/lib/talos-agent-dhcp"`
 }
 
 type factoryFile struct {

@@ -268,6 +268,14 @@ func TestConfigProblems(t *testing.T) {
 		{remote + ok + "snapshots: {every: 1m, directory: /var/cache/talos-agent/x}\n", []string{
 			"config.yaml:4:20: snapshots.every: 1m0s is out of bounds (write 10m or more, and 168h or less; `disabled: true` takes none)",
 			"config.yaml:4:35: snapshots.directory: lies in cache_dir, which may be deleted (choose another place)"}},
+		{remote + ok + "dhcp: {directory: /var/lib/talos-agent-dhcp/}\n", nil},
+		{remote + ok + "dhcp: {}\n", nil},
+		{remote + ok + "dhcp: {directory: /var/lib/talos-agent/dnsmasq}\n", []string{
+			"config.yaml:4:19: dhcp.directory: lies in state_dir, which only the agent may read: the DHCP server could not (choose another place, such as /var/lib/talos-agent-dhcp)"}},
+		{remote + ok + "dhcp: {directory: /var/cache/talos-agent}\n", []string{
+			"config.yaml:4:19: dhcp.directory: lies in cache_dir, which only the agent may read: the DHCP server could not (choose another place, such as /var/lib/talos-agent-dhcp)"}},
+		{remote + ok + "dhcp: {directory: dnsmasq}\n", []string{
+			`config.yaml:4:19: dhcp.directory: "dnsmasq" is not an absolute path (write one like /var/lib/talos-agent-dhcp)`}},
 		{remote + ok + "snapshots: {recipients: [" + offline + ", " + offline + ", age1x]}\n", []string{
 			"config.yaml:4:90: warning: snapshots.recipients[1]: is listed twice, or is a key of this host, which opens them anyway (remove it)",
 			"config.yaml:4:154: snapshots.recipients[2]: recipient age1x is no age or ssh public key (use age1..., age1pq1..., ssh-ed25519 or ssh-rsa public keys)"}},
@@ -435,6 +443,7 @@ func TestSameBut(t *testing.T) {
 		"config": load(strings.Replace(config, "branch: prod", "branch: dev", 1), "pool: talos\nvmids: [400-599]\n", "a"),
 		"token":  load(config, "pool: talos\nvmids: [400-599]\n", "b"),
 		"pool":   load(config, "pool: other\nvmids: [400-599]\n", "a"),
+		"dhcp":   load(config+"dhcp: {directory: /srv/dhcp}\n", "pool: talos\nvmids: [400-599]\n", "a"),
 	} {
 		if other.EqualButPolicy(base) {
 			t.Errorf("another %s goes unnoticed", name)

@@ -69,6 +69,7 @@ type Settings struct {
 	Socket, StateDir, CacheDir string
 	KeepRuns                   int // of each cluster's history
 	Snapshots                  Snapshots
+	Reservations               string // the directory of those for a DHCP server; "": none
 }
 
 // Format implements fmt.Formatter: settings hold secrets, some of them in fields
@@ -158,6 +159,7 @@ func load(path, policyPath string, from Credentials) (Settings, cluster.Problems
 	l.loadWebhook()
 	l.loadNotifications()
 	l.loadSnapshots()
+	l.loadDHCP()
 	l.hintRestart()
 	l.out.PolicyNow.Store(&l.out.Policy)
 	return l.out, l.Finish()

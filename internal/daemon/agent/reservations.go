@@ -1,0 +1,79 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
+	"github.com/talos-agent/talos-agent/internal/daemon/reservations"
+)
+
+// Reservations are where a DHCP server finds the addresses of nodes; *reservations.Directory is one.
+type Reservations interface {
+	// Set makes what is there of a cluster its reservations; whole has the others of it removed.
+	Set(cluster string, all []reservations.Reservation, whole bool) error
+}
+
+// checkReservations is how often it is looked whether the reservations are still there, which
+// somebody may have removed.
+const checkReservations = 10 * time.Minute
+
+// reserved is what a DHCP server is to know of a cluster.
+type reserved struct {
+	cluster string
+	all     []reservations.Reservation
+	whole   bool      // nothing else is to be there
+	gone    bool      // the cluster is not managed any more
+	checked time.Time // it is news again with another one
+}
+
+func isSameReserved(a, b reserved) bool {
+	return a.whole == b.whole && a.gone == b.gone && a.checked.Equal(b.checked) && slices.Equal(a.all, b.all)
+}
+
+// startReservations starts to write reservations, beside the loops of the clusters: a disk that is
+// slow or full delays none of them.
+func (a *Agent) startReservations() {
+	if a.c.Reservations == nil {
+		return
+	}
+	a.reserved = outbox.New(outbox.Config[reserved]{
+		Send: func(_ context.Context, r reserved) error { return a.c.Reservations.Set(r.cluster, r.all, r.whole) },
+		Same: isSameReserved,
+		OnAttempt: func(name string, r reserved, err error) {
+			a.c.OnReserved(name, err)
+			if err == nil && r.gone {
+				a.reserved.Remove(name)
+			}
+		},
+	})
+}
+
+// reserve takes what a DHCP server is to know of a cluster since its last pass. Before the first VM
+// of a new node is started this is called with it: a VM is started by a later pass than the one that
+// makes it.
+func (m *managedCluster) reserve(now time.Time) {
+	if m.agent.reserved == nil {
+		return
+	}
+	d, o, err := m.InForce()
+	if err != nil {
+		return // nothing is known of it yet, and what is there stays
+	}
+	r := reserved{cluster: m.name, whole: o.Orphans.Known, checked: now.Truncate(checkReservations)}
+	if d.Spec.Network.Mode == cluster.AddressReserved {
+		for _, n := range d.AllNodes() { // one that is being removed renews its lease until it is deleted
+			r.all = append(r.all, reservations.Reservation{Node: n.Name, MAC: n.MAC, IP: n.IP})
+		}
+	}
+	m.agent.reserved.Put(m.name, r)
+}
+
+// unreserve has the reservations of a cluster removed that is not managed any more.
+func (a *Agent) unreserve(name string) {
+	if a.reserved != nil {
+		a.reserved.Put(name, reserved{cluster: name, whole: true, gone: true})
+	}
+}
