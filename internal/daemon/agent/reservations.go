@@ -25,12 +25,12 @@ type reserved struct {
 	cluster string
 	all     []reservations.Reservation
 	whole   bool      // nothing else is to be there
-	gone    bool      // the cluster is not managed any more
+	ended   bool      // the cluster is not managed any more
 	checked time.Time // it is news again with another one
 }
 
 func isSameReserved(a, b reserved) bool {
-	return a.whole == b.whole && a.gone == b.gone && a.checked.Equal(b.checked) && slices.Equal(a.all, b.all)
+	return a.whole == b.whole && a.ended == b.ended && a.checked.Equal(b.checked) && slices.Equal(a.all, b.all)
 }
 
 // startReservations starts to write reservations, beside the loops of the clusters: a disk that is
@@ -44,7 +44,7 @@ func (a *Agent) startReservations() {
 		Same: isSameReserved,
 		OnAttempt: func(name string, r reserved, err error) {
 			a.c.OnReserved(name, err)
-			if err == nil && r.gone {
+			if err == nil && r.ended {
 				a.reserved.Remove(name)
 			}
 		},
@@ -74,6 +74,6 @@ func (m *managedCluster) reserve(now time.Time) {
 // unreserve has the reservations of a cluster removed that is not managed any more.
 func (a *Agent) unreserve(name string) {
 	if a.reserved != nil {
-		a.reserved.Put(name, reserved{cluster: name, whole: true, gone: true})
+		a.reserved.Put(name, reserved{cluster: name, whole: true, ended: true})
 	}
 }

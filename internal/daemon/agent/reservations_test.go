@@ -15,7 +15,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/daemon/reservations"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -69,7 +68,6 @@ func reservingLab(nodes map[string]string) lab.Config {
 // is left alone after that, is what the inventory has, and is removed with a node and with the
 // cluster.
 func TestReservations(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	nodes := map[string]string{"dev-cp-1": "10.10.0.11", "dev-wk-1": "10.10.0.41", "dev-wk-2": "10.10.0.42"}
 	line := func(node string) string { return reservation(node, nodes[node]) }
 	dir := t.TempDir()
@@ -149,7 +147,6 @@ func TestReservations(t *testing.T) {
 // TestReservationsCannotBeWritten: it is reported with the path, the cluster comes up all the same
 // where the server knows its nodes, and what is there is right as soon as it can be written.
 func TestReservationsCannotBeWritten(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	dir := filepath.Join(t.TempDir(), "later")
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1}
@@ -191,7 +188,6 @@ func TestReservationsCannotBeWritten(t *testing.T) {
 // TestReservationsOfARemovedCluster: they stay while anything is left of the cluster, and none are
 // written of one whose nodes have static addresses.
 func TestReservationsOfARemovedCluster(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	for _, mode := range []string{"reserved", "static"} {
 		t.Run(mode, func(t *testing.T) {
 			dir := t.TempDir()

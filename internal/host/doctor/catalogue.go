@@ -30,6 +30,7 @@ var Catalogue = []Kind{
 	{"credentials", groupAgent, "the agent that runs was started with the keys and tokens that lie in /etc/credstore now; checked where systemd runs it", "warn, skipped", "`systemctl restart talos-agent`", true},
 	{"agents", groupAgent, "where other hosts of the Proxmox VE cluster have agents as well, the config names the clusters that are this one's", "warn, skipped", "name them under `clusters` in each host's config.yaml", true},
 	{"snapshots", groupAgent, "snapshots of etcd are taken, on another file system than that of the agent's state, and two keys open them", "warn, skipped", "name a folder of another storage, and a key that is kept elsewhere, under `snapshots` in config.yaml", true},
+	{"reservations", groupAgent, "where `dhcp.directory` is named, everybody can read it, as dnsmasq must", "warn, skipped", "the `install` or `chmod` that it prints", true},
 
 	{"api", groupProxmox, "the API answers at `proxmox.url`", "fail", "start pveproxy, or correct the address", false},
 	{"certificate", groupProxmox, "its certificate is trusted, has the right name and is valid for two weeks more", "warn, fail, skipped", "give `proxmox.ca_file`, one of the certificate's names in `proxmox.url`, or `proxmox.fingerprint`; renew it", false},

@@ -32,6 +32,8 @@ type Host struct {
 
 	// Snapshots are those of etcd, as the config has them.
 	Snapshots Fact[Snapshots]
+	// Reservations are those for a DHCP server of the host, as the config has them.
+	Reservations Fact[Reservations]
 
 	// Others names who else in the Proxmox VE cluster has a token of the agents' user,
 	// in the word of its root; "" for nobody.
@@ -161,6 +163,7 @@ func (h Host) Judge() []Check {
 	out = append(out, h.credentials()...)
 	out = append(out, h.agents())
 	out = append(out, h.snapshots()...)
+	out = append(out, h.reservations()...)
 	out = append(out, h.separation()...)
 	out = append(out, h.metadata()...)
 	out = append(out, h.clock())

@@ -79,8 +79,8 @@ func rootsView() Host {
 			{Path: "/etc/talos-agent/age.key", Is: KeyFile, Mode: 0o640, Owner: "root", Group: "talos-agent"},
 			{Path: "/etc/credstore", Is: StoreFile, Dir: true, Mode: 0o700, Owner: "root", Group: "root"},
 		},
-		Others:      Saw(""),
-		Snapshots:   Saw(Snapshots{Directory: "/mnt/backup", Keys: 2}),
+		Others:    Saw(""),
+		Snapshots: Saw(Snapshots{Directory: "/mnt/backup", Keys: 2}), Reservations: Saw(Reservations{Directory: "/var/lib/talos-agent-dhcp"}),
 		Credentials: Saw([]Credential{{Path: "/etc/credstore/talos-agent.age.key", Given: true, Same: true}, {Path: "/etc/credstore/talos-agent.proxmox.token", Given: true, Same: true}}),
 		Ways:        map[netip.Addr]Fact[Way]{ip("10.10.0.1"): direct("AA:AA:AA:AA:AA:AA"), ip("10.10.0.5"): direct("BC:24:11:00:00:11"), ip("10.10.0.11"): direct("BC:24:11:00:00:11"), ip("10.10.0.21"): direct("")},
 		Seen:        Saw([]Neighbour{{"vmbr1", ip("10.10.0.11"), "BC:24:11:00:00:11"}}), DHCP: Saw([]netip.Addr{ip("0.0.0.0")}), Addresses: Saw(map[string][]netip.Prefix{}),
@@ -254,6 +254,10 @@ var hostCases = []struct {
 	change func(*Host)
 	want   verdict
 }{
+	{"reservations", func(*Host) {}, verdict{"reservations", Pass, "`dhcp-hostsdir=/var/lib/talos-agent-dhcp` in its config"}},
+	{"reservations nowhere", func(h *Host) { h.Reservations.Value.Missing = true }, verdict{"reservations", Warn, "`install -d -m 0755 -o talos-agent -g talos-agent /var/lib/talos-agent-dhcp`"}},
+	{"reservations out of reach", func(h *Host) { h.Reservations.Value.Closed = "/srv/closed" }, verdict{"reservations", Warn, "`chmod o+rx /srv/closed`"}},
+	{"reservations that are not known", func(h *Host) { h.Reservations = Unseen[Reservations](errUnseen) }, verdict{"reservations", Skipped, "it was out of sight"}},
 	{"no snapshots", func(h *Host) { h.Snapshots.Value.Disabled = true }, verdict{"snapshots", Warn, "remove `snapshots: {disabled: true}`"}},
 	{"one key for snapshots", func(h *Host) { h.Snapshots.Value.Keys = 1 }, verdict{"snapshots", Warn, "run `age-keygen` on another machine"}},
 	{"snapshots beside the state", func(h *Host) { h.Snapshots.Value.Beside = true }, verdict{"snapshots", Warn, "name a folder of another storage"}},

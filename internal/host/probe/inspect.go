@@ -50,7 +50,7 @@ func (v Inspector) Inspect(parent context.Context, w doctor.Wants) doctor.Host {
 	programs, stop := limitPrograms(parent, runTimeout)
 	defer stop()
 	h := doctor.Host{Wants: w, Files: v.listFiles(), Credentials: v.compareCredentials(), Clock: readClock(), DHCP: findDHCPListeners("/proc/net/udp"), Addresses: listAddresses(),
-		Snapshots: doctor.Look(findSnapshots(v.Settings)), TimeServers: map[string]doctor.Fact[time.Duration]{}, Ways: map[netip.Addr]doctor.Fact[doctor.Way]{}}
+		Snapshots: doctor.Look(findSnapshots(v.Settings)), Reservations: doctor.Look(findReservations(v.Settings)), TimeServers: map[string]doctor.Fact[time.Duration]{}, Ways: map[netip.Addr]doctor.Fact[doctor.Way]{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
 	wg.Go(func() { h.Separation = doctor.Look(v.askSeparation(programs, w.Token)) })
