@@ -46,12 +46,12 @@ const maxFile = 4096
 func (d *Directory) Set(cluster string, all []Reservation, whole bool) (err error) {
 	root, err := os.OpenRoot(d.path)
 	if err != nil {
-		return explainPath(err)
+		return d.explain(err)
 	}
 	defer func() { err = errors.Join(err, root.Close()) }()
 	have, err := d.list(root, cluster)
 	if err != nil {
-		return explainPath(err)
+		return d.explain(err)
 	}
 	changed := false
 	for _, r := range all {
@@ -59,7 +59,7 @@ func (d *Directory) Set(cluster string, all []Reservation, whole bool) (err erro
 		delete(have, name)
 		if data := r.file(cluster); r.IP.IsValid() && !d.holds(root, name, data) {
 			if err := d.write(root, name, data); err != nil {
-				return explainPath(fmt.Errorf("write the reservation of %s in %s: %w", r.Node, d.path, err))
+				return d.explain(fmt.Errorf("write the reservation of %s in %s: %w", r.Node, d.path, err))
 			}
 			changed = true
 		}
@@ -69,7 +69,7 @@ func (d *Directory) Set(cluster string, all []Reservation, whole bool) (err erro
 			continue
 		}
 		if err := root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return explainPath(fmt.Errorf("remove %s in %s: %w", name, d.path, err))
+			return d.explain(fmt.Errorf("remove %s in %s: %w", name, d.path, err))
 		}
 		changed = true
 	}
@@ -148,11 +148,11 @@ func (d *Directory) write(root *os.Root, name string, data []byte) error {
 	return nil
 }
 
-// explainPath adds what to do about a directory that is not there or that the agent may not change.
-func explainPath(err error) error {
+// explain adds what to do about a directory that is not there or that the agent may not change.
+func (d *Directory) explain(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return fault.WithHint(err, "make the directory, for the agent's user: install -d -m 0755 -o talos-agent -g talos-agent PATH")
+		return fault.WithHint(err, "make the directory, for the agent's user: install -d -m 0755 -o talos-agent -g talos-agent "+d.path)
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):
 		return fault.WithHint(err, "give it to the agent's user, with chown; and where the unit does not name it, add ReadWritePaths= in a drop-in")
 	}

@@ -141,7 +141,7 @@ func TestSetFails(t *testing.T) {
 	all := []Reservation{at("cp-1", "BC:24:11:00:00:01", "10.10.0.11")}
 	missing := filepath.Join(t.TempDir(), "missing")
 	err := New(missing, "own").Set("dev", all, true)
-	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), missing) || !strings.Contains(fault.HintOf(err), "install -d -m 0755") {
+	if !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), missing) || !strings.Contains(fault.HintOf(err), "install -d -m 0755 -o talos-agent -g talos-agent "+missing) {
 		t.Errorf("%v (%s)", err, fault.HintOf(err))
 	}
 	dir := t.TempDir()
@@ -156,7 +156,7 @@ func TestSetFails(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	for _, refused := range []error{fs.ErrPermission, syscall.EROFS} {
-		if hint := fault.HintOf(explainPath(refused)); !strings.Contains(hint, "ReadWritePaths=") {
+		if hint := fault.HintOf(New("/srv/dhcp", "own").explain(refused)); !strings.Contains(hint, "ReadWritePaths=") {
 			t.Errorf("%v: %s", refused, hint)
 		}
 	}
