@@ -160,7 +160,8 @@ type network struct {
 	// The router of the nodes' network.
 	Gateway netip.Addr `yaml:"gateway" example:"10.10.0.1"`
 	// How a fresh VM comes by its address: from its cloud-init drive, or from
-	// a DHCP reservation that you make (validate prints the lines for dnsmasq).
+	// a DHCP reservation (validate prints the lines for dnsmasq; where the host's
+	// config has `dhcp.directory`, the agent writes them).
 	AddressMode string `yaml:"address_mode" enum:"static,dhcp-reservation" later:"meta,dhcp-discover" default:"static with cidr and gateway, else dhcp-reservation"`
 	// DNS servers of the nodes.
 	Nameservers []netip.Addr `yaml:"nameservers" default:"what Talos itself uses" example:"[10.10.0.1]"`

@@ -65,7 +65,8 @@ func (m *managedCluster) reserve(now time.Time) {
 	r := reserved{cluster: m.name, whole: o.Orphans.Known, checked: now.Truncate(checkReservations)}
 	if d.Spec.Network.Mode == cluster.AddressReserved {
 		for _, n := range d.AllNodes() { // one that is being removed renews its lease until it is deleted
-			r.all = append(r.all, reservations.Reservation{Node: n.Name, MAC: n.MAC, IP: n.IP})
+			runs := o.Facts.Settled[n.Name] != "" && o.VMs[n.Name].Presence != cluster.Absent // its next machine gets what the inventory has
+			r.all = append(r.all, reservations.Reservation{Node: n.Name, MAC: n.MAC, IP: n.IP, Kept: runs})
 		}
 	}
 	m.agent.reserved.Put(m.name, r)

@@ -95,7 +95,7 @@ func TestReservations(t *testing.T) {
 			if !c.Mutating || !strings.HasSuffix(c.Op, "/status/start") {
 				return
 			}
-			if started++; len(listReservations(t, dir)) < 4 {
+			if started++; started <= 3 && len(listReservations(t, dir)) < 4 || started > 3 && !slices.Contains(listReservations(t, dir), reservation("dev-wk-1", "10.10.0.49")) {
 				t.Errorf("%v, and there are %q", c, listReservations(t, dir))
 			}
 		})
@@ -126,6 +126,17 @@ func TestReservations(t *testing.T) {
 			t.Errorf("it was written again: %v", err)
 		}
 
+		// One that runs keeps its address whatever its ip becomes, until it gets a new machine.
+		changed(t, files, "inventory/dev/nodes.yaml", "ip: 10.10.0.41", "vmid: 541, ip: 10.10.0.49")
+		s.Push(files, "another address")
+		time.Sleep(30 * time.Minute)
+		if got := listReservations(t, dir); !slices.Equal(got, all) {
+			t.Errorf("with another ip: %q", got)
+		}
+		changed(t, files, "inventory/dev/nodes.yaml", "vmid: 541, ip: 10.10.0.49", "vmid: 541, ip: 10.10.0.41")
+		s.Push(files, "the address of before")
+		s.UntilReady(30 * time.Minute)
+
 		// One that leaves keeps its address until its VM is deleted.
 		withoutNode(t, files, "dev-wk-2")
 		s.Push(files, "one less")
@@ -140,6 +151,12 @@ func TestReservations(t *testing.T) {
 		if got := listReservations(t, dir); !slices.Equal(got, all) {
 			t.Errorf("got  %q\nwant %q", got, all)
 		}
+
+		// One that gets a new machine gets the address that the inventory has.
+		changed(t, files, "inventory/dev/nodes.yaml", "ip: 10.10.0.41", "replace: again, ip: 10.10.0.49")
+		s.Push(files, "another machine at another address")
+		all = []string{line("dev-cp-1"), reservation("dev-wk-1", "10.10.0.49"), other}
+		s.Until(time.Hour, "reserved", func(cluster.Status) bool { return slices.Equal(listReservations(t, dir), all) })
 		s.Halt()
 	})
 }

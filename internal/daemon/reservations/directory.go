@@ -18,9 +18,12 @@ import (
 
 // Reservation is the address of a node.
 type Reservation struct {
-	Node string // a DNS label
-	MAC  string
-	IP   netip.Addr // invalid: it is not known, and the file that the node has stays
+	Node string     // a DNS label
+	MAC  string     // "": it is not known, and the file that the node has stays
+	IP   netip.Addr // invalid: likewise
+	// Kept is true of a node that runs: the file that it has stays, whatever address that has. With
+	// another one the node would get that as soon as it renews its lease.
+	Kept bool
 }
 
 // Directory is where the files are. Several agents may share it: each has its own owner, and touches
@@ -57,8 +60,11 @@ func (d *Directory) Set(cluster string, all []Reservation, whole bool) (err erro
 	for _, r := range all {
 		name := d.prefix(cluster) + r.Node
 		delete(have, name)
-		if data := r.file(cluster); r.IP.IsValid() && !d.holds(root, name, data) {
-			if err := d.write(root, name, data); err != nil {
+		if r.MAC == "" || !r.IP.IsValid() {
+			continue
+		}
+		if have := readPublic(root, name); !r.isIn(have, cluster) {
+			if err := d.write(root, name, r.file(cluster)); err != nil {
 				return d.explain(fmt.Errorf("write the reservation of %s in %s: %w", r.Node, d.path, err))
 			}
 			changed = true
@@ -106,24 +112,37 @@ func (d *Directory) list(root *os.Root, cluster string) (map[string]bool, error)
 	return out, nil
 }
 
-// file is what the file of a reservation holds: a line as dnsmasq takes it behind dhcp-host=.
-func (r Reservation) file(cluster string) []byte {
-	return fmt.Appendf(nil, "# node %s of cluster %s; written by talos-agent, which changes it back\n%s,%s,%s\n", r.Node, cluster, strings.ToLower(r.MAC), r.IP, r.Node)
+// comment is the first line of the file of a reservation.
+func (r Reservation) comment(cluster string) string {
+	return fmt.Sprintf("# node %s of cluster %s, written by talos-agent\n", r.Node, cluster)
 }
 
-// holds reports whether a file that everybody may read has this content.
-func (d *Directory) holds(root *os.Root, name string, data []byte) bool {
+// file is what the file of a reservation holds: a line as dnsmasq takes it behind dhcp-host=.
+func (r Reservation) file(cluster string) []byte {
+	return fmt.Appendf(nil, "%s%s,%s,%s\n", r.comment(cluster), strings.ToLower(r.MAC), r.IP, r.Node)
+}
+
+// isIn reports whether a file is right as it is.
+func (r Reservation) isIn(file []byte, cluster string) bool {
+	return bytes.Equal(file, r.file(cluster)) || r.Kept && bytes.HasPrefix(file, []byte(r.comment(cluster)))
+}
+
+// readPublic reads a file that everybody may read; nil where it is none.
+func readPublic(root *os.Root, name string) []byte {
 	f, err := root.OpenFile(name, os.O_RDONLY|platform.NoFollow|platform.NoWait, 0)
 	if err != nil {
-		return false
+		return nil
 	}
 	defer func() { _ = f.Close() }()
 	info, err := f.Stat()
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != mode {
-		return false
+		return nil
 	}
 	have, err := io.ReadAll(io.LimitReader(f, maxFile))
-	return err == nil && bytes.Equal(have, data)
+	if err != nil {
+		return nil
+	}
+	return have
 }
 
 // write puts a whole file in the place of the one before. The agent's umask lets nobody else read

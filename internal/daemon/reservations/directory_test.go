@@ -45,8 +45,15 @@ func at(node, mac, ip string) Reservation {
 	return r
 }
 
+// kept is the reservation of a node that runs.
+func kept(node, ip string) Reservation {
+	r := at(node, "BC:24:11:00:00:01", ip)
+	r.Kept = true
+	return r
+}
+
 const (
-	comment = "# node cp-1 of cluster dev; written by talos-agent, which changes it back\n"
+	comment = "# node cp-1 of cluster dev, written by talos-agent\n"
 	first   = comment + "bc:24:11:00:00:01,10.10.0.11,cp-1\n"
 	moved   = comment + "bc:24:11:00:00:01,10.10.0.12,cp-1\n"
 	older   = "bc:24:11:00:00:01,10.10.0.9,cp-1\n"
@@ -70,6 +77,10 @@ func TestSet(t *testing.T) {
 		"the last":             {have: map[string]string{"own.dev.cp-1": first}},
 		"an unknown address":   {have: map[string]string{"own.dev.cp-1": older}, all: []Reservation{at("cp-1", "BC:24:11:00:00:01", "")}, want: map[string]string{"own.dev.cp-1": older}},
 		"nothing of it known":  {all: []Reservation{at("cp-1", "", "")}},
+		"an unknown MAC":       {have: map[string]string{"own.dev.cp-1": older}, all: []Reservation{at("cp-1", "", "10.10.0.11")}, want: map[string]string{"own.dev.cp-1": older}},
+		"one that runs":        {have: map[string]string{"own.dev.cp-1": first}, all: []Reservation{kept("cp-1", "10.10.0.12")}, want: map[string]string{"own.dev.cp-1": first}},
+		"one without a file":   {all: []Reservation{kept("cp-1", "10.10.0.12")}, want: map[string]string{"own.dev.cp-1": moved}},
+		"no file of ours":      {have: map[string]string{"own.dev.cp-1": older}, all: []Reservation{kept("cp-1", "10.10.0.11")}, want: map[string]string{"own.dev.cp-1": first}},
 		"what was interrupted": {have: map[string]string{".own.dev.cp-1": "x", ".own.dev.wk-1": "y"}, all: one, part: true, want: map[string]string{"own.dev.cp-1": first}},
 		"those of others": {
 			have: map[string]string{"own.prod.cp-1": "a", "own.dev": "b", "own.dev.": "c", "other.dev.cp-1": "d", "own.dev.cp-1.bak": "e", "mine": "f", ".own.prod.cp-1": "g", "x.own.dev.cp-1": "h"},
