@@ -129,8 +129,8 @@ func settleJoin(d cluster.Desired, o *cluster.Observed, n cluster.Node, network 
 	return readiness.Lacking(n, *o) != before
 }
 
-// lastReleases are the releases of a cluster that does not answer for now: those that were there are as the inventory has them, for that
-// nobody answers is no sign that they are lost.
+// lastReleases are the releases of a cluster that does not answer for now: those that were there are as the inventory has them, for
+// silence is no sign that they are lost.
 func lastReleases(d cluster.Desired, o cluster.Observed) map[string]cluster.Release {
 	out := map[string]cluster.Release{}
 	for _, a := range d.Spec.Addons {
