@@ -40,7 +40,7 @@ const mode = 0o644
 const maxFile = 4096
 
 // Set makes the files of a cluster those of its reservations; whole has the others removed that it
-// has. // Files that are right already are not touched: dnsmasq reads each that is written. An error
+// has. Files that are right already are not touched: dnsmasq reads each that is written. An error
 // names the path that could not be changed, and what was changed before stays.
 //
 // There is one file a node because dnsmasq adds what it reads and drops nothing of it before it is
