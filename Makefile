@@ -190,7 +190,7 @@ fuzz: ## fuzz every target for FUZZTIME each
 
 # The packages that are mutated, or files of them, and the commit since which lines count; "": all do.
 # CI tries all of MUTATED_HELD, whatever a change touches; the others take half an hour and more.
-MUTATED_HELD  ?= reconcile/quorum reconcile/bounds reconcile/readiness internal/cluster sources/forge \
+MUTATED_HELD  ?= reconcile/quorum reconcile/bounds reconcile/readiness internal/cluster internal/cluster/window sources/forge \
 	internal/host/harden internal/daemon/outbox internal/daemon/reporting
 MUTATED_MORE  ?= reconcile/plan reconcile/effect reconcile/capacity reconcile/leftover reconcile/drift reconcile/action reconcile/rendering internal/host/config
 MUTATED       ?= $(MUTATED_HELD) $(MUTATED_MORE) reconcile:journal.go,learn.go,begin.go,execute.go,status.go reconcile/proxmox:proof.go,delete.go

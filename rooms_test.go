@@ -29,8 +29,11 @@ var clients = []string{
 // one way only; the two doors, sources and reconcile, never know each other.
 var rooms = map[string]room{
 	"": {why: "the module's top holds only these checks"},
-	"internal/cluster": {why: "the nouns are shared by all, so they may depend on nothing",
-		never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
+	"internal/cluster": {why: "the nouns are shared by all, so they may depend on nothing but the values that they are made of",
+		may: []string{"internal/cluster/window"}, never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
+
+	"internal/cluster/window": {why: "pure: a value of the nouns, so it may depend on nothing; it is handed the time",
+		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
 
 	"internal/yamlschema": {why: "its problems carry places, which are nouns; it is handed bytes and opens nothing",
 		may: []string{"internal/cluster", "internal/text"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
@@ -50,7 +53,7 @@ var rooms = map[string]room{
 	"sources/webhook": {why: "judges a request that it is handed",
 		may: []string{"internal/logging"}, never: append([]string{"os"}, clients...)},
 	"sources/inventory": {why: "files that it is handed to nouns, with places; the same files give the same answer anywhere",
-		may: []string{"internal/cluster", "internal/gate", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+		may: []string{"internal/cluster", "internal/cluster/window", "internal/gate", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
 	"reconcile": {why: "the loop meets the systems through its own interfaces, so it knows the planner and the nouns alone",
 		may: []string{"internal/cluster", "reconcile/action", "reconcile/drift", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/plan", "reconcile/readiness", "reconcile/snapshot/retention", "internal/fault", "internal/logging", "internal/text", "internal/retry", "reconcile/bounds", "reconcile/quorum", "reconcile/upgrade"}, never: append([]string{"net", "net/http"}, clients...)},
@@ -59,7 +62,7 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/bounds": {why: "pure: holds an inventory against the host's policy",
 		may:   []string{"internal/cluster", "internal/text"},
-		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
+		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...), tests: []string{"internal/cluster/window"}},
 	"reconcile/drift": {why: "pure: compares what is with what should be",
 		may:   []string{"internal/cluster", "internal/text", "reconcile/ladder", "reconcile/quorum"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
@@ -106,7 +109,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "reconcile/action", "reconcile/drift", "reconcile/readiness"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/plan": {why: "pure: the same input gives the same plan, so no clock, no chance, no system",
-		may:   []string{"internal/cluster", "internal/text", "reconcile/action", "reconcile/bounds", "reconcile/budget", "reconcile/capacity", "reconcile/drift", "reconcile/effect", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/quorum", "reconcile/readiness", "reconcile/snapshot/retention", "reconcile/ladder", "reconcile/upgrade", "reconcile/upgrade/components"},
+		may:   []string{"internal/cluster", "internal/cluster/window", "internal/text", "reconcile/action", "reconcile/bounds", "reconcile/budget", "reconcile/capacity", "reconcile/drift", "reconcile/effect", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/quorum", "reconcile/readiness", "reconcile/snapshot/retention", "reconcile/ladder", "reconcile/upgrade", "reconcile/upgrade/components"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/machineconfig": {why: "pure: renders from what it is handed; speaks with no machine",
 		may: []string{"internal/cluster", "internal/fault"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
@@ -162,7 +165,7 @@ var rooms = map[string]room{
 
 	"internal/host/config": {why: "reads the host's files into the Config of every room that has one, and asks those rooms whether they could work with it, so that a mistake is found with its line before anything starts",
 		may:   []string{"internal/cluster", "internal/fault", "internal/yamlschema", "internal/history", "internal/host/doctor", "internal/platform", "reconcile/proxmox", "sources/forge", "sources/git", "sources/inventory", "sources/notify", "sources/secrets"},
-		never: append([]string{"os/exec", "net", "net/http"}, clients...)},
+		never: append([]string{"os/exec", "net", "net/http"}, clients...), tests: []string{"internal/cluster/window"}},
 	"internal/host/archive": {why: "etcd snapshots in a folder for a person at a terminal: reads keys (secrets) with the bounds for files that a command line names (config), and has the store do the work",
 		may:   []string{"internal/fault", "internal/host/config", "internal/platform", "reconcile/snapshot", "reconcile/snapshot/database", "reconcile/snapshot/retention", "sources/secrets"},
 		never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...), tests: []string{"internal/host/hosttest", "reconcile/snapshot/snapshottest"}},
@@ -251,7 +254,7 @@ var rooms = map[string]room{
 			"internal/daemon/reporting", "internal/daemon/reservations", "internal/daemon/snapshots", "internal/fault", "internal/history", "internal/host/doctor", "internal/host/setup", "internal/text",
 			"reconcile", "reconcile/bounds", "reconcile/factory", "reconcile/helm", "reconcile/kube", "reconcile/kube/manifests", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/rendering", "reconcile/snapshot/retention", "reconcile/talos",
 			"sources", "sources/forge", "sources/git"},
-		never: append([]string{"os", "os/exec", "net/http"}, clients...), tests: []string{"internal/daemon/daemontest", "internal/daemon/sandbox", "internal/host/archive", "internal/worker", "reconcile/snapshot", "sources/notify", "sources/secrets", "internal/lab/talos/installer"}},
+		never: append([]string{"os", "os/exec", "net/http"}, clients...), tests: []string{"internal/cluster/window", "internal/daemon/daemontest", "internal/daemon/sandbox", "internal/host/archive", "internal/worker", "reconcile/snapshot", "sources/notify", "sources/secrets", "internal/lab/talos/installer"}},
 	"internal/daemon/sandbox": {why: "does in a worker what the daemon is going to do with what was pushed: reads it (inventory, secrets) and renders it (machineconfig)",
 		may: []string{"internal/cluster", "internal/worker", "reconcile/machineconfig", "sources/inventory", "sources/secrets"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog"}, clients...),
 		tests: []string{"internal/repo/repotest"}},

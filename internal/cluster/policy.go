@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 )
 
 // Policy is what the host allows. It comes from a file that only root of the
@@ -23,8 +25,8 @@ type Policy struct {
 	Taken    []netip.Addr
 	Limits   Limits
 	Capacity Capacity
-	Switches        // narrow those of every cluster
-	Window   Window // that must be open besides that of a cluster
+	Switches               // narrow those of every cluster
+	Window   window.Window // that must be open besides that of a cluster
 	// MaxUnavailable is how many workers of a cluster may be out of service at once at
 	// most, whatever it asks for; 0: as many as it asks for.
 	MaxUnavailable int

@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 )
 
 // Role is what a node does in its cluster.
@@ -71,7 +73,7 @@ type Spec struct {
 	// ReplaceDead is when nodes that do not answer get new machines.
 	ReplaceDead ReplaceDead
 	// MaxUnavailable is how many workers may be out of service at once; 0: one.
-	Window         Window // when nodes that run may be taken out of service
+	Window         window.Window // when nodes that run may be taken out of service
 	MaxUnavailable int
 	Drain          Drain
 	// AllowEven: a control plane may be removed although an even number of them is left.

@@ -5,14 +5,17 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 )
+
+// night is a window; which one does not matter.
+var night = window.Window{From: 60, To: 120, Zone: time.UTC}
 
 // TestUpgrade: of cluster and host the stricter holds, the rule is named where it is the host's, and
 // without a window nothing is upgraded that may be only in one.
 func TestUpgrade(t *testing.T) {
 	const auto, window, approve, off = cluster.UpgradeAuto, cluster.UpgradeInWindow, cluster.UpgradeApproved, cluster.UpgradeOff
 	const missing = "upgrade is window, and neither cluster.yaml nor the host's policy has a window"
-	night := cluster.Window{From: 60, To: 120, Zone: time.UTC}
 	of := func(asks, allows string) string {
 		return "the cluster asks for " + asks + ", and the host allows " + allows + " (host policy, policy.yaml:7: upgrade)"
 	}
@@ -47,7 +50,6 @@ func TestUpgrade(t *testing.T) {
 // TestUpgradeInOpenWindow: only what a window alone keeps comes at any time while that is open.
 func TestUpgradeInOpenWindow(t *testing.T) {
 	const auto, window, approve, off = cluster.UpgradeAuto, cluster.UpgradeInWindow, cluster.UpgradeApproved, cluster.UpgradeOff
-	night := cluster.Window{From: 60, To: 120, Zone: time.UTC}
 	for _, c := range []struct {
 		asks, allows  cluster.UpgradeMode
 		window, hosts bool

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
@@ -46,7 +47,7 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 	o.Running, o.Backoffs = nil, nil
 	o.Facts.Drop(cluster.IntendWatch)
 
-	window, hosts, gates, soak, jobs := d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, o.Jobs
+	own, hosts, gates, soak, jobs := d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, o.Jobs
 	d.Spec.Upgrade, p.Upgrade = bounds.UpgradeInOpenWindow(d.Spec, p) // which is not off because that is left out below
 	_, fewer := bounds.MaxUnavailable(d.Spec, p)
 	if f.Unapproved = awaitsApproval(decide(d, o, p)); f.Unapproved {
@@ -58,9 +59,9 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 			f.Notes = append(f.Notes, fmt.Sprintf("this is not all: what comes after these %d steps is not worked out", len(f.Steps)))
 			break
 		}
-		d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, o.Jobs = window, hosts, gates, soak, jobs
+		d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, o.Jobs = own, hosts, gates, soak, jobs
 		addOpenings(&f, d, o, p)
-		d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, soak, o.Jobs = cluster.Window{}, cluster.Window{}, upgrade.OpenGates(d), 0, 0, cluster.Seen[map[cluster.ObjectName]cluster.Job]{} // until when later ones soak is not known
+		d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, soak, o.Jobs = window.Window{}, window.Window{}, upgrade.OpenGates(d), 0, 0, cluster.Seen[map[cluster.ObjectName]cluster.Job]{} // until when later ones soak is not known
 		last = decide(d, o, p)
 		if fewer != "" && len(f.Notes) == 0 && slices.ContainsFunc(last.Waiting, func(w cluster.Wait) bool { return w.Hint == fewer }) {
 			f.Notes = append(f.Notes, fewer)

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
@@ -89,9 +90,9 @@ func anyWorld(t *rapid.T) *world {
 		w.d.Spec.ObserveOnly = rapid.IntRange(0, 3).Draw(t, "observe") == 0
 	}
 	if rapid.IntRange(0, 4).Draw(t, "window") == 0 {
-		for _, win := range []*cluster.Window{&w.d.Spec.Window, &w.p.Window} {
+		for _, win := range []*window.Window{&w.d.Spec.Window, &w.p.Window} {
 			from := rapid.IntRange(0, 1438).Draw(t, "from")
-			*win = cluster.Window{From: from, To: from + 1, Zone: time.UTC}
+			*win = window.Window{From: from, To: from + 1, Zone: time.UTC}
 		}
 	}
 	w.d.Spec.Prune, w.d.Spec.ApplyOff = rapid.Bool().Draw(t, "prune"), rapid.IntRange(0, 4).Draw(t, "apply off") == 0

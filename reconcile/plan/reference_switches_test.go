@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
@@ -55,8 +56,8 @@ type setting struct {
 // closed is a window that is closed at the time of the scenarios, open one that is open.
 var closed, open = weekly("mon"), weekly("sat")
 
-func weekly(day string) cluster.Window {
-	w, err := cluster.NewWindow([]string{day}, "00:00", "23:59", "UTC")
+func weekly(day string) window.Window {
+	w, err := window.New([]string{day}, "00:00", "23:59", "UTC")
 	if err != nil {
 		panic(err)
 	}

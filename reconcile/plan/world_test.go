@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
@@ -928,7 +929,7 @@ func (w *world) run(t testing.TB, line string) string {
 	case "wants": // a version of Talos, everywhere
 		w.d.Spec.Versions.Talos = arg(1)
 	case "window": // of the cluster or the policy: days, times, time zone
-		win, err := cluster.NewWindow(strings.Split(arg(2), ","), arg(3), arg(4), arg(5))
+		win, err := window.New(strings.Split(arg(2), ","), arg(3), arg(4), arg(5))
 		if err != nil {
 			t.Fatal(err)
 		}

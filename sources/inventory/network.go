@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
@@ -76,21 +77,21 @@ func (l *loader) deadAfter(role string, d time.Duration) time.Duration {
 
 // Resolve returns what is written in a field, and reports all that is wrong with it. Of what
 // is not there, or not known, which is reported already, it is no window.
-func (w Window) Resolve(field string, r *yamlschema.Report) cluster.Window {
-	zone, err := cluster.FindZone(w.TimeZone)
+func (w Window) Resolve(field string, r *yamlschema.Report) window.Window {
+	zone, err := window.FindZone(w.TimeZone)
 	if err != nil {
 		r.Wrong(field+".time_zone", "write a name of the IANA database, like Europe/Berlin", "%v", err)
 	}
 	if w.From == "" || w.To == "" {
-		return cluster.Window{}
+		return window.Window{}
 	}
 	known := slices.DeleteFunc(slices.Clone(w.Days), func(day string) bool { return day == "" })
-	out, err := cluster.NewWindow(known, w.From, w.To, "")
+	out, err := window.New(known, w.From, w.To, "")
 	if err != nil {
 		r.Wrong(field, `write one like {days: [sat, sun], from: "22:00", to: "05:00", time_zone: Europe/Berlin}`, "is no window: %v", err)
 	}
 	if err != nil || zone == nil || len(known) < len(w.Days) {
-		return cluster.Window{}
+		return window.Window{}
 	}
 	out.Zone = zone
 	return out

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 )
 
 // order is what one push asks for, as far as it bounds what may be done to nodes. Which of
@@ -15,7 +16,7 @@ import (
 type order struct {
 	commit string
 	size   size
-	window cluster.Window
+	window window.Window
 	apply  string
 	tokens map[string]string // by node that is to be replaced
 	locked map[string]bool   // by node that is left alone

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 )
 
 // wishes is what a repository asks for besides the size of its cluster.
@@ -68,11 +69,11 @@ const (
 type span struct{ from, to time.Time }
 
 // resolve is the window as the agent has it.
-func (s span) resolve() cluster.Window {
+func (s span) resolve() window.Window {
 	if s.from.IsZero() {
-		return cluster.Window{}
+		return window.Window{}
 	}
-	w, err := cluster.NewWindow(nil, s.from.Format("15:04"), s.to.Format("15:04"), "UTC")
+	w, err := window.New(nil, s.from.Format("15:04"), s.to.Format("15:04"), "UTC")
 	must(err)
 	return w
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 	"github.com/talos-agent/talos-agent/internal/host/hosttest"
 )
 
@@ -46,7 +47,7 @@ drain: {on_timeout: stop, timeout: 10m}
 		Capacity:       cluster.Capacity{MemoryReserveMiB: 8192, ThinPercent: 150},
 		Switches:       cluster.Switches{ObserveOnly: true, ApplyOff: true},
 		MaxUnavailable: 2, DrainStops: true, DrainWithin: 10 * time.Minute,
-		Window:    cluster.Window{Days: []time.Weekday{time.Saturday}, From: 22 * 60, To: 5 * 60, Zone: time.UTC},
+		Window:    window.Window{Days: []time.Weekday{time.Saturday}, From: 22 * 60, To: 5 * 60, Zone: time.UTC},
 		Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://helm.cilium.io", "oci://ghcr.io/org"},
 		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12, "capacity.memory_reserve": 15, "capacity.thin_overcommit": 15, "heal": 16, "apply": 17, "window": 18, "max_unavailable": 19, "drain.on_timeout": 20, "drain.timeout": 20}}
 	if !reflect.DeepEqual(got, want) {

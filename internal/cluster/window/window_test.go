@@ -1,4 +1,4 @@
-package cluster
+package window
 
 import (
 	"testing"
@@ -37,7 +37,7 @@ func TestWindow(t *testing.T) {
 		{nil, "02:15", "02:45", "Europe/Berlin", "2026-03-29 00:00", "2026-03-29 01:15"},
 		{nil, "02:30", "03:00", "Europe/Berlin", "2026-03-29 00:00", "2026-03-30 00:30"},
 	} {
-		w, err := NewWindow(c.days, c.from, c.to, c.zone)
+		w, err := New(c.days, c.from, c.to, c.zone)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,19 +46,19 @@ func TestWindow(t *testing.T) {
 		}
 	}
 	for days, open := range map[string]bool{"2026-11-23 23:00": true, "2026-11-24 01:00": true, "2026-11-24 23:00": false, "2026-11-23 01:00": false} {
-		if w, err := NewWindow([]string{"mon"}, "22:00", "03:00", ""); err != nil || w.IsOpen(at(days)) != open {
+		if w, err := New([]string{"mon"}, "22:00", "03:00", ""); err != nil || w.IsOpen(at(days)) != open {
 			t.Errorf("%s at %s: open is %v, %v", w, days, !open, err)
 		}
 	}
 	// It is not open where the clock leaves out its beginning, so that two never open together there.
-	short, err := NewWindow([]string{"sun"}, "02:30", "03:00", "Europe/Berlin")
+	short, err := New([]string{"sun"}, "02:30", "03:00", "Europe/Berlin")
 	if err != nil {
 		t.Fatal(err)
 	}
 	if both, ok := (Window{From: 0, To: 24*60 - 1, Zone: time.UTC}).OpensWith(short, at("2026-03-28 12:00")); !ok || !both.Equal(at("2026-04-05 00:30")) {
 		t.Errorf("%s opens with another at %s, %v", short, both, ok)
 	}
-	never, err := NewWindow([]string{"tue"}, "02:00", "05:00", "")
+	never, err := New([]string{"tue"}, "02:00", "05:00", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestWindow(t *testing.T) {
 		t.Errorf("windows of other days are open together at %s", both)
 	}
 	for _, c := range [][4]string{{"fri", "02:00", "02:00", ""}, {"fri", "02:00", "24:00", ""}, {"friday", "02:00", "03:00", ""}, {"fri", "02:00", "03:00", "Mars/Olympus"}, {"fri", "02:00", "03:00", "Local"}} {
-		if w, err := NewWindow([]string{c[0]}, c[1], c[2], c[3]); err == nil {
+		if w, err := New([]string{c[0]}, c[1], c[2], c[3]); err == nil {
 			t.Errorf("%v is a window: %s", c, w)
 		}
 	}
