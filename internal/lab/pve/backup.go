@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
@@ -176,10 +177,10 @@ func (c *call) backUpOne(t *task, id int, st *storage) error {
 	}
 	extension := map[string]string{"zstd": ".zst", "gzip": ".gz", "1": ".lzo", "lzo": ".lzo"}[c.str("compress")]
 	archive := &volume{name: fmt.Sprintf("backup/vzdump-qemu-%d-%s.vma%s", id, began.Format("2006_01_02-15_04_05"), extension), content: "backup", format: "vma" + extension, vmid: id, created: began}
-	for _, k := range driveKeys(v.conf.base) {
-		d := parseDrive(v.conf.base[k])
-		if _, vol := v.host.volume(d["file"]); vol != nil && !d.isCDROM() && d["backup"] != "0" {
-			t.log = append(t.log, fmt.Sprintf("INFO: include disk '%s' '%s' %s", k, d["file"], strings.TrimSuffix(formatSize(vol.bytes), "B")))
+	for _, k := range options.DriveKeys(v.conf.base) {
+		d := options.ParseDrive(v.conf.base[k])
+		if _, vol := v.host.volume(d["file"]); vol != nil && !d.IsCDROM() && d["backup"] != "0" {
+			t.log = append(t.log, fmt.Sprintf("INFO: include disk '%s' '%s' %s", k, d["file"], strings.TrimSuffix(options.FormatSize(vol.bytes), "B")))
 			archive.file += max(vol.file, 1<<20)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
@@ -181,7 +182,7 @@ func (s *Server) mayHold(h *host, id int, ch change) error {
 	}
 	after := v.conf.merged()
 	for _, k := range ch.remove {
-		if isDrive(k) && v.conf.base["protection"] == "1" && after[k] != "" {
+		if options.IsDrive(k) && v.conf.base["protection"] == "1" && after[k] != "" {
 			return perlError("can't remove drive '%s' - protection mode enabled", k)
 		}
 		delete(after, k)
@@ -201,7 +202,7 @@ func (s *Server) mayHold(h *host, id int, ch change) error {
 // placeChanged makes the volumes a change asks for.
 func (s *Server) placeChanged(h *host, id int, t *task, ch change) (map[string]string, error) {
 	out := map[string]string{}
-	for _, k := range driveKeys(ch.set) {
+	for _, k := range options.DriveKeys(ch.set) {
 		worker := t
 		if worker == nil {
 			// A synchronous request has no log to write to.
@@ -220,10 +221,6 @@ func (s *Server) placeChanged(h *host, id int, t *task, ch change) (map[string]s
 // device.
 const unplugWait = 6 * time.Second
 
-// hotOptions take effect on a running VM at once.
-var hotOptions = setOf("description", "tags", "name", "onboot", "protection", "startup", "shares", "lock", "hookscript", "cpulimit", "cpuunits",
-	"vmstatestorage", "migrate_downtime", "migrate_speed")
-
 // commitChange writes a change down. Options that a running VM cannot take wait for
 // its next stop. It returns what a running guest refused to release.
 func (s *Server) commitChange(h *host, id int, ch change, drives map[string]string) (map[string]string, error) {
@@ -239,14 +236,14 @@ func (s *Server) commitChange(h *host, id int, ch change, drives map[string]stri
 	}
 	problems := map[string]string{}
 	for _, k := range ch.remove {
-		if v.isBootedFrom(k) || v.running && isNet(k) && v.conf.base[k] != "" { // Talos does not release it
+		if v.isBootedFrom(k) || v.running && options.IsNet(k) && v.conf.base[k] != "" { // Talos does not release it
 			problems[k] = s.unplugText(k)
 		}
 		s.removeOption(v, k, ch.force)
 	}
 	for _, k := range sortedKeys(ch.set) {
 		text := spellOption(k, ch.set[k], flavour{nine: true}) // a change is normalised by 8.4 too
-		if isDrive(k) {
+		if options.IsDrive(k) {
 			s.replaceDrive(v, k, drives[k])
 			continue
 		}
@@ -259,10 +256,10 @@ func (s *Server) commitChange(h *host, id int, ch change, drives map[string]stri
 			delete(v.conf.dropped, k)
 			continue
 		}
-		if v.running && !v.takesLive(k, text) {
+		if v.running && !options.TakesLive(k, v.conf.base[k], text) {
 			v.conf.pending[k] = text
 			delete(v.conf.dropped, k)
-			if isNet(k) {
+			if options.IsNet(k) {
 				problems[k] = s.unplugText(k)
 			}
 			continue
@@ -270,16 +267,6 @@ func (s *Server) commitChange(h *host, id int, ch change, drives map[string]stri
 		v.conf.base[k] = text
 	}
 	return problems, nil
-}
-
-// takesLive reports whether a running VM takes an option at once. A network card
-// can be added and moved to another bridge, but not exchanged.
-func (v *vm) takesLive(key, text string) bool {
-	if !isNet(key) {
-		return hotOptions[key] || isCloudInitOption(key)
-	}
-	old, card := parseNet(v.conf.base[key]), parseNet(text)
-	return v.conf.base[key] == "" || old["model"] == card["model"] && strings.EqualFold(old["macaddr"], card["macaddr"])
 }
 
 func (s *Server) unplugText(key string) string {
@@ -293,15 +280,15 @@ func (s *Server) unplugText(key string) string {
 // isBootedFrom reports whether a running guest uses a drive that it was booted from, so
 // that it does not release it.
 func (v *vm) isBootedFrom(key string) bool {
-	return v.running && isDrive(key) && slices.Contains(bootDevices(v.conf.base), key) && !parseDrive(v.conf.base[key]).isCDROM()
+	return v.running && options.IsDrive(key) && slices.Contains(options.BootDevices(v.conf.base), key) && !options.ParseDrive(v.conf.base[key]).IsCDROM()
 }
 
 // applyPending applies what a running VM could not take.
 func (v *vm) applyPending() {
 	detached := map[string]string{}
 	for key := range v.conf.dropped {
-		if isDrive(key) {
-			detached[key] = parseDrive(v.conf.base[key])["file"]
+		if options.IsDrive(key) {
+			detached[key] = options.ParseDrive(v.conf.base[key])["file"]
 		}
 	}
 	v.conf.applyPending()
@@ -323,20 +310,20 @@ func (s *Server) removeOption(v *vm, key string, force bool) {
 		v.conf.pending["boot"] = bootWithout(cmp.Or(v.conf.pending["boot"], v.conf.base["boot"]), key)
 		return
 	}
-	if v.running && !hotOptions[key] && !isCloudInitOption(key) && !isDrive(key) && !isUnused(key) {
+	if v.running && !options.IsHot(key) && !options.IsDrive(key) && !options.IsUnused(key) {
 		v.conf.dropped[key] = true
 		return
 	}
 	delete(v.conf.base, key)
 	delete(v.conf.dropped, key)
-	d := parseDrive(text)
+	d := options.ParseDrive(text)
 	switch {
-	case isUnused(key), isDrive(key) && (force || d.isCloudInit()):
+	case options.IsUnused(key), options.IsDrive(key) && (force || d.IsCloudInit()):
 		s.discardVolume(v, d["file"])
-	case isDrive(key) && !d.isCDROM():
+	case options.IsDrive(key) && !d.IsCDROM():
 		v.keepUnused(d["file"])
 	}
-	if isDrive(key) || isNet(key) {
+	if options.IsDrive(key) || options.IsNet(key) {
 		v.dropFromBoot(key)
 	}
 }
@@ -365,21 +352,21 @@ func (v *vm) keepUnused(volid string) {
 // replaceDrive sets a drive; what was there stays as an unused one, and an
 // optical drive joins the boot order. s.mu is held.
 func (s *Server) replaceDrive(v *vm, key, text string) {
-	d, old := parseDrive(text), parseDrive(v.conf.base[key])
+	d, old := options.ParseDrive(text), options.ParseDrive(v.conf.base[key])
 	if old["file"] != "" && old["file"] != d["file"] {
-		if old.isCloudInit() {
+		if old.IsCloudInit() {
 			s.discardVolume(v, old["file"])
-		} else if !old.isCDROM() {
+		} else if !old.IsCDROM() {
 			v.keepUnused(old["file"])
 		}
 	}
 	v.conf.base[key] = text
 	for k, volid := range v.conf.base {
-		if isUnused(k) && volid == d["file"] {
+		if options.IsUnused(k) && volid == d["file"] {
 			delete(v.conf.base, k)
 		}
 	}
-	if order, listed := bootOrder(v.conf.base["boot"]); listed && d.isCDROM() && !slices.Contains(order, key) {
+	if order, listed := options.BootOrder(v.conf.base["boot"]); listed && d.IsCDROM() && !slices.Contains(order, key) {
 		v.conf.base["boot"] = "order=" + strings.Join(append(order, key), ";")
 	}
 }
@@ -393,13 +380,13 @@ func (v *vm) dropFromBoot(key string) {
 
 // bootWithout is a boot option without a device.
 func bootWithout(boot, key string) string {
-	order, listed := bootOrder(boot)
+	order, listed := options.BootOrder(boot)
 	if !listed {
 		return boot
 	}
 	order = slices.DeleteFunc(order, func(k string) bool { return k == key })
 	if len(order) == 0 {
-		return noBoot
+		return options.NoBoot
 	}
 	return "order=" + strings.Join(order, ";")
 }

@@ -8,6 +8,8 @@ import (
 	"path"
 	"strconv"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 )
 
 // makeTemplate answers POST template: the disks become bases that linked
@@ -53,10 +55,10 @@ func makeTemplate(c *call) (any, error) {
 
 // becomeTemplate renames the disks. s.mu is held.
 func (s *Server) becomeTemplate(v *vm) {
-	for _, k := range driveKeys(v.conf.base) {
-		d := parseDrive(v.conf.base[k])
+	for _, k := range options.DriveKeys(v.conf.base) {
+		d := options.ParseDrive(v.conf.base[k])
 		st, vol := v.host.volume(d["file"])
-		if vol == nil || vol.vmid != v.id || d.isCDROM() {
+		if vol == nil || vol.vmid != v.id || d.IsCDROM() {
 			continue
 		}
 		delete(st.volumes, vol.name)
@@ -128,10 +130,10 @@ func (s *Server) mayClone(c *call, newID int, pool string) (*vm, error) {
 	case s.vms[newID] != nil:
 		return nil, perlError("unable to create VM %d: config file already exists", newID)
 	}
-	for _, k := range driveKeys(src.conf.base) {
-		d := parseDrive(src.conf.base[k])
+	for _, k := range options.DriveKeys(src.conf.base) {
+		d := options.ParseDrive(src.conf.base[k])
 		st, vol := c.node.volume(d["file"])
-		if vol == nil || d.isCDROM() {
+		if vol == nil || d.IsCDROM() {
 			continue
 		}
 		if err := s.needPrivileges(c.who, "/storage/"+cmp.Or(c.str("storage"), st.name), "Datastore.AllocateSpace"); err != nil {
@@ -149,21 +151,21 @@ func (s *Server) copyVM(t *task, src, v *vm, values map[string]string, c *call, 
 	}
 	for _, k := range sortedKeys(values) {
 		switch {
-		case isDrive(k):
+		case options.IsDrive(k):
 			text, err := s.copyDrive(t, v, k, values[k], c, full)
 			if err != nil {
 				return err
 			}
 			values[k] = text
-		case isNet(k):
-			card := parseNet(values[k])
+		case options.IsNet(k):
+			card := options.ParseNet(values[k])
 			delete(card, "macaddr")
-			values[k] = renderNet(card)
-		case isUnused(k), k == "template", k == "lock", k == "parent":
+			values[k] = options.RenderNet(card)
+		case options.IsUnused(k), k == "template", k == "lock", k == "parent":
 			delete(values, k)
 		}
 	}
-	smbios := parseDrive(values["smbios1"])
+	smbios := options.ParseDrive(values["smbios1"])
 	smbios["uuid"] = newUUID()
 	values["smbios1"] = strings.TrimPrefix(smbios.String(), ",")
 	values["vmgenid"] = newUUID()
@@ -187,11 +189,11 @@ func (s *Server) copyVM(t *task, src, v *vm, values map[string]string, c *call, 
 }
 
 func (s *Server) copyDrive(t *task, v *vm, key, text string, c *call, full bool) (string, error) {
-	d := parseDrive(text)
+	d := options.ParseDrive(text)
 	s.mu.Lock()
 	st, vol := v.host.volume(d["file"])
 	s.mu.Unlock()
-	if vol == nil || d.isCDROM() && !d.isCloudInit() {
+	if vol == nil || d.IsCDROM() && !d.IsCloudInit() {
 		return text, nil
 	}
 	kind := "full"

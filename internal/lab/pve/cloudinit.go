@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
@@ -21,7 +22,7 @@ func listCloudInit(c *call) (any, error) {
 	}
 	out := []row{}
 	for _, k := range sortedKeys(v.conf.base) {
-		if cloudInitOptions[k] && k != "citype" {
+		if options.IsOfCloudInit(k) && !strings.HasPrefix(k, "ipconfig") && k != "citype" {
 			out = append(out, row{"key": k, "value": renderValue(k, v.conf.base[k])})
 		}
 	}
@@ -65,11 +66,11 @@ func networkData(values map[string]string) string {
 	var b strings.Builder
 	b.WriteString("version: 1\nconfig:\n")
 	for _, k := range sortedKeys(values) {
-		if !isNet(k) {
+		if !options.IsNet(k) {
 			continue
 		}
-		ip := parseDrive(values["ipconfig"+k[3:]])
-		fmt.Fprintf(&b, "    - type: physical\n      name: eth%s\n      mac_address: '%s'\n      subnets:\n", k[3:], strings.ToLower(parseNet(values[k])["macaddr"]))
+		ip := options.ParseDrive(values["ipconfig"+k[3:]])
+		fmt.Fprintf(&b, "    - type: physical\n      name: eth%s\n      mac_address: '%s'\n      subnets:\n", k[3:], strings.ToLower(options.ParseNet(values[k])["macaddr"]))
 		if p, err := netip.ParsePrefix(ip["ip"]); err == nil {
 			fmt.Fprintf(&b, "      - type: static\n        address: '%s'\n        netmask: '%s'\n", p.Addr(), net.IP(net.CIDRMask(p.Bits(), 32)))
 			if gw := ip["gw"]; gw != "" {

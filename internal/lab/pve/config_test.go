@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
@@ -40,7 +41,7 @@ func TestDigests(t *testing.T) {
 			}
 			// A file that has nothing about booting has it in two ways.
 			empty := c.clone()
-			if empty.base["boot"] == noBoot {
+			if empty.base["boot"] == options.NoBoot {
 				empty.base["boot"] = ""
 			}
 			if got := c.digest(); got != want && empty.digest() != want {
@@ -133,7 +134,7 @@ func TestDefaultBoot(t *testing.T) {
 		{map[string]string{"scsi0": "a:1", "ide0": "a:x,media=cdrom", "net0": "virtio"}, "order=scsi0;ide0;net0"},
 		{map[string]string{"efidisk0": "a:1", "tpmstate0": "a:2"}, " "},
 	} {
-		if got := defaultBoot(tc.values); got != tc.want {
+		if got := options.DefaultBoot(tc.values); got != tc.want {
 			t.Errorf("%v: %q, want %q", tc.values, got, tc.want)
 		}
 	}
@@ -146,7 +147,7 @@ func TestBootDevices(t *testing.T) {
 		{"order=scsi0;net0", "", "scsi0"},
 		{"order=net0;scsi0", "scsi0", "scsi0"},
 		{"order=net0", "scsi0", ""},
-		{noBoot, "scsi0", ""},
+		{options.NoBoot, "scsi0", ""},
 		{"", "", ""},
 		{"", "scsi0", "scsi0"},
 		{"", "scsi1", "scsi1"},
@@ -182,9 +183,9 @@ func TestCloudInit(t *testing.T) {
 func TestSizes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Int64Range(1, 1<<45).Draw(t, "bytes")
-		got, err := parseSize(formatSize(n))
+		got, err := options.ParseSize(options.FormatSize(n))
 		if err != nil || got != n {
-			t.Fatalf("%d is %q is %d (%v)", n, formatSize(n), got, err)
+			t.Fatalf("%d is %q is %d (%v)", n, options.FormatSize(n), got, err)
 		}
 	})
 }
@@ -219,17 +220,17 @@ func TestConfigRules(t *testing.T) {
 func TestDrivesRoundTrip(t *testing.T) {
 	word := rapid.StringMatching(`[a-z][a-z0-9-]{0,6}`)
 	rapid.Check(t, func(t *rapid.T) {
-		d := properties{"file": "local:" + word.Draw(t, "volume")}
+		d := options.Properties{"file": "local:" + word.Draw(t, "volume")}
 		for k, v := range rapid.MapOfN(word, word, 0, 4).Draw(t, "options") {
 			if k != "file" && k != "volume" {
 				d[k] = v
 			}
 		}
-		if got := parseDrive(d.String()); !maps.Equal(got, d) {
+		if got := options.ParseDrive(d.String()); !maps.Equal(got, d) {
 			t.Fatalf("%s is %v", d, got)
 		}
-		card := renderNet(parseNet("virtio,bridge=" + word.Draw(t, "bridge")))
-		if got := renderNet(parseNet(card)); got != card {
+		card := options.RenderNet(options.ParseNet("virtio,bridge=" + word.Draw(t, "bridge")))
+		if got := options.RenderNet(options.ParseNet(card)); got != card {
 			t.Fatalf("%s is %s", card, got)
 		}
 	})
@@ -264,10 +265,10 @@ func FuzzProperties(f *testing.F) {
 			return
 		}
 		// What the schema lets through, the lab can read.
-		if isNet(key) {
-			renderNet(parseNet(text))
+		if options.IsNet(key) {
+			options.RenderNet(options.ParseNet(text))
 		}
-		if _, err := parseSize(parseDrive(text)["size"]); isDrive(key) && err != nil {
+		if _, err := options.ParseSize(options.ParseDrive(text)["size"]); options.IsDrive(key) && err != nil {
 			t.Errorf("%s %q: %v", key, text, err)
 		}
 		spellOption(key, text, flavour{nine: true})

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -35,7 +36,7 @@ func (s *Server) CreateForeign(vmid int, f Foreign) error {
 	}
 	values := map[string]string{}
 	maps.Copy(values, f.Config)
-	for k, v := range map[string]string{"boot": defaultBoot(values), "smbios1": "uuid=" + newUUID(), "vmgenid": newUUID()} {
+	for k, v := range map[string]string{"boot": options.DefaultBoot(values), "smbios1": "uuid=" + newUUID(), "vmgenid": newUUID()} {
 		values[k] = cmp.Or(values[k], v)
 	}
 	s.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 )
 
@@ -97,33 +98,6 @@ func (s *Server) needVM(who identity, id int, pool string, privileges ...string)
 	return s.needPrivileges(who, fmt.Sprintf("/vms/%d", id), privileges...)
 }
 
-// optionPrivileges is what changing an option needs; privilegeOf knows the
-// numbered ones. What stands in neither is for root alone.
-var optionPrivileges = byWord(map[string]string{
-	"VM.Config.CPU":     "cpu cores sockets numa vcpus cpulimit cpuunits smp",
-	"VM.Config.Memory":  "memory balloon shares hugepages keephugepages allow-ksm",
-	"VM.Config.HWType":  "acpi hotplug kvm machine scsihw smbios1 tablet vga watchdog audio0 rng0 arch vmstatestorage",
-	"VM.Config.Options": "agent autostart bios description keyboard localtime migrate_downtime migrate_speed name onboot ostype protection reboot startdate tags tdf template",
-	"VM.Config.Disk":    "boot bootdisk",
-})
-
-// cloudInitOptions are those of the cloud-init drive.
-var cloudInitOptions = setOf("cicustom", "cipassword", "citype", "ciupgrade", "ciuser", "nameserver", "searchdomain", "sshkeys")
-
-func byWord(groups map[string]string) map[string]string {
-	out := map[string]string{}
-	for privilege, words := range groups {
-		for _, w := range strings.Fields(words) {
-			out[w] = privilege
-		}
-	}
-	return out
-}
-
-func isCloudInitOption(key string) bool {
-	return cloudInitOptions[key] || strings.HasPrefix(key, "ipconfig")
-}
-
 // mayConfigure checks the privilege each option needs, and refuses what only
 // root may set: no token is root. s.mu is held.
 func (s *Server) mayConfigure(c *call, id int, pool string, keys []string) error {
@@ -140,9 +114,9 @@ func (s *Server) mayConfigure(c *call, id int, pool string, keys []string) error
 
 func (s *Server) maySet(c *call, id int, pool, key string) error {
 	need := func(privilege string) error { return s.needVM(c.who, id, pool, privilege) }
-	drive := parseDrive(c.str(key))
+	drive := options.ParseDrive(c.str(key))
 	switch {
-	case isCloudInitOption(key):
+	case options.IsOfCloudInit(key):
 		if need("VM.Config.Cloudinit") == nil {
 			return nil
 		}
@@ -154,39 +128,27 @@ func (s *Server) maySet(c *call, id int, pool, key string) error {
 		return s.needPrivileges(c.who, "/", "Sys.Modify")
 	case key == "tags" && pool != "" && s.flavour.nine:
 		return nil // see mayTag
-	case isDrive(key) && (drive.isCloudInit() || cloudInitDisk.MatchString(drive["file"])):
+	case options.IsDrive(key) && (drive.IsCloudInit() || cloudInitDisk.MatchString(drive["file"])):
 		if err := need("VM.Config.Cloudinit"); err != nil {
 			return err
 		}
 		return need("VM.Config.CDROM")
-	case isDrive(key) && drive.isCDROM():
+	case options.IsDrive(key) && drive.IsCDROM():
 		return need("VM.Config.CDROM")
-	case isDrive(key):
+	case options.IsDrive(key):
 		return need("VM.Config.Disk")
 	}
-	privilege := privilegeOf(key)
+	privilege := options.PrivilegeOf(key)
 	if privilege == "" {
 		return perlError("only root can set '%s' config", key)
 	}
 	return need(privilege)
 }
 
-func privilegeOf(key string) string {
-	switch {
-	case isNet(key):
-		return "VM.Config.Network"
-	case isUnused(key):
-		return "VM.Config.Disk"
-	case strings.HasPrefix(key, "serial"), strings.HasPrefix(key, "usb"), strings.HasPrefix(key, "hostpci"):
-		return "VM.Config.HWType"
-	}
-	return optionPrivileges[key]
-}
-
 // mayBridge checks that the network cards' bridges may be used. s.mu is held.
 func (s *Server) mayBridge(c *call, values map[string]string) error {
 	for _, k := range sortedKeys(values) {
-		if bridge := parseNet(values[k])["bridge"]; isNet(k) && bridge != "" {
+		if bridge := options.ParseNet(values[k])["bridge"]; options.IsNet(k) && bridge != "" {
 			if err := s.needPrivileges(c.who, "/sdn/zones/localnetwork/"+bridge, "SDN.Use"); err != nil {
 				return err
 			}
@@ -207,7 +169,7 @@ func (s *Server) buildVM(t *task, who identity, v *vm, values map[string]string,
 		return err
 	}
 	after := []string{"delete/" + id}
-	for _, k := range driveKeys(values) {
+	for _, k := range options.DriveKeys(values) {
 		if strings.Contains(values[k], "import-from=") {
 			after = append(after, "import/"+id)
 		}
@@ -216,7 +178,7 @@ func (s *Server) buildVM(t *task, who identity, v *vm, values map[string]string,
 	for k, text := range values {
 		final[k] = spellOption(k, text, s.flavour)
 	}
-	for _, k := range driveKeys(values) {
+	for _, k := range options.DriveKeys(values) {
 		p, err := s.placeDrive(t, v.host, v.id, k, values[k])
 		if p.volid != "" {
 			s.noteVolume(v, p.volid)
@@ -235,7 +197,7 @@ func (s *Server) buildVM(t *task, who identity, v *vm, values map[string]string,
 		return err
 	}
 	if final["boot"] == "" {
-		final["boot"] = defaultBoot(final)
+		final["boot"] = options.DefaultBoot(final)
 	}
 	if final["smbios1"] == "" {
 		final["smbios1"] = "uuid=" + newUUID()
@@ -293,15 +255,15 @@ func spellOption(key, text string, f flavour) string {
 		return canonicalTags(text)
 	case key == "description":
 		return strings.TrimSuffix(text, "\n")
-	case isNet(key):
-		return renderNet(parseNet(text))
+	case options.IsNet(key):
+		return options.RenderNet(options.ParseNet(text))
 	}
 	return text
 }
 
 // checkBoot refuses a boot order with a device that is not there.
 func checkBoot(values map[string]string) error {
-	order, _ := bootOrder(values["boot"])
+	order, _ := options.BootOrder(values["boot"])
 	for _, k := range order {
 		if values[k] == "" {
 			return perlError("invalid bootorder: device '%s' does not exist'", k)
@@ -345,8 +307,8 @@ func (s *Server) resizeDisk(t *task, h *host, id int, disk, size, digest string)
 	if vol.disk != nil {
 		vol.disk.Bytes = want
 	}
-	d := parseDrive(v.conf.base[disk])
-	d["size"] = formatSize(want)
+	d := options.ParseDrive(v.conf.base[disk])
+	d["size"] = options.FormatSize(want)
 	v.conf.base[disk] = d.String()
 	if !v.running {
 		t.log = append(t.log, "Image resized.")
@@ -369,7 +331,7 @@ func (s *Server) planResize(h *host, id int, disk, size, digest string) (*volume
 	if err := v.checkLock(); err != nil {
 		return nil, 0, err
 	}
-	d := parseDrive(v.conf.base[disk])
+	d := options.ParseDrive(v.conf.base[disk])
 	if d["file"] == "" {
 		return nil, 0, perlError("disk '%s' does not exist", disk)
 	}
@@ -381,7 +343,7 @@ func (s *Server) planResize(h *host, id int, disk, size, digest string) (*volume
 		return nil, 0, perlError("volume '%s' does not exist", d["file"])
 	}
 	relative := strings.HasPrefix(size, "+")
-	want, err := parseSize(strings.TrimPrefix(size, "+"))
+	want, err := options.ParseSize(strings.TrimPrefix(size, "+"))
 	if err != nil {
 		return nil, 0, err
 	}

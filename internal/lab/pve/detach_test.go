@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 )
 
 // TestDetachTheBootDisk: a running guest does not release the disk that it was booted
@@ -23,13 +25,13 @@ func TestDetachTheBootDisk(t *testing.T) {
 		if now := config("?current=1"); now["scsi0"] == nil || now["boot"] != "order=scsi0" {
 			t.Errorf("what the guest has: %v", now)
 		}
-		if after := config(""); after["scsi0"] != nil || after["boot"] != noBoot || after["unused0"] != nil {
+		if after := config(""); after["scsi0"] != nil || after["boot"] != options.NoBoot || after["unused0"] != nil {
 			t.Errorf("what it will have: %v", after)
 		}
 		l.ok("PUT", "/nodes/pve1/qemu/410/config", "delete=scsi1") // which it does not use
 		l.ok("POST", "/nodes/pve1/qemu/410/status/stop", "")
 		after := config("")
-		if after["scsi0"] != nil || after["boot"] != noBoot || after["unused0"] != "local-lvm:vm-410-disk-1" || after["unused1"] != "local-lvm:vm-410-disk-0" {
+		if after["scsi0"] != nil || after["boot"] != options.NoBoot || after["unused0"] != "local-lvm:vm-410-disk-1" || after["unused1"] != "local-lvm:vm-410-disk-0" {
 			t.Errorf("after the stop: %v", after)
 		}
 	})

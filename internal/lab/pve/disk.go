@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 )
 
 // newDisk matches what asks for a new disk: a storage and a size in GiB.
@@ -28,8 +30,8 @@ const (
 // made: storages that exist and may be used, sources that can be imported from.
 // s.mu is held.
 func (s *Server) mayUseDrives(c *call, values map[string]string) error {
-	for _, key := range driveKeys(values) {
-		d := parseDrive(values[key])
+	for _, key := range options.DriveKeys(values) {
+		d := options.ParseDrive(values[key])
 		file := d["file"]
 		if file == "none" || file == "cdrom" {
 			continue
@@ -116,7 +118,7 @@ type placed struct {
 // placeDrive turns a drive of a request into one of a VM: makes, imports or finds
 // its volume. A volume that was begun is returned with the error.
 func (s *Server) placeDrive(t *task, h *host, id int, key, text string) (placed, error) {
-	d := parseDrive(text)
+	d := options.ParseDrive(text)
 	file := d["file"]
 	if m := newDisk.FindStringSubmatch(file); m != nil {
 		if from := d["import-from"]; from != "" {
@@ -136,11 +138,11 @@ func (s *Server) placeDrive(t *task, h *host, id int, key, text string) (placed,
 	if v == nil {
 		return placed{}, perlError("volume '%s' does not exist", file)
 	}
-	d["size"] = formatSize(roundUp(v.bytes, 512))
+	d["size"] = options.FormatSize(roundUp(v.bytes, 512))
 	return placed{text: d.String()}, nil
 }
 
-func (s *Server) makeDisk(t *task, h *host, id int, key string, m []string, d properties) (placed, error) {
+func (s *Server) makeDisk(t *task, h *host, id int, key string, m []string, d options.Properties) (placed, error) {
 	gib, err := strconv.ParseFloat(m[2], 64)
 	if err != nil {
 		return placed{}, err
@@ -165,12 +167,12 @@ func (s *Server) makeDisk(t *task, h *host, id int, key string, m []string, d pr
 		s.logTransferred(t, v.bytes)
 	}
 	delete(d, "format")
-	d["file"], d["size"] = st.volid(v), formatSize(v.bytes)
+	d["file"], d["size"] = st.volid(v), options.FormatSize(v.bytes)
 	s.logLine(t, "%s: successfully created disk '%s'", key, d)
 	return placed{text: d.String(), volid: d["file"]}, nil
 }
 
-func (s *Server) makeCloudInit(t *task, h *host, id int, key, storage string, d properties) (placed, error) {
+func (s *Server) makeCloudInit(t *task, h *host, id int, key, storage string, d options.Properties) (placed, error) {
 	s.mu.Lock()
 	st := h.storage(storage)
 	format := cmp.Or(d["format"], "qcow2")
@@ -195,7 +197,7 @@ func (s *Server) makeCloudInit(t *task, h *host, id int, key, storage string, d 
 
 // importDisk copies an image onto a storage. One copy at a time: the storage's
 // lock is what makes creations side by side wait for one another.
-func (s *Server) importDisk(t *task, h *host, id int, key, storage string, d properties) (placed, error) {
+func (s *Server) importDisk(t *task, h *host, id int, key, storage string, d options.Properties) (placed, error) {
 	from := d["import-from"]
 	s.mu.Lock()
 	st := h.storage(storage)
@@ -228,7 +230,7 @@ func (s *Server) importDisk(t *task, h *host, id int, key, storage string, d pro
 	s.logTransferred(t, v.bytes)
 	delete(d, "import-from")
 	delete(d, "format")
-	d["file"], d["size"] = volid, formatSize(v.bytes)
+	d["file"], d["size"] = volid, options.FormatSize(v.bytes)
 	s.logLine(t, "%s: successfully created disk '%s'", key, d)
 	return placed{text: d.String(), volid: volid}, nil
 }

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -64,8 +65,8 @@ func (c *call) mayMigrate(v *vm, target *host) error {
 	case v.running && !c.flag("online"):
 		return perlError("can't migrate running VM without --online")
 	}
-	for _, k := range driveKeys(v.conf.base) {
-		name, _, ok := strings.Cut(parseDrive(v.conf.base[k])["file"], ":")
+	for _, k := range options.DriveKeys(v.conf.base) {
+		name, _, ok := strings.Cut(options.ParseDrive(v.conf.base[k])["file"], ":")
 		to := c.mapStorage(name)
 		if !ok {
 			continue
@@ -153,19 +154,19 @@ func (c *call) scanLocal(t *task, v *vm) (local []string, err error) {
 		err = perlError("can't migrate VM - check log")
 	}
 	for _, k := range sortedKeys(v.conf.base) {
-		if !isDrive(k) && !isUnused(k) {
+		if !options.IsDrive(k) && !options.IsUnused(k) {
 			continue
 		}
-		d := parseDrive(v.conf.base[k])
+		d := options.ParseDrive(v.conf.base[k])
 		st, vol := v.host.volume(d["file"])
 		switch {
 		case d["file"] == "cdrom":
 			t.log = append(t.log, "can't migrate local cdrom drive")
 			err = perlError("can't migrate VM - check log")
 		case vol == nil || st.shared:
-		case d.isCDROM() && !d.isCloudInit():
+		case d.IsCDROM() && !d.IsCloudInit():
 			refuse(d["file"], "local cdrom image")
-		case v.running && !c.flag("with-local-disks") && !isUnused(k) && !d.isCloudInit():
+		case v.running && !c.flag("with-local-disks") && !options.IsUnused(k) && !d.IsCloudInit():
 			refuse(d["file"], "can't live migrate attached local disks without with-local-disks option")
 		case v.running && len(v.conf.snapshots) > 0:
 			refuse(d["file"], "online storage migration not possible if non-replicated snapshot exists")
@@ -173,10 +174,10 @@ func (c *call) scanLocal(t *task, v *vm) (local []string, err error) {
 			refuse(d["file"], fmt.Sprintf("can't migrate '%s' as it's a clone of '%s'", d["file"], vol.parent))
 		default:
 			kind := "attached"
-			if isUnused(k) {
+			if options.IsUnused(k) {
 				kind = "unused"
 			}
-			if d.isCloudInit() {
+			if d.IsCloudInit() {
 				t.log = append(t.log, fmt.Sprintf("found generated disk '%s' (in current VM config)", d["file"]))
 			} else {
 				t.log = append(t.log, fmt.Sprintf("found local disk '%s' (%s)", d["file"], kind))
@@ -250,7 +251,7 @@ func (v *vm) renameVolume(volid, moved string) {
 	}
 	for _, section := range sections {
 		for k, text := range section {
-			if d := parseDrive(text); (isDrive(k) || isUnused(k)) && d["file"] == volid {
+			if d := options.ParseDrive(text); (options.IsDrive(k) || options.IsUnused(k)) && d["file"] == volid {
 				d["file"] = moved
 				section[k] = d.String()
 			}
@@ -280,7 +281,7 @@ func (c *call) moveDisk() (any, error) {
 			return err
 		}
 		v := s.vms[c.vmid()]
-		d, to := parseDrive(v.conf.base[key]), c.node.storage(storage)
+		d, to := options.ParseDrive(v.conf.base[key]), c.node.storage(storage)
 		old := d["file"]
 		from, vol := c.node.volume(old)
 		format := vol.format
@@ -363,13 +364,13 @@ func (c *call) mayMove(key, storage string) error {
 	if err := checkDigest(v.conf, c.str("digest")); err != nil {
 		return err
 	}
-	d := parseDrive(v.conf.base[key])
+	d := options.ParseDrive(v.conf.base[key])
 	from, vol := c.node.volume(d["file"])
 	to := c.node.storage(storage)
 	switch {
 	case v.conf.base[key] == "":
 		return perlError("disk '%s' does not exist", key)
-	case d.isCDROM():
+	case d.IsCDROM():
 		return perlError("you can't move a cdrom")
 	case vol == nil:
 		return perlError("disk '%s' has no associated volume", key)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -130,14 +131,14 @@ func (s *Server) mayRun(t *task, h *host, id int) error {
 		return perlError("VM %d already running", id)
 	}
 	values := v.conf.merged()
-	snippets := parseDrive(values["cicustom"])
+	snippets := options.ParseDrive(values["cicustom"])
 	for _, k := range []string{"network", "user", "meta", "vendor"} {
 		if _, vol := h.volume(snippets[k]); vol == nil && snippets[k] != "" {
 			return perlError("volume '%s' does not exist", snippets[k])
 		}
 	}
-	for _, k := range driveKeys(values) {
-		d := parseDrive(values[k])
+	for _, k := range options.DriveKeys(values) {
+		d := options.ParseDrive(values[k])
 		if _, vol := h.volume(d["file"]); vol == nil && schema.VolumePattern.MatchString(d["file"]) {
 			return perlError("volume '%s' does not exist", d["file"])
 		}
@@ -159,9 +160,9 @@ func (s *Server) mayRun(t *task, h *host, id int) error {
 // s.mu is held.
 func (s *Server) mayBridgeUp(t *task, h *host, id int, values map[string]string) error {
 	for _, k := range sortedKeys(values) {
-		card := parseNet(values[k])
+		card := options.ParseNet(values[k])
 		bridge := card["bridge"]
-		if !isNet(k) || bridge == "" {
+		if !options.IsNet(k) || bridge == "" {
 			continue
 		}
 		exists, trouble, is := slices.Contains(h.bridges, bridge), "", h.bridge(bridge)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -24,9 +25,9 @@ func (v *vm) findSnapshot(name string) (*snapshot, error) {
 // canSnapshot reports whether the storage of each disk can make snapshots: thin
 // volumes and qcow2 files can, raw files cannot. s.mu is held.
 func (v *vm) canSnapshot() bool {
-	for _, k := range driveKeys(v.conf.base) {
-		d := parseDrive(v.conf.base[k])
-		if d.isCDROM() {
+	for _, k := range options.DriveKeys(v.conf.base) {
+		d := options.ParseDrive(v.conf.base[k])
+		if d.IsCDROM() {
 			continue
 		}
 		if st, vol := v.host.volume(d["file"]); vol != nil && st.kind != "lvmthin" && vol.format != "qcow2" {
@@ -169,25 +170,25 @@ func (c *call) takeSnapshot() (any, error) {
 // beginSnapshot writes the section of a snapshot, and returns the disks it is to
 // keep. s.mu is held.
 func (v *vm) beginSnapshot(t *task, name, description string) (disks []*volume) {
-	options := maps.Clone(v.conf.base)
-	options["snaptime"], options["snapstate"] = strconv.FormatInt(time.Now().Unix(), 10), "prepare"
-	delete(options, "description")
-	for k := range options {
-		if isUnused(k) {
-			delete(options, k)
+	values := maps.Clone(v.conf.base)
+	values["snaptime"], values["snapstate"] = strconv.FormatInt(time.Now().Unix(), 10), "prepare"
+	delete(values, "description")
+	for k := range values {
+		if options.IsUnused(k) {
+			delete(values, k)
 		}
 	}
 	if description != "" {
-		options["description"] = description
+		values["description"] = description
 	}
 	if v.conf.snapshots == nil {
 		v.conf.snapshots = map[string]*snapshot{}
 	}
-	v.conf.snapshots[name] = &snapshot{options: options, disks: map[string]kept{}}
+	v.conf.snapshots[name] = &snapshot{options: values, disks: map[string]kept{}}
 	v.conf.base["lock"] = "snapshot"
-	for _, k := range driveKeys(v.conf.base) {
-		d := parseDrive(v.conf.base[k])
-		if _, vol := v.host.volume(d["file"]); vol != nil && vol.disk != nil && !d.isCDROM() {
+	for _, k := range options.DriveKeys(v.conf.base) {
+		d := options.ParseDrive(v.conf.base[k])
+		if _, vol := v.host.volume(d["file"]); vol != nil && vol.disk != nil && !d.IsCDROM() {
 			t.log = append(t.log, fmt.Sprintf("snapshotting 'drive-%s' (%s)", k, d["file"]))
 			disks = append(disks, vol)
 		}
@@ -374,27 +375,27 @@ func (v *vm) restore(t *task, name string, contents map[string]any) error {
 		return perlError("unable to rollback vm %d: vm is running", v.id)
 	}
 	later := []string{}
-	for _, k := range driveKeys(v.conf.base) {
-		if d := parseDrive(v.conf.base[k]); !d.isCDROM() {
+	for _, k := range options.DriveKeys(v.conf.base) {
+		if d := options.ParseDrive(v.conf.base[k]); !d.IsCDROM() {
 			later = append(later, d["file"])
 		}
 	}
-	snapshots, options := v.conf.snapshots, maps.Clone(snap.options)
-	delete(options, "snaptime")
-	delete(options, "description")
+	snapshots, values := v.conf.snapshots, maps.Clone(snap.options)
+	delete(values, "snaptime")
+	delete(values, "description")
 	for k, text := range v.conf.base {
-		if isUnused(k) || k == "description" {
-			options[k] = text
+		if options.IsUnused(k) || k == "description" {
+			values[k] = text
 		}
 	}
-	options["parent"] = name
-	if options["vmgenid"] != "" {
-		options["vmgenid"] = newUUID()
+	values["parent"] = name
+	if values["vmgenid"] != "" {
+		values["vmgenid"] = newUUID()
 	}
-	v.conf = newConfig(options)
+	v.conf = newConfig(values)
 	v.conf.snapshots = snapshots
-	for k, volid := range options {
-		if _, back := snap.disks[volid]; back && isUnused(k) {
+	for k, volid := range values {
+		if _, back := snap.disks[volid]; back && options.IsUnused(k) {
 			delete(v.conf.base, k) // it was detached since, and is a drive again
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -66,8 +67,8 @@ func (s *Server) viewVM(v *vm) VMView {
 	case v.running:
 		out.Power, out.Dead = Running, v.dead
 	}
-	for _, k := range driveKeys(v.conf.base) {
-		if _, vol := v.host.volume(parseDrive(v.conf.base[k])["file"]); vol != nil && vol.disk != nil {
+	for _, k := range options.DriveKeys(v.conf.base) {
+		if _, vol := v.host.volume(options.ParseDrive(v.conf.base[k])["file"]); vol != nil && vol.disk != nil {
 			out.Disks[k] = vol.disk
 		}
 	}

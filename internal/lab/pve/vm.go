@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -89,20 +90,20 @@ func memoryMiB(values map[string]string) int64 {
 
 // uuidOf is the SMBIOS UUID of a configuration, in lower case.
 func uuidOf(values map[string]string) string {
-	return strings.ToLower(parseDrive(values["smbios1"])["uuid"])
+	return strings.ToLower(options.ParseDrive(values["smbios1"])["uuid"])
 }
 
 // agentOn reports whether a configuration has the guest agent's device.
 func agentOn(values map[string]string) bool {
-	a := parseDrive(values["agent"])
+	a := options.ParseDrive(values["agent"])
 	return schema.ParseBoolean(cmp.Or(a["enabled"], a["file"])) == "1"
 }
 
 // bootDisk is the drive a configuration boots from, the first disk of its boot
 // order, "" without one.
 func bootDisk(values map[string]string) string {
-	for _, k := range bootDevices(values) {
-		if isDrive(k) && k != "efidisk0" && k != "tpmstate0" && !parseDrive(values[k]).isCDROM() {
+	for _, k := range options.BootDevices(values) {
+		if options.IsDrive(k) && k != "efidisk0" && k != "tpmstate0" && !options.ParseDrive(values[k]).IsCDROM() {
 			return k
 		}
 	}
@@ -114,7 +115,7 @@ func (s *Server) statusRow(v *vm) row {
 	values, mem := v.conf.base, int64(0)
 	r := row{
 		"vmid": v.id, "name": v.name(), "status": "stopped", "cpus": countCores(values), "maxmem": memoryMiB(values) << 20,
-		"maxdisk": parseDrive(values[bootDisk(values)]).bytes(), "disk": 0, "cpu": 0, "uptime": 0, "netin": 0, "netout": 0,
+		"maxdisk": options.ParseDrive(values[bootDisk(values)]).Bytes(), "disk": 0, "cpu": 0, "uptime": 0, "netin": 0, "netout": 0,
 	}
 	if v.running {
 		mem = memoryMiB(values) << 20 / 4
@@ -179,9 +180,9 @@ func (s *Server) currentRow(v *vm) row {
 	nics, blocks := row{}, row{}
 	for k, text := range values {
 		switch {
-		case isNet(k):
+		case options.IsNet(k):
 			nics[fmt.Sprintf("tap%di%s", v.id, k[3:])] = row{"netin": 110, "netout": 0}
-		case isDrive(k) && k != "tpmstate0" && parseDrive(text)["file"] != "":
+		case options.IsDrive(k) && k != "tpmstate0" && options.ParseDrive(text)["file"] != "":
 			blocks[k] = s.blockStatistics()
 		}
 	}
@@ -223,16 +224,16 @@ func (s *Server) blockStatistics() row {
 // describeGuest is what the VM presents to its operating system. s.mu is held.
 func (s *Server) describeGuest(v *vm) world.Guest {
 	values := v.conf.base
-	net := parseNet(values["net0"])
+	net := options.ParseNet(values["net0"])
 	g := world.Guest{
 		VMID: v.id, Host: v.host.name, Name: v.name(), UUID: uuidOf(values), MAC: strings.ToLower(net["macaddr"]), Bridge: net["bridge"],
 		Cores: countCores(values), MemoryMiB: memoryMiB(values), Agent: agentOn(values),
 		Off: func() { s.guestOff(v) },
 	}
 	byKey := map[string]*world.Disk{}
-	for _, k := range driveKeys(values) {
-		d := parseDrive(values[k])
-		if d.isCloudInit() {
+	for _, k := range options.DriveKeys(values) {
+		d := options.ParseDrive(values[k])
+		if d.IsCloudInit() {
 			s.seedNetwork(&g, values)
 		}
 		if _, vol := v.host.volume(d["file"]); vol != nil && vol.disk != nil && k != "efidisk0" && k != "tpmstate0" {
@@ -241,7 +242,7 @@ func (s *Server) describeGuest(v *vm) world.Guest {
 			g.Disks = append(g.Disks, vol.disk)
 		}
 	}
-	for _, k := range bootDevices(values) {
+	for _, k := range options.BootDevices(values) {
 		if d := byKey[k]; d != nil && (d.Image.Platform != "" || d.Contents != nil) {
 			g.Boot = d
 			break
@@ -252,7 +253,7 @@ func (s *Server) describeGuest(v *vm) world.Guest {
 
 // seedNetwork hands a guest what its cloud-init drive holds.
 func (s *Server) seedNetwork(g *world.Guest, values map[string]string) {
-	ip := parseDrive(values["ipconfig0"])
+	ip := options.ParseDrive(values["ipconfig0"])
 	if p, err := netip.ParsePrefix(ip["ip"]); err == nil {
 		g.Address = p
 	}
@@ -378,8 +379,8 @@ func (s *Server) stillUsed(v *vm) error {
 // unless they are asked for. s.mu is held.
 func (s *Server) eraseVM(v *vm, unreferenced bool) {
 	for k, text := range v.conf.base {
-		if isDrive(k) || isUnused(k) {
-			s.discardVolume(v, parseDrive(text)["file"])
+		if options.IsDrive(k) || options.IsUnused(k) {
+			s.discardVolume(v, options.ParseDrive(text)["file"])
 		}
 	}
 	for _, st := range v.host.storages {
