@@ -27,6 +27,9 @@ type Hardware struct {
 	Address      string              // ipconfig0 in canonical form, "" without
 	Agent        bool
 	OnBoot       bool
+	// Options are further options, by field. Of what is wanted they are those that the inventory
+	// has: what it does not have, a VM keeps as it is. Of what is seen they are all.
+	Options map[VMField]string `json:",omitempty"`
 }
 
 // BootSystemDisk is the Boot of a VM that boots from its system disk first.
@@ -72,6 +75,83 @@ func FieldDisk(serial string) VMField { return VMField("disk " + serial) }
 
 // FieldDiskSize is the size of a data disk.
 func FieldDiskSize(serial string) VMField { return FieldDisk(serial) + " size" }
+
+// DiskOption is an option of a disk, by its name in Proxmox VE.
+type DiskOption string
+
+// The options of a disk that an inventory may have. Their values are those of Proxmox VE, and
+// OptionOn or OptionOff where they are switches.
+const (
+	DiskSSD      DiskOption = "ssd"
+	DiskDiscard  DiskOption = "discard"
+	DiskIOThread DiskOption = "iothread"
+	DiskCache    DiskOption = "cache"
+	DiskAIO      DiskOption = "aio"
+	DiskBackup   DiskOption = "backup"
+)
+
+// DiskOptions are all of them.
+var DiskOptions = []DiskOption{DiskSSD, DiskDiscard, DiskIOThread, DiskCache, DiskAIO, DiskBackup}
+
+// Values of options.
+const (
+	OptionOn      = "on"
+	OptionOff     = "off"
+	OptionDefault = "default" // what Proxmox VE takes by itself
+)
+
+// SingleController is the SCSI controller that gives each disk one of its own, which a thread of its
+// own takes.
+const SingleController = "virtio-scsi-single"
+
+// FieldDiskOption is an option of the disk with a serial.
+func FieldDiskOption(serial string, o DiskOption) VMField {
+	if serial == SystemDiskSerial {
+		return VMField("system disk " + o)
+	}
+	return FieldDisk(serial) + VMField(" "+o)
+}
+
+// NewDiskOption is what a new disk has of an option that the inventory does not have, on a SCSI
+// controller: the guest trims it, as an SSD, and a backup has it.
+func NewDiskOption(o DiskOption, scsi string) string {
+	switch o {
+	case DiskSSD, DiskDiscard, DiskBackup:
+		return OptionOn
+	case DiskIOThread:
+		if scsi == SingleController {
+			return OptionOn
+		}
+		return OptionOff
+	case DiskCache:
+		return "none"
+	}
+	return OptionDefault
+}
+
+// DiskOption is what a new disk of a node has of an option.
+func (n Node) DiskOption(serial string, o DiskOption) string {
+	return cmp.Or(n.Options[FieldDiskOption(serial, o)], NewDiskOption(o, n.SCSIHardware))
+}
+
+// DiskProperties are the options of a new disk of a node, as Proxmox VE has them behind its volume.
+func (n Node) DiskProperties(serial string) string {
+	out := ""
+	for _, o := range []DiskOption{DiskAIO, DiskBackup, DiskCache, DiskDiscard, DiskSSD, DiskIOThread} {
+		value, fresh := n.DiskOption(serial, o), NewDiskOption(o, n.SCSIHardware)
+		switch on := value == OptionOn; {
+		case o == DiskAIO && value != OptionDefault, o == DiskCache && value != fresh:
+			out += "," + string(o) + "=" + value
+		case o == DiskDiscard && on:
+			out += ",discard=on"
+		case (o == DiskSSD || o == DiskIOThread) && on:
+			out += "," + string(o) + "=1"
+		case o == DiskBackup && !on:
+			out += ",backup=0"
+		}
+	}
+	return out
+}
 
 // DiskUse is what a node's disks take, by storage. The drive with its address is too small
 // to count.

@@ -62,6 +62,8 @@ type RenderedVM struct {
 	GuestAgent  bool            `json:"guestAgent"`
 	StartAtBoot bool            `json:"startAtBoot"`
 	Protect     bool            `json:"protect,omitempty"` // the inventory's: it is never destroyed
+	// Options are further options that the inventory has, by their names in drifts.
+	Options map[VMField]string `json:"options,omitempty"`
 }
 
 // RenderedDisk is a disk of a VM.

@@ -184,6 +184,7 @@ type Node struct {
 	MemoryMiB int64
 	DiskBytes int64
 	Disks     []Disk
+	Options   map[VMField]string // further options of its VM, as in Hardware
 
 	Tags   []string
 	Labels map[string]string

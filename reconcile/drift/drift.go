@@ -109,7 +109,7 @@ func DescribeChange(drifts []Drift) string {
 // Of compares a node with the inventory: its VM, its machine as far as
 // Talos lets us see it, and its Node object.
 func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
-	out := OfVM(d.Spec, n, o.VMs[n.Name])
+	out := compareVM(wantSince(d, o, n), n, o.VMs[n.Name])
 	if mach.Reach == cluster.Configured {
 		out = append(out, OfMachine(d, o, n, mach)...)
 		out = append(out, OfStaged(d, n, mach)...)
@@ -213,7 +213,7 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 		Model: "virtio", MAC: n.MAC, Bridge: n.Bridge, VLAN: s.Network.VLAN,
 		Boot: cluster.BootSystemDisk, System: cluster.DiskSeen{Datastore: n.Datastore, Bytes: n.DiskBytes},
 		Data:  map[string]cluster.DiskSeen{},
-		Agent: s.Schematic.GuestAgent(), OnBoot: true,
+		Agent: s.Schematic.GuestAgent(), OnBoot: true, Options: n.Options,
 	}
 	for _, d := range n.Disks {
 		hw.Data[d.Serial] = cluster.DiskSeen{Datastore: d.Datastore, Bytes: d.Bytes}
@@ -227,10 +227,15 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 // OfVM compares the VM of a node with the inventory. How is of a VM that runs;
 // one that is stopped takes everything at once that can be changed at all.
 func OfVM(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
+	return compareVM(WantHardware(s, n), n, vm)
+}
+
+// compareVM compares the VM of a node with what it should have.
+func compareVM(want cluster.Hardware, n cluster.Node, vm cluster.VM) []Drift {
 	if !vm.Hardware.Known {
 		return nil
 	}
-	want, next := WantHardware(s, n), vm.Hardware.Value
+	next := vm.Hardware.Value
 	active := next
 	if vm.Active != nil {
 		active = *vm.Active
@@ -261,21 +266,30 @@ func OfVM(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
 func compareHardware(want, next, active cluster.Hardware) []Drift {
 	var out []Drift
 	for _, f := range hardwareFields {
-		w, later, now := f.of(&want), f.of(&next), f.of(&active)
-		dr := Drift{Reason: cluster.HardwareDrift, Field: string(f.name), Want: fmt.Sprint(w), Have: fmt.Sprint(now), How: f.how}
-		switch {
-		case w == later && (w == now || f.how == NextStart):
-			continue
-		case w == now:
-			dr.Have, dr.How = cmp.Or(fmt.Sprint(later), "none")+pendingStart, InPlace
-		case w == later:
-			dr.How = Reboot
-		case f.name == cluster.FieldModel && active.Model == "": // a card can be added as it runs, not exchanged
+		dr, differs := compareValue(f.name, f.how, fmt.Sprint(f.of(&want)), fmt.Sprint(f.of(&next)), fmt.Sprint(f.of(&active)))
+		if f.name == cluster.FieldModel && dr.How == Reboot && dr.Have == "" && dr.Want != next.Model { // a card can be added as it runs, not exchanged
 			dr.How = InPlace
 		}
-		out = append(out, dr)
+		if differs {
+			out = append(out, dr)
+		}
 	}
-	return out
+	return append(out, compareOptions(want, next, active)...)
+}
+
+// compareValue compares a field of a VM with what it has from its next start on, and with what it
+// has now.
+func compareValue(name cluster.VMField, how How, want, later, now string) (dr Drift, differs bool) {
+	dr = Drift{Reason: cluster.HardwareDrift, Field: string(name), Want: want, Have: now, How: how}
+	switch {
+	case want == later && (want == now || how == NextStart):
+		return Drift{}, false
+	case want == now:
+		dr.Have, dr.How = cmp.Or(later, "none")+pendingStart, InPlace
+	case want == later:
+		dr.How = Reboot
+	}
+	return dr, true
 }
 
 // compareDisks compares disks. Those without a serial of ours are not compared: storage
@@ -421,11 +435,7 @@ func LacksSystemDisk(vm cluster.VM) bool {
 func MissingSystemDisk(n cluster.Node, vm cluster.VM, host string) cluster.Block {
 	b := cluster.Block{Subject: vm.Node, Reason: cluster.SystemDiskMissing}
 	attach := func(key, volume string) string {
-		iothread := ""
-		if n.SCSIHardware == "virtio-scsi-single" {
-			iothread = ",iothread=1"
-		}
-		return fmt.Sprintf("as root on %s: `qm set %d --%s %s,discard=on,ssd=1%s,serial=%s --boot order=%s`", host, vm.VMID, key, volume, iothread, cluster.SystemDiskSerial, key)
+		return fmt.Sprintf("as root on %s: `qm set %d --%s %s%s,serial=%s --boot order=%s`", host, vm.VMID, key, volume, n.DiskProperties(cluster.SystemDiskSerial), cluster.SystemDiskSerial, key)
 	}
 	own := slices.DeleteFunc(slices.Clone(vm.Others), func(d cluster.Drive) bool { return !d.Own })
 	switch {
@@ -453,6 +463,7 @@ func MissingSystemDisk(n cluster.Node, vm cluster.VM, host string) cluster.Block
 func Take(s cluster.Spec, n cluster.Node, vm *cluster.VM, fields []cluster.VMField) {
 	want, next := WantHardware(s, n), vm.Hardware.Value
 	next.Data = maps.Clone(next.Data)
+	next.Options = takeOptions(n, next.Options, fields)
 	for _, field := range fields {
 		for _, f := range hardwareFields {
 			if f.name == field {

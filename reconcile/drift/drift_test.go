@@ -1,8 +1,10 @@
 package drift
 
 import (
+	"maps"
 	"net/netip"
 	"reflect"
+	"slices"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -19,9 +21,14 @@ func newNode() (cluster.Spec, cluster.Node) {
 // once, so that none drifts unseen, and a forecast takes each.
 func TestDriftsAreComparedOnce(t *testing.T) {
 	s, n := newNode()
+	n.Options = listOptions(n)
+	others := map[cluster.VMField]string{}
+	for field := range n.Options {
+		others[field] = "another"
+	}
 	want := WantHardware(s, n)
 	have := cluster.Hardware{CPUType: "host", Cores: 1, MemoryMiB: 1, Balloon: true, Machine: "pc", BIOS: "seabios", SCSIHardware: "lsi", Model: "e1000", MAC: "x", Bridge: "vmbr9", VLAN: 9, LinkDown: true, Boot: "net0",
-		System: cluster.DiskSeen{Datastore: "other", Bytes: 1 << 30}, Data: map[string]cluster.DiskSeen{"talos-x": {Bytes: 1 << 30}}, Address: "x", Agent: true}
+		System: cluster.DiskSeen{Datastore: "other", Bytes: 1 << 30}, Data: map[string]cluster.DiskSeen{"talos-x": {Bytes: 1 << 30}}, Address: "x", Agent: true, Options: others}
 	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Present, Owner: cluster.Ours, Tags: n.VMTags(), Hardware: cluster.Saw(WantHardware(s, n))}
 	vm.Hardware = cluster.Saw(have)
 	seen := map[string]How{}
@@ -31,13 +38,16 @@ func TestDriftsAreComparedOnce(t *testing.T) {
 		}
 		seen[d.Field] = d.How
 	}
-	if len(seen) != len(hardwareFields)+3 || len(hardwareFields)+2 != reflect.TypeFor[cluster.Hardware]().NumField() { // two of the system disk, one disk too many
+	if len(seen) != len(hardwareFields)+3+len(others) || len(hardwareFields)+3 != reflect.TypeFor[cluster.Hardware]().NumField() { // two of the system disk, one disk too many
 		t.Errorf("%d drifts of %d fields: %v", len(seen), len(hardwareFields), seen)
 	}
 	for _, f := range hardwareFields {
 		if f.take(&have, &want); f.of(&have) != f.of(&want) {
 			t.Errorf("a forecast does not take %s", f.name)
 		}
+	}
+	if vm.Hardware = cluster.Saw(have); !maps.Equal(takeOptions(n, others, slices.Collect(maps.Keys(n.Options))), want.Options) {
+		t.Error("a forecast does not take options")
 	}
 	vm.Hardware = cluster.Saw(want)
 	if d := OfVM(s, n, vm); len(d) > 0 {

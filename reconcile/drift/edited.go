@@ -107,7 +107,7 @@ func CardOf(hw cluster.Hardware) string { return hw.MAC + " " + hw.Address }
 // its MAC and its address where it had those of the inventory, so that somebody has edited
 // them.
 func OfNodeVM(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM) []Drift {
-	out := OfVM(d.Spec, n, vm)
+	out := compareVM(wantSince(d, o, n), n, vm)
 	if card, known := o.Facts.Cards[n.Name]; !known || card != CardOf(WantHardware(d.Spec, n)) {
 		return out
 	}

@@ -118,6 +118,9 @@ func wantFields(d cluster.Desired, n cluster.Node) map[string]string {
 	for _, f := range hardwareFields {
 		out[string(f.name)] = fmt.Sprint(f.of(&hw))
 	}
+	for field, value := range hw.Options {
+		out[string(field)], out[fieldOptions] = value, ""
+	}
 	for serial, disk := range hw.Data {
 		name := string(cluster.FieldDisk(serial))
 		out[name], out[name+" datastore"], out[name+" size"] = "", disk.Datastore, fmt.Sprint(disk.Bytes)
@@ -181,9 +184,9 @@ func Settle(d cluster.Desired, o cluster.Observed, n cluster.Node, whole bool) s
 	}
 	for _, dr := range drifts {
 		differs[dr.Field] = true
-		keep(dr.Field) // the inventory may have it no more
+		keep(dr.Field, fieldGiven(dr.Field)) // the inventory may have it no more
 	}
-	keep(FieldConfig)
+	keep(FieldConfig, fieldOptions)
 	if differs[FieldConfig] || !isSeen(o, n, FieldConfig, want[FieldConfig], whole) {
 		keep(fieldMeanwhile)
 	}
@@ -241,6 +244,9 @@ func Begin(d cluster.Desired, f cluster.Facts, n cluster.Node, fields []string, 
 			out.set(fieldGiven(field), value)
 		}
 	}
+	if len(n.Options) > 0 {
+		out.set(fieldOptions, "")
+	}
 	if meanwhile != "" {
 		out.set(fieldMeanwhile, meanwhile)
 	}
@@ -277,7 +283,8 @@ func OriginOf(d cluster.Desired, o cluster.Observed, n cluster.Node, field strin
 	case isMeta(field): // it is taken back, unless somebody has changed it
 		out.Pushed = true
 	default:
-		_, out.Pushed = had.find(field)
+		_, seen := had.find(field)
+		out.Pushed = seen || begun
 		out.Edited = !out.Pushed
 	}
 	return out

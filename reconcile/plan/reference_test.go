@@ -54,6 +54,8 @@ var changes = []change{
 	{"`ram`", func(_ *world, n *cluster.Node) { n.MemoryMiB = 16384 }},
 	{"`disk`, larger", func(_ *world, n *cluster.Node) { n.DiskBytes = 60 << 30 }},
 	{"`disk`, smaller", func(_ *world, n *cluster.Node) { n.DiskBytes = 20 << 30 }},
+	{"`disk_options`, and the options of a disk of `disks`", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache), "none", "writethrough")},
+	{"`disk_options.backup`, and that of a disk", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskBackup), "on", "off")},
 	{"`disks`, one more", func(_ *world, n *cluster.Node) {
 		n.Disks = []cluster.Disk{{Name: "data", Serial: "talos-data", Datastore: "local-lvm", Bytes: 20 << 30}}
 	}},
@@ -197,6 +199,16 @@ func outcome(t *testing.T, c change, answer string) string {
 		return "as it runs: " + strings.Join(texts, "; ")
 	}
 	return "nothing"
+}
+
+// wantOption has a node want another value of an option of its VM than that has.
+func wantOption(field cluster.VMField, has, wants string) func(*world, *cluster.Node) {
+	return func(w *world, n *cluster.Node) {
+		vm := w.o.VMs[n.Name]
+		vm.Hardware.Value.Options = map[cluster.VMField]string{field: has}
+		w.o.VMs[n.Name] = vm
+		n.Options = map[cluster.VMField]string{field: wants}
+	}
 }
 
 // TestReferenceOfChanges makes the table of what a change of the inventory leads to, from

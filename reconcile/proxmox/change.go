@@ -97,12 +97,35 @@ func changeParams(have pveconf.Options, wanted params, fields []cluster.VMField)
 		case cluster.FieldMark:
 			out["description"] = markDescription(string(have["description"]), wanted["description"])
 		}
+		changeDisk(have, wanted, f, set)
 	}
 	maps.DeleteFunc(out, func(key, value string) bool { return value == string(have[key]) })
 	if len(out) == 0 {
 		return nil
 	}
 	return out
+}
+
+// changeDisk sets one option of a disk that is there, as a new one has it.
+func changeDisk(have pveconf.Options, wanted params, f cluster.VMField, set func(string, func(pveconf.Properties))) {
+	for _, drive := range wanted {
+		from := pveconf.ParseProperties(drive)
+		serial := from["serial"]
+		key := hardware.DriveOf(have, serial)
+		if serial == "" || key == "" {
+			continue
+		}
+		for _, o := range cluster.DiskOptions {
+			if f != cluster.FieldDiskOption(serial, o) {
+				continue
+			}
+			set(key, func(p pveconf.Properties) {
+				if delete(p, string(o)); from[string(o)] != "" {
+					p[string(o)] = from[string(o)]
+				}
+			})
+		}
+	}
 }
 
 // cardKeys are the fields of a network card that have a key of their own.

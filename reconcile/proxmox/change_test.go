@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -114,6 +115,64 @@ func TestChangeStopped(t *testing.T) {
 				s.must(c.Start(ctx, d, n, nil))
 				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
 					t.Errorf("%s, waits %v", differs, waits)
+				}
+				s.checkRules()
+			})
+		})
+	}
+}
+
+// TestChangeDiskOptions: of a VM that runs a disk is in backups or not at once, and all else of how it is
+// attached waits for the next start; of one that is stopped all is as it should be at once. Its size,
+// and what people set of it, stay.
+func TestChangeDiskOptions(t *testing.T) {
+	for _, flavour := range flavours {
+		t.Run(flavour, func(t *testing.T) {
+			onStand(t, flavour, func(t *testing.T, s *stand) {
+				d, ctx := desired(1), context.Background()
+				d.Spec.Nodes[0].Disks = []cluster.Disk{{Name: "a", Serial: "talos-a", Datastore: "local-lvm", Bytes: 1 << 30}}
+				c := s.made(d)
+				defer c.Close()
+				n := d.Spec.Nodes[0]
+				disk := s.config(n)["scsi1"]
+				s.must(s.host.Edit(n.VMID, "scsi1", disk+",mbps=50"))
+				wishes := map[cluster.VMField]string{"system disk backup": "off", "disk talos-a backup": "off"}
+				give := func() {
+					n.Options = wishes
+					d.Spec.Nodes[0] = n
+					s.must(c.Change(ctx, d, n, testHost, slices.Sorted(maps.Keys(wishes)), nil))
+				}
+				if give(); !strings.Contains(s.config(n)["scsi0"], "backup=0") {
+					t.Errorf("%v", s.config(n))
+				}
+				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+					t.Errorf("backup: %s, waits %v", differs, waits)
+				}
+				wishes = map[cluster.VMField]string{"system disk cache": "writethrough", "system disk ssd": "off", "disk talos-a cache": "directsync", "disk talos-a aio": "native", "disk talos-a discard": "off",
+					"disk talos-a iothread": "off", "disk talos-a backup": "on", "system disk backup": "off"}
+				give()
+				if differs, waits := s.hardware(c, d, n); differs != "" || !waits {
+					t.Errorf("as it runs: %s, waits %v", differs, waits)
+				}
+				s.must(s.host.Stop(n.VMID))
+				s.must(c.ShutDown(ctx, d, n, nil)) // it is off
+				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+					t.Errorf("stopped: %s, waits %v", differs, waits)
+				}
+				wishes = map[cluster.VMField]string{"system disk cache": "none", "system disk ssd": "on", "system disk backup": "on", "disk talos-a cache": "none", "disk talos-a aio": "default", "disk talos-a discard": "on", "disk talos-a iothread": "on"}
+				give()
+				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+					t.Errorf("back: %s, waits %v", differs, waits)
+				}
+				if got, want := pveconf.ParseProperties(s.config(n)["scsi1"]), pveconf.ParseProperties(disk+",mbps=50"); !maps.Equal(got, want) {
+					t.Errorf("%v, want %v", got, want)
+				}
+				s.calls()
+				give()
+				for _, r := range s.world.Calls() {
+					if r.Mutating {
+						t.Errorf("%+v", r)
+					}
 				}
 				s.checkRules()
 			})

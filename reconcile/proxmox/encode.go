@@ -19,26 +19,23 @@ import (
 // semicolon, a colon, a slash (pools apart) or a blank, with which a value
 // could become another property, volume or path.
 var (
-	hostPattern    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
-	storagePattern = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,98}[A-Za-z0-9]$`)
-	poolPattern    = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+){0,2}$`)
-	bridgePattern  = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,14}$`)
-	tokenPattern   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
-	namePattern    = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
-	cpuPattern     = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-	macPattern     = regexp.MustCompile(`^[0-9A-F][02468ACE](:[0-9A-F]{2}){5}$`)
-	uuidPattern    = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	serialPattern  = regexp.MustCompile(`^[A-Za-z0-9_-]{1,20}$`)
-	tagPattern     = regexp.MustCompile(`^[a-z0-9_][a-z0-9_+.-]{0,123}$`)
-	imagePattern   = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}\.(qcow2|raw)$`)
+	hostPattern        = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+	storagePattern     = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,98}[A-Za-z0-9]$`)
+	poolPattern        = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+){0,2}$`)
+	bridgePattern      = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,14}$`)
+	tokenPattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+	namePattern        = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+	cpuPattern         = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	macPattern         = regexp.MustCompile(`^[0-9A-F][02468ACE](:[0-9A-F]{2}){5}$`)
+	uuidPattern        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	serialPattern      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,20}$`)
+	diskOptionsPattern = regexp.MustCompile(`^(,aio=(io_uring|native|threads)|,backup=0|,cache=(directsync|writethrough|writeback|unsafe)|,discard=on|,(ssd|iothread)=1)*$`)
+	tagPattern         = regexp.MustCompile(`^[a-z0-9_][a-z0-9_+.-]{0,123}$`)
+	imagePattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}\.(qcow2|raw)$`)
 )
 
 // controllers are the SCSI controllers a node may have.
-var controllers = []string{single, "virtio-scsi-pci"}
-
-// single gives every disk a controller of its own, which is what allows a
-// thread of its own too.
-const single = "virtio-scsi-single"
+var controllers = []string{cluster.SingleController, "virtio-scsi-pci"}
 
 const maxVMID = 999999999
 
@@ -101,13 +98,9 @@ func descriptionOf(m cluster.Mark, clusterName string) string {
 // random UUID) are none that Talos runs well with.
 func createParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Image) (params, error) {
 	var c checks
-	iothread := ""
-	if n.SCSIHardware == single {
-		iothread = ",iothread=1"
-	}
-	// disk is how every disk is attached: trimmed, as an SSD, found by serial.
+	// disk is how every disk is attached: found by serial.
 	disk := func(volume, serial string) string {
-		return volume + ",discard=on,ssd=1" + iothread + ",serial=" + c.is("serial", serial, serialPattern)
+		return volume + c.is("disk options", n.DiskProperties(serial), diskOptionsPattern) + ",serial=" + c.is("serial", serial, serialPattern)
 	}
 	store := c.is("datastore", n.Datastore, storagePattern)
 	seed := n.CloudInitDatastore

@@ -33,10 +33,15 @@ func TestNothingIsSmuggled(t *testing.T) {
 		d := desired(1)
 		n, pool := d.Spec.Nodes[0], testPool
 		n.Disks = []cluster.Disk{{Name: "data", Serial: "talos-data", Datastore: "local-lvm", Bytes: 5 << 30}}
+		cache := ""
 		fields := []*string{&n.Name, &n.UUID, &n.MAC, &n.Bridge, &n.Datastore, &n.ImageDatastore, &n.CloudInitDatastore, &n.SCSIHardware, &n.CPUType,
 			&d.Spec.Name, &d.Image.Name, &d.Spec.ID, &pool, &n.Disks[0].Name, &n.Disks[0].Serial, &n.Disks[0].Datastore}
 		for range rapid.IntRange(0, 2).Draw(t, "how many are bad") {
 			*rapid.SampledFrom(fields).Draw(t, "which") = word.Draw(t, "word")
+		}
+		if rapid.Bool().Draw(t, "a cache mode") {
+			cache = rapid.OneOf(rapid.SampledFrom([]string{"directsync", "unsafe"}), word).Draw(t, "cache")
+			n.Options = map[cluster.VMField]string{cluster.FieldDiskOption(n.Disks[0].Serial, cluster.DiskCache): cache}
 		}
 		if uuidPattern.MatchString(d.Spec.ID) && n.UUID == desired(1).Spec.Nodes[0].UUID {
 			n.UUID = cluster.NodeUUID(d.Spec.ID, n.Name)
@@ -71,11 +76,14 @@ func TestNothingIsSmuggled(t *testing.T) {
 			"cpu":      {"": n.CPUType}, "name": {"": n.Name}, "smbios1": {"uuid": n.UUID},
 			"ipconfig0": {"ip": "10.10.0.11/16", "gw": "10.10.0.1"},
 		} {
-			if n.SCSIHardware == single && strings.HasPrefix(key, "scsi") {
+			if n.SCSIHardware == cluster.SingleController && strings.HasPrefix(key, "scsi") {
 				want["iothread"] = "1"
 			}
 			if d.Spec.Network.VLAN == 20 && key == "net0" {
 				want["tag"] = "20"
+			}
+			if cache != "" && cache != "none" && key == "scsi1" {
+				want["cache"] = cache
 			}
 			if key == "ide2" && n.CloudInitDatastore == "" {
 				want[""] = n.Datastore + ":cloudinit"

@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -138,7 +139,25 @@ func wantHardware(n cluster.Node) cluster.Hardware {
 	for _, dk := range n.Disks {
 		hw.Data[dk.Serial] = cluster.DiskSeen{Datastore: dk.Datastore, Bytes: dk.Bytes}
 	}
+	hw.Options = allOptions(n)
 	return hw
+}
+
+// allOptions are the options that a new VM of a node has: the agent's own, and over them those of the node.
+func allOptions(n cluster.Node) map[cluster.VMField]string {
+	out := map[cluster.VMField]string{}
+	iothread := map[bool]string{true: "on", false: "off"}[n.SCSIHardware == "virtio-scsi-single"]
+	disks := []string{"system disk"}
+	for _, dk := range n.Disks {
+		disks = append(disks, "disk "+dk.Serial)
+	}
+	for _, disk := range disks {
+		for option, value := range map[string]string{"ssd": "on", "discard": "on", "backup": "on", "cache": "none", "aio": "default", "iothread": iothread} {
+			out[cluster.VMField(disk+" "+option)] = value
+		}
+	}
+	maps.Copy(out, n.Options)
+	return out
 }
 
 func observe(c *Client, d cluster.Desired) cluster.Observed {

@@ -109,7 +109,7 @@ func renderVM(d cluster.Desired, n cluster.Node) cluster.RenderedVM {
 		Image:   d.Image.Name,
 		Disks:   []cluster.RenderedDisk{{Serial: cluster.SystemDiskSerial, Datastore: hw.System.Datastore, Bytes: hw.System.Bytes}},
 		Network: cluster.RenderedNetwork{Model: hw.Model, MAC: hw.MAC, Bridge: hw.Bridge, VLAN: hw.VLAN, Address: hw.Address},
-		Boot:    hw.Boot, GuestAgent: hw.Agent, StartAtBoot: hw.OnBoot, Protect: n.Protect,
+		Boot:    hw.Boot, GuestAgent: hw.Agent, StartAtBoot: hw.OnBoot, Protect: n.Protect, Options: hw.Options,
 	}
 	for _, serial := range slices.Sorted(maps.Keys(hw.Data)) {
 		out.Disks = append(out.Disks, cluster.RenderedDisk{Serial: serial, Datastore: hw.Data[serial].Datastore, Bytes: hw.Data[serial].Bytes})

@@ -108,9 +108,58 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 		l.Wrong(from.field, "write x86-64-v2-AES, host, or a newer type", "Talos halts on %s: it needs x86-64-v2", n.CPUType)
 	}
 
+	from = l.origin(d, at, "disk_options")
+	l.equipDisk(n, from.field, cluster.SystemDiskSerial, pickValue(from, d.DiskOptions, role.DiskOptions, diskOptions{}))
+
 	from = l.origin(d, at, "disks")
-	n.Disks = l.disks(from.field, pickValue(from, d.Disks, role.Disks, nil), n.Datastore)
+	disks := pickValue(from, d.Disks, role.Disks, nil)
+	n.Disks = l.disks(from.field, disks, n.Datastore)
+	for i, dk := range disks {
+		l.equipDisk(n, yamlschema.Element(from.field, i), diskSerial(dk.Name), dk.diskOptions)
+	}
 }
+
+// equipDisk gives a node the options of one of its disks that are written, at a field.
+func (l *loader) equipDisk(n *cluster.Node, at, serial string, o diskOptions) {
+	for option, value := range map[cluster.DiskOption]string{
+		cluster.DiskSSD: encodeSwitch(o.SSD), cluster.DiskDiscard: encodeSwitch(o.Discard), cluster.DiskIOThread: encodeSwitch(o.IOThread),
+		cluster.DiskCache: o.Cache, cluster.DiskAIO: o.AIO, cluster.DiskBackup: encodeSwitch(o.Backup),
+	} {
+		l.setOption(n, at+"."+string(option), cluster.FieldDiskOption(serial, option), value)
+	}
+	if o.IOThread && n.SCSIHardware != cluster.SingleController {
+		l.Wrong(at+".iothread", "write proxmox.scsihw: "+cluster.SingleController+", or remove it", "a disk on %s has no thread of its own", n.SCSIHardware)
+	}
+	cached := o.Cache == "writeback" || o.Cache == "unsafe"
+	if cached && n.Role == cluster.ControlPlane && serial == cluster.SystemDiskSerial {
+		l.Wrong(at+".cache", "write none, directsync or writethrough", "with the cache mode %s etcd may lose what it has written when the host fails", o.Cache)
+	}
+	if o.AIO == "native" && (cached || o.Cache == "writethrough") {
+		l.Wrong(at+".aio", "write io_uring or threads, or a cache of none or directsync", "a VM with aio native and the cache mode %s does not start", o.Cache)
+	}
+}
+
+// setOption gives a node a further option of its VM where it is written, at a field. "" is a value
+// that could not be read, which is reported already.
+func (l *loader) setOption(n *cluster.Node, at string, field cluster.VMField, value string) {
+	if !l.Has(at) || value == "" {
+		return
+	}
+	if n.Options == nil {
+		n.Options = map[cluster.VMField]string{}
+	}
+	n.Options[field] = value
+}
+
+func encodeSwitch(on bool) string {
+	if on {
+		return cluster.OptionOn
+	}
+	return cluster.OptionOff
+}
+
+// diskSerial is the serial of the disk with a name.
+func diskSerial(name string) string { return "talos-" + name }
 
 // oldProcessors are the types of Proxmox VE that lack SSE4.2 and with it
 // x86-64-v2.
@@ -128,7 +177,7 @@ func (l *loader) disks(field string, disks []disk, datastore string) []cluster.D
 	var out []cluster.Disk
 	for i, d := range disks {
 		at := yamlschema.Element(field, i)
-		serial := "talos-" + d.Name
+		serial := diskSerial(d.Name)
 		switch {
 		case d.Name == "":
 			continue

@@ -12,8 +12,11 @@ import (
 //go:embed model.go
 var modelSource string
 
+//go:embed model_hardware.go
+var hardwareSource string
+
 // language is how the files of an inventory are written.
-var language = yamlschema.Language{Formats: formats, Synonyms: synonyms, Foreseen: foreseen, Foreign: foreign, Sources: []string{modelSource}}
+var language = yamlschema.Language{Formats: formats, Synonyms: synonyms, Foreseen: foreseen, Foreign: foreign, Sources: []string{modelSource, hardwareSource}}
 
 // formats are the rules of texts by name. Whatever reaches Proxmox VE, Talos or
 // a URL from the inventory is bounded by one of them: the alphabets leave no

@@ -272,31 +272,6 @@ type profiles struct {
 	Worker hardware `yaml:"worker" keys:"elsewhere" example:"{cpu: 4, ram: 8192, disk: 60G, disks: [{name: longhorn, size: 100G}]}"`
 }
 
-// hardware is what a VM is made of.
-type hardware struct {
-	// Processor cores.
-	CPU int `yaml:"cpu" unit:"number of cores" min:"1" max:"512" default:"the role's profile, else 4" example:"4"`
-	// The processor the VM shows. Talos needs x86-64-v2 or newer.
-	CPUType string `yaml:"cpu_type" is:"cputype" default:"the role's profile, else x86-64-v2-AES" example:"host"`
-	// Memory in MiB.
-	RAM int `yaml:"ram" unit:"number of MiB" min:"1" max:"16777216" default:"the role's profile, else 4096 for a control plane and 8192 for a worker" example:"8192"`
-	// Size of the system disk. G means GiB, as in Proxmox VE; a plain number
-	// counts GiB.
-	Disk yamlschema.Size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`
-	// More disks. A node's list replaces the profile's.
-	Disks []disk `yaml:"disks" default:"the role's profile" example:"[{name: longhorn, size: 100G}]"`
-}
-
-type disk struct {
-	// Name of the disk. Its serial in the VM is talos-NAME, by which patches
-	// find it: `disk.serial == "talos-longhorn"`.
-	Name string `yaml:"name" is:"diskname" required:"true" example:"longhorn"`
-	// Size of the disk.
-	Size yamlschema.Size `yaml:"size" required:"true" example:"100G"`
-	// The storage of the disk.
-	Datastore string `yaml:"datastore" is:"storage" default:"proxmox.datastore" example:"local-lvm"`
-}
-
 type patches struct {
 	// For every node.
 	All []string `yaml:"all" is:"file" example:"[patches/common.yaml]"`

@@ -244,6 +244,11 @@ func (s *Server) commitChange(h *host, id int, ch change, drives map[string]stri
 	for _, k := range sortedKeys(ch.set) {
 		text := spellOption(k, ch.set[k], flavour{nine: true}) // a change is normalised by 8.4 too
 		if options.IsDrive(k) {
+			if v.running && options.WaitsForStop(v.conf.base[k], drives[k]) {
+				v.conf.pending[k] = drives[k]
+				continue
+			}
+			delete(v.conf.pending, k)
 			s.replaceDrive(v, k, drives[k])
 			continue
 		}

@@ -5,6 +5,7 @@
 package hardware
 
 import (
+	"cmp"
 	"regexp"
 	"slices"
 	"strings"
@@ -47,6 +48,7 @@ func Of(o pveconf.Options) cluster.Hardware {
 		Address:      pveconf.ParseProperties(o.Get("ipconfig0", "")).Address(),
 		Agent:        pveconf.Scalar(pveconf.ParseProperties(o.Get("agent", "0")).First("enabled", "")).On(),
 		OnBoot:       o["onboot"].On(),
+		Options:      map[cluster.VMField]string{},
 	}
 	for key, value := range o {
 		if !drivePattern.MatchString(key) || !strings.Contains(string(value), "serial="+SerialPrefix) {
@@ -55,14 +57,43 @@ func Of(o pveconf.Options) cluster.Hardware {
 		d := pveconf.ParseProperties(string(value))
 		store, _, _ := strings.Cut(d.First("file", ""), ":")
 		seen := cluster.DiskSeen{Datastore: store, Bytes: pveconf.ParseSize(d["size"])}
-		switch serial := d["serial"]; {
+		serial := d["serial"]
+		switch {
 		case serial == cluster.SystemDiskSerial:
 			hw.System = seen
 		case strings.HasPrefix(serial, SerialPrefix):
 			hw.Data[serial] = seen
+		default:
+			continue
+		}
+		for _, option := range cluster.DiskOptions {
+			hw.Options[cluster.FieldDiskOption(serial, option)] = readDiskOption(d, option)
 		}
 	}
 	return hw
+}
+
+// readDiskOption is the value of an option of a disk, in the terms of the inventory.
+//
+// PVE 9.2 qemu-server, Drive.pm: a disk without the option is no SSD, is not trimmed ("ignore"), has no
+// thread of its own, is in backups, and has the cache mode none.
+func readDiskOption(d pveconf.Properties, option cluster.DiskOption) string {
+	value := pveconf.Scalar(d[string(option)])
+	switch option {
+	case cluster.DiskCache:
+		return cmp.Or(string(value), "none")
+	case cluster.DiskAIO:
+		return cmp.Or(string(value), cluster.OptionDefault)
+	case cluster.DiskBackup:
+		if value == "" || value.On() {
+			return cluster.OptionOn
+		}
+		return cluster.OptionOff
+	}
+	if value.On() {
+		return cluster.OptionOn
+	}
+	return cluster.OptionOff
 }
 
 // SystemDisk is the drive the system disk is attached as, "" when it is not.

@@ -3,6 +3,7 @@ package hardware
 import (
 	"maps"
 	"reflect"
+	"strings"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -67,7 +68,7 @@ func TestHardware(t *testing.T) {
 				tc.change(&want)
 			}
 			got := Of(o)
-			want.Model, want.LinkDown = got.Model, got.LinkDown
+			want.Model, want.LinkDown, want.Options = got.Model, got.LinkDown, got.Options // of which other tests are
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("\n got %+v\nwant %+v", got, want)
 			}
@@ -117,5 +118,30 @@ func TestOthersVolumes(t *testing.T) {
 	}
 	if got := ListOthersVolumes(pveconf.Options{"efidisk0": "a:vm-410-disk-0", "tpmstate0": "a:vm-410-disk-1", "unused1": "a:vm-410-disk-2", "name": "x"}, "410"); len(got) != 1 {
 		t.Errorf("got %v", got)
+	}
+}
+
+// TestDiskOptions: every disk of ours has all of its options, in one spelling each; those of others have none.
+func TestDiskOptions(t *testing.T) {
+	const system, data = cluster.SystemDiskSerial, "talos-data0"
+	for _, tc := range []struct {
+		drive string
+		want  string // ssd discard iothread cache aio backup
+	}{
+		{"vmdata:vm-410-disk-1,discard=on,iothread=1,size=10G,ssd=1", "on on on none default on"},
+		{"vmdata:vm-410-disk-1,size=10G", "off off off none default on"},
+		{"vmdata:vm-410-disk-1,discard=ignore,iothread=0,ssd=0,backup=0,cache=writethrough,aio=native,size=10G", "off off off writethrough native off"},
+		{"file=vmdata:vm-410-disk-1,backup=1,cache=none,aio=io_uring", "off off off none io_uring on"},
+	} {
+		for serial, key := range map[string]string{system: "scsi0", data: "virtio3"} {
+			got := Of(pveconf.Options{key: pveconf.Scalar(tc.drive + ",serial=" + serial), "scsi9": "vmdata:vm-9999-pvc-1,serial=x,cache=unsafe"}).Options
+			var words []string
+			for _, o := range cluster.DiskOptions {
+				words = append(words, got[cluster.FieldDiskOption(serial, o)])
+			}
+			if text := strings.Join(words, " "); text != tc.want || len(got) != len(cluster.DiskOptions) {
+				t.Errorf("%s: %s, want %s (%v)", tc.drive, text, tc.want, got)
+			}
+		}
 	}
 }

@@ -61,3 +61,14 @@ func TakesLive(key, was, text string) bool {
 	old, card := ParseNet(was), ParseNet(text)
 	return was == "" || old["model"] == card["model"] && strings.EqualFold(old["macaddr"], card["macaddr"])
 }
+
+// stopDrive are the options of a disk that change when the guest stops.
+// Source: Proxmox VE 9.2, qemu-server, vmconfig_update_disk.
+var stopDrive = strings.Fields("aio discard iothread queues product cache ssd vendor ro")
+
+// WaitsForStop reports whether a drive stays the disk that it is, and gets options that a guest which
+// runs cannot take.
+func WaitsForStop(was, text string) bool {
+	old, d := ParseDrive(was), ParseDrive(text)
+	return old["file"] != "" && old["file"] == d["file"] && !old.IsCDROM() && slices.ContainsFunc(stopDrive, func(k string) bool { return old[k] != d[k] })
+}

@@ -1,0 +1,124 @@
+package drift
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// TestOptionsAreTheInventorys: an option that the inventory does not have is as a person has it, also one that a new
+// VM gets otherwise; one that it has is given, of a VM that runs as Proxmox VE can.
+func TestOptionsAreTheInventorys(t *testing.T) {
+	cache, backup := cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache), cluster.FieldDiskOption("talos-data", cluster.DiskBackup)
+	for _, c := range []struct {
+		what             string
+		wants            map[cluster.VMField]string
+		edit             map[cluster.VMField]string
+		active           map[cluster.VMField]string // nil: nothing waits for the next start
+		field            cluster.VMField            // "": none differs
+		running, stopped How
+		have             string
+	}{
+		{"none, and none edited", nil, nil, nil, "", "", "", ""},
+		{"none, and one edited", nil, map[cluster.VMField]string{cache: "unsafe"}, nil, "", "", "", ""},
+		{"what it has", map[cluster.VMField]string{cache: "none"}, nil, nil, "", "", "", ""},
+		{"another, for its next start", map[cluster.VMField]string{cache: "writethrough"}, nil, nil, cache, Reboot, InPlace, "none"},
+		{"another, at once", map[cluster.VMField]string{backup: "off"}, nil, nil, backup, InPlace, InPlace, "on"},
+		{"one that waits for its next start", map[cluster.VMField]string{cache: "writethrough"}, map[cluster.VMField]string{cache: "writethrough"}, map[cluster.VMField]string{cache: "none"}, cache, Reboot, InPlace, "none"},
+		{"an edit that waits for its next start", map[cluster.VMField]string{cache: "none"}, map[cluster.VMField]string{cache: "unsafe"}, map[cluster.VMField]string{cache: "none"}, cache, InPlace, InPlace, "unsafe" + pendingStart},
+		{"one of a disk that is not there", map[cluster.VMField]string{cluster.FieldDiskOption("talos-new", cluster.DiskCache): "none"}, nil, nil, "", "", "", ""},
+	} {
+		for power, how := range map[cluster.Power]How{cluster.PowerRunning: c.running, cluster.Stopped: c.stopped} {
+			s, n := newNode()
+			n.Disks = []cluster.Disk{{Name: "data", Serial: "talos-data", Datastore: "local-lvm", Bytes: 1 << 30}}
+			hw := WantHardware(s, n)
+			hw.Options = listOptions(n)
+			vm := cluster.VM{Tags: n.VMTags(), Power: power}
+			if c.active != nil {
+				active := hw
+				active.Options = maps.Clone(hw.Options)
+				maps.Copy(active.Options, c.active)
+				vm.Active = &active
+			}
+			maps.Copy(hw.Options, c.edit)
+			vm.Hardware, n.Options = cluster.Saw(hw), c.wants
+			got := OfVM(s, n, vm)
+			switch {
+			case c.field == "" && len(got) == 0:
+			case c.field == "" || len(got) != 1 || got[0].Field != string(c.field) || got[0].How != how || got[0].Have != c.have:
+				t.Errorf("%s, power %v: %+v", c.what, power, got)
+			}
+		}
+	}
+}
+
+// TestOptionsThatTheInventoryHad: an option that the inventory has no more becomes what a new VM gets,
+// whether a node was seen to have it or was only begun to be given it; from then on it is a person's.
+func TestOptionsThatTheInventoryHad(t *testing.T) {
+	cache := cluster.FieldDiskOption("talos-data", cluster.DiskCache)
+	differs := func(k *kept) []Drift { return OfNodeVM(k.d, k.o, k.n, k.o.VMs["wk-1"]) }
+	give := func(k *kept, value string) {
+		k.edit(func(h *cluster.Hardware) { h.Options = maps.Clone(h.Options); h.Options[cache] = value })
+	}
+	for _, seen := range []bool{true, false} {
+		k := newKept()
+		k.edit(func(h *cluster.Hardware) { h.Options = listOptions(k.n) })
+		k.settle(true)
+		give(k, "directsync")
+		if got := differs(k); len(got) > 0 {
+			t.Fatalf("an edit of what the inventory never had: %+v", got)
+		}
+		k.push(func(n *cluster.Node) { n.Options = map[cluster.VMField]string{cache: "writethrough"} })
+		k.want(t, "pushed", string(cache), "P")
+		k.begin(string(cache))
+		k.want(t, "begun", string(cache), "PB")
+		give(k, "writethrough")
+		if seen {
+			k.settle(true)
+			give(k, "unsafe")
+			k.want(t, "edited", string(cache), "E")
+			give(k, "writethrough")
+		}
+		k.push(func(n *cluster.Node) { n.Options = nil })
+		for range 2 { // also after a look in which the node did not work
+			got := differs(k)
+			if len(got) != 1 || got[0].Field != string(cache) || got[0].Want != "none" || got[0].Have != "writethrough" || got[0].How != Reboot {
+				t.Fatalf("seen %v: %+v", seen, got)
+			}
+			k.want(t, "taken out", string(cache), "P")
+			k.settle(false)
+		}
+		vm := k.o.VMs["wk-1"]
+		Take(k.d.Spec, k.n, &vm, []cluster.VMField{cache})
+		k.o.VMs = map[string]cluster.VM{"wk-1": vm}
+		if got := differs(k); len(got) > 0 || vm.Hardware.Value.Options[cache] != "none" {
+			t.Fatalf("seen %v, as a forecast takes it: %+v, %v", seen, got, vm.Hardware.Value.Options)
+		}
+		k.settle(true)
+		give(k, "unsafe")
+		if got := differs(k); len(got) > 0 {
+			t.Errorf("seen %v, a person's own again: %+v", seen, got)
+		}
+	}
+}
+
+// TestForecastOfDisk: a disk that is attached has the options of a new one, and those of the inventory.
+func TestForecastOfDisk(t *testing.T) {
+	s, n := newNode()
+	ssd, cache := cluster.FieldDiskOption("talos-data", cluster.DiskSSD), cluster.FieldDiskOption("talos-data", cluster.DiskCache)
+	hw := WantHardware(s, n)
+	hw.Options = listOptions(n)
+	before := len(hw.Options)
+	vm := cluster.VM{Tags: n.VMTags(), Hardware: cluster.Saw(hw)}
+	n.Disks = []cluster.Disk{{Name: "data", Serial: "talos-data", Datastore: "local-lvm", Bytes: 1 << 30}}
+	n.Options = map[cluster.VMField]string{ssd: "off"}
+	Take(s, n, &vm, []cluster.VMField{cluster.FieldDisk("talos-data")})
+	got := vm.Hardware.Value.Options
+	if got[ssd] != "off" || got[cache] != "none" || len(got) != before+len(cluster.DiskOptions) || len(OfVM(s, n, vm)) > 0 {
+		t.Errorf("%v, %+v", got, OfVM(s, n, vm))
+	}
+	if len(hw.Options) != before {
+		t.Error("a forecast changes what was seen")
+	}
+}

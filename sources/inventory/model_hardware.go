@@ -1,0 +1,53 @@
+package inventory
+
+import "github.com/talos-agent/talos-agent/internal/yamlschema"
+
+// The types in this file are a part of the inventory's format, as those of model.go.
+
+// hardware is what a VM is made of.
+type hardware struct {
+	// Processor cores.
+	CPU int `yaml:"cpu" unit:"number of cores" min:"1" max:"512" default:"the role's profile, else 4" example:"4"`
+	// The processor the VM shows. Talos needs x86-64-v2 or newer.
+	CPUType string `yaml:"cpu_type" is:"cputype" default:"the role's profile, else x86-64-v2-AES" example:"host"`
+	// Memory in MiB.
+	RAM int `yaml:"ram" unit:"number of MiB" min:"1" max:"16777216" default:"the role's profile, else 4096 for a control plane and 8192 for a worker" example:"8192"`
+	// Size of the system disk. G means GiB, as in Proxmox VE; a plain number
+	// counts GiB.
+	Disk yamlschema.Size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`
+	// How the system disk is attached: ssd, discard, iothread, cache, aio and backup as in `disks`. A node's
+	// replaces that of the profile.
+	DiskOptions diskOptions `yaml:"disk_options" keys:"elsewhere" default:"the role's profile" example:"{cache: writethrough}"`
+	// More disks. A node's list replaces the profile's. Of the options of a disk, ssd to backup, one that is not
+	// written is what the default has on a new disk, and on one that is there what it has. One that is no longer
+	// written becomes the default.
+	Disks []disk `yaml:"disks" default:"the role's profile" example:"[{name: longhorn, size: 100G}]"`
+}
+
+type disk struct {
+	// Name of the disk. Its serial in the VM is talos-NAME, by which patches
+	// find it: `disk.serial == "talos-longhorn"`.
+	Name string `yaml:"name" is:"diskname" required:"true" example:"longhorn"`
+	// Size of the disk.
+	Size yamlschema.Size `yaml:"size" required:"true" example:"100G"`
+	// The storage of the disk.
+	Datastore string `yaml:"datastore" is:"storage" default:"proxmox.datastore" example:"local-lvm"`
+	diskOptions
+}
+
+// diskOptions are how a disk is attached to a VM.
+type diskOptions struct {
+	// The guest sees a solid-state disk.
+	SSD bool `yaml:"ssd" default:"true"`
+	// What the guest frees is freed on the storage.
+	Discard bool `yaml:"discard" default:"true"`
+	// The disk has a thread of its own. It takes `scsihw: virtio-scsi-single`.
+	IOThread bool `yaml:"iothread" default:"true with virtio-scsi-single, else false"`
+	// The cache of the host. With writeback and unsafe a host that loses its power may lose what the guest has
+	// written: the system disk of a control plane, where etcd is, has neither.
+	Cache string `yaml:"cache" enum:"none,directsync,writethrough,writeback,unsafe" default:"none"`
+	// How the host reads and writes it. native takes a cache of none or directsync.
+	AIO string `yaml:"aio" enum:"io_uring,native,threads" default:"what Proxmox VE takes for the storage"`
+	// Backups of the VM have it.
+	Backup bool `yaml:"backup" default:"true"`
+}
