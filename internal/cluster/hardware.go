@@ -76,6 +76,16 @@ func FieldDisk(serial string) VMField { return VMField("disk " + serial) }
 // FieldDiskSize is the size of a data disk.
 func FieldDiskSize(serial string) VMField { return FieldDisk(serial) + " size" }
 
+// Further options of a VM, in Hardware.Options.
+const (
+	FieldCPUFlags   VMField = "cpu flags" // sorted, "+aes;-pcid"
+	FieldCPULimit   VMField = "cpu limit" // in cores
+	FieldCPUUnits   VMField = "cpu units"
+	FieldNUMA       VMField = "numa"
+	FieldBalloonMin VMField = "balloon minimum (MiB)"
+	FieldMachinePin VMField = "machine version" // the machine type in full
+)
+
 // DiskOption is an option of a disk, by its name in Proxmox VE.
 type DiskOption string
 
@@ -98,6 +108,7 @@ const (
 	OptionOn      = "on"
 	OptionOff     = "off"
 	OptionDefault = "default" // what Proxmox VE takes by itself
+	OptionNone    = "none"
 )
 
 // SingleController is the SCSI controller that gives each disk one of its own, which a thread of its

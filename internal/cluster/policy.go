@@ -17,9 +17,11 @@ type Policy struct {
 	File       string
 	Pool       string
 	VMIDs      []Range
-	Datastores []string       // empty: any
-	Bridges    []string       // empty: any
-	Networks   []netip.Prefix // that addresses of nodes and VIPs lie in; empty: any
+	Datastores []string // empty: any
+	Bridges    []string // empty: any
+	// CPUUnits is the greatest weight of a VM among those that want the same cores; 0: the default.
+	CPUUnits int
+	Networks []netip.Prefix // that addresses of nodes and VIPs lie in; empty: any
 	// Taken are addresses of this host and of its routers, as they are seen: no file has
 	// them, and no node and no VIP may be one of them.
 	Taken    []netip.Addr
@@ -146,6 +148,12 @@ func (c Capacity) Reserve() int64 { return cmp.Or(c.MemoryReserveMiB, defaultRes
 
 // Thin is how much a thin storage may promise, in percent of its size.
 func (c Capacity) Thin() int { return cmp.Or(c.ThinPercent, defaultThinPercent) }
+
+// defaultCPUUnits is the weight of a VM that has none of its own (PVE 9.2 qemu-server, with cgroup v2).
+const defaultCPUUnits = 100
+
+// MostCPUUnits is the greatest weight that a VM may have: by default none has more than the host's other guests.
+func (p Policy) MostCPUUnits() int { return cmp.Or(p.CPUUnits, defaultCPUUnits) }
 
 // RemovalLimit is how many nodes of a cluster may be removed at once without approval.
 func (p Policy) RemovalLimit() int { return max(0, cmp.Or(p.Removals, 1)) }

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -73,6 +74,9 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			if !allowsDatastore(p, s) {
 				refuse(n.Name, "datastores", "it wants storage %q, and the host allows %s", s, strings.Join(p.Datastores, ", "))
 			}
+		}
+		if units, err := strconv.Atoi(n.Options[cluster.FieldCPUUnits]); err == nil && units > p.MostCPUUnits() {
+			refuse(n.Name, "cpu_units", "it wants cpu_units %d, and the host allows %d", units, p.MostCPUUnits())
 		}
 		if len(p.Bridges) > 0 && !slices.Contains(p.Bridges, n.Bridge) {
 			refuse(n.Name, "bridges", "it wants bridge %q, and the host allows %s", n.Bridge, strings.Join(p.Bridges, ", "))

@@ -274,3 +274,32 @@ func TestOfDeletion(t *testing.T) {
 		}
 	}
 }
+
+// TestCPUUnits: no VM weighs more than the policy allows, and without a word there none more than other guests.
+func TestCPUUnits(t *testing.T) {
+	for _, c := range []struct {
+		wants   string
+		allows  int
+		refused string
+	}{
+		{"", 0, ""}, {"100", 0, ""}, {"1", 0, ""}, {"200", 200, ""}, {"", 50, ""},
+		{"101", 0, "it wants cpu_units 101, and the host allows 100 (host policy, policy.yaml: cpu_units)"},
+		{"201", 200, "it wants cpu_units 201, and the host allows 200 (host policy, policy.yaml: cpu_units)"},
+		{"100", 50, "it wants cpu_units 100, and the host allows 50 (host policy, policy.yaml: cpu_units)"},
+	} {
+		n := cluster.Node{Name: "cp-1"}
+		if c.wants != "" {
+			n.Options = map[cluster.VMField]string{cluster.FieldCPUUnits: c.wants}
+		}
+		got := ""
+		for _, b := range OfSpec(cluster.Spec{Name: "dev", Nodes: []cluster.Node{n}}, cluster.Policy{CPUUnits: c.allows}) {
+			got += b.Message
+			if b.Subject != "cp-1" || b.About != "cpu_units" || b.Hint == "" {
+				t.Errorf("%+v", b)
+			}
+		}
+		if got != c.refused {
+			t.Errorf("%s of %d: %s", c.wants, c.allows, got)
+		}
+	}
+}

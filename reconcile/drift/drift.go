@@ -204,7 +204,7 @@ var hardwareFields = []hardwareField{
 
 // WantHardware is the VM a node of the inventory should have. The values that
 // the inventory cannot choose are the ones Talos runs well with on Proxmox VE:
-// q35 and OVMF (systemd-boot), no balloon (Talos does not see memory come and
+// q35 and OVMF (systemd-boot), and no balloon where it asks for none (Talos does not see memory come and
 // go).
 func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 	hw := cluster.Hardware{
@@ -215,6 +215,7 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 		Data:  map[string]cluster.DiskSeen{},
 		Agent: s.Schematic.GuestAgent(), OnBoot: true, Options: n.Options,
 	}
+	hw.Balloon = cmp.Or(n.Options[cluster.FieldBalloonMin], cluster.OptionNone) != cluster.OptionNone
 	for _, d := range n.Disks {
 		hw.Data[d.Serial] = cluster.DiskSeen{Datastore: d.Datastore, Bytes: d.Bytes}
 	}

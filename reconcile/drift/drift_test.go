@@ -21,7 +21,7 @@ func newNode() (cluster.Spec, cluster.Node) {
 // once, so that none drifts unseen, and a forecast takes each.
 func TestDriftsAreComparedOnce(t *testing.T) {
 	s, n := newNode()
-	n.Options = listOptions(n)
+	n.Options = listOptions(n) // which asks for no balloon
 	others := map[cluster.VMField]string{}
 	for field := range n.Options {
 		others[field] = "another"

@@ -14,7 +14,10 @@ import (
 // listOptions lists the further options that the VM of a node may have, each with what a new VM gets
 // where the inventory does not have it.
 func listOptions(n cluster.Node) map[cluster.VMField]string {
-	out := map[cluster.VMField]string{}
+	out := map[cluster.VMField]string{
+		cluster.FieldCPUFlags: cluster.OptionNone, cluster.FieldCPULimit: cluster.OptionNone, cluster.FieldCPUUnits: "100", cluster.FieldNUMA: cluster.OptionOff,
+		cluster.FieldBalloonMin: cluster.OptionNone, cluster.FieldMachinePin: "q35",
+	}
 	for _, o := range cluster.DiskOptions {
 		fresh := cluster.NewDiskOption(o, n.SCSIHardware)
 		out[cluster.FieldDiskOption(cluster.SystemDiskSerial, o)] = fresh
@@ -28,12 +31,15 @@ func listOptions(n cluster.Node) map[cluster.VMField]string {
 // fieldOptions is kept of a node whose options the inventory had, or has.
 const fieldOptions = "options"
 
-// howOfOption is what it takes to change an option of a VM that runs.
+// howOfOption is what it takes to change an option of a VM that runs, from a value to another.
 //
-// PVE 9.2 qemu-server, vmconfig_update_disk: of the options of a disk that are compared here
-// `backup` changes at once, and all others when the VM stops.
-func howOfOption(field cluster.VMField) How {
-	if strings.HasSuffix(string(field), " "+string(cluster.DiskBackup)) {
+// PVE 9.2 qemu-server, vmconfig_hotplug_pending and vmconfig_update_disk: the limit and the weight of the
+// processor change at once, and so does the minimum of memory where there is one before and after. Of the
+// options of a disk that are compared here `backup` does. All others change when the VM stops.
+func howOfOption(field cluster.VMField, now, want string) How {
+	switch {
+	case field == cluster.FieldCPULimit, field == cluster.FieldCPUUnits, strings.HasSuffix(string(field), " "+string(cluster.DiskBackup)),
+		field == cluster.FieldBalloonMin && now != cluster.OptionNone && want != cluster.OptionNone:
 		return InPlace
 	}
 	return Reboot
@@ -78,7 +84,7 @@ func compareOptions(want, next, active cluster.Hardware) []Drift {
 		if !runs {
 			now = later
 		}
-		if dr, differs := compareValue(field, howOfOption(field), want.Options[field], later, now); differs {
+		if dr, differs := compareValue(field, howOfOption(field, now, want.Options[field]), want.Options[field], later, now); differs {
 			out = append(out, dr)
 		}
 	}

@@ -54,6 +54,18 @@ var changes = []change{
 	{"`ram`", func(_ *world, n *cluster.Node) { n.MemoryMiB = 16384 }},
 	{"`disk`, larger", func(_ *world, n *cluster.Node) { n.DiskBytes = 60 << 30 }},
 	{"`disk`, smaller", func(_ *world, n *cluster.Node) { n.DiskBytes = 20 << 30 }},
+	{"`cpu_flags`", wantOption(cluster.FieldCPUFlags, "none", "+aes")},
+	{"`cpu_limit`", wantOption(cluster.FieldCPULimit, "none", "2")},
+	{"`cpu_units`", wantOption(cluster.FieldCPUUnits, "100", "50")},
+	{"`numa`", wantOption(cluster.FieldNUMA, "off", "on")},
+	{"`balloon`, from one value to another", func(w *world, n *cluster.Node) {
+		wantOption(cluster.FieldBalloonMin, "4096", "2048")(w, n)
+		vm := w.o.VMs[n.Name]
+		vm.Hardware.Value.Balloon = true
+		w.o.VMs[n.Name] = vm
+	}},
+	{"`balloon`, which was 0 or is to be", wantOption(cluster.FieldBalloonMin, "none", "4096")},
+	{"`machine`", wantOption(cluster.FieldMachinePin, "q35", "pc-q35-9.2")},
 	{"`disk_options`, and the options of a disk of `disks`", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache), "none", "writethrough")},
 	{"`disk_options.backup`, and that of a disk", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskBackup), "on", "off")},
 	{"`disks`, one more", func(_ *world, n *cluster.Node) {

@@ -73,14 +73,16 @@ func changeParams(have pveconf.Options, wanted params, fields []cluster.VMField)
 	for _, f := range fields {
 		switch f {
 		case cluster.FieldCPUType:
-			set("cpu", func(p pveconf.Properties) { p.Put("cputype", wanted["cpu"]) })
+			set("cpu", func(p pveconf.Properties) { p.Put("cputype", pveconf.ParseProperties(wanted["cpu"]).First("", "")) })
 		case cluster.FieldCores:
 			out["cores"], out["sockets"] = wanted["cores"], wanted["sockets"]
 		case cluster.FieldMemory:
 			out["memory"] = wanted["memory"]
 		case cluster.FieldBalloon:
 			out["balloon"] = wanted["balloon"]
-		case cluster.FieldMachine:
+		case cluster.FieldCPUFlags:
+			set("cpu", func(p pveconf.Properties) { takeKey(p, pveconf.ParseProperties(wanted["cpu"]), "flags") })
+		case cluster.FieldMachine, cluster.FieldMachinePin:
 			set("machine", func(p pveconf.Properties) { p.Put("type", wanted["machine"]) })
 		case cluster.FieldSCSI:
 			out["scsihw"] = wanted["scsihw"]
@@ -96,6 +98,9 @@ func changeParams(have pveconf.Options, wanted params, fields []cluster.VMField)
 			out["onboot"] = wanted["onboot"]
 		case cluster.FieldMark:
 			out["description"] = markDescription(string(have["description"]), wanted["description"])
+		}
+		if o, ok := vmOptions[f]; ok && o.key != "machine" && o.key != "" {
+			out[o.key] = cmp.Or(wanted[o.key], o.otherwise)
 		}
 		changeDisk(have, wanted, f, set)
 	}
@@ -119,12 +124,15 @@ func changeDisk(have pveconf.Options, wanted params, f cluster.VMField, set func
 			if f != cluster.FieldDiskOption(serial, o) {
 				continue
 			}
-			set(key, func(p pveconf.Properties) {
-				if delete(p, string(o)); from[string(o)] != "" {
-					p[string(o)] = from[string(o)]
-				}
-			})
+			set(key, func(p pveconf.Properties) { takeKey(p, from, string(o)) })
 		}
+	}
+}
+
+// takeKey takes one property from others: none where they have none.
+func takeKey(into, from pveconf.Properties, key string) {
+	if delete(into, key); from[key] != "" {
+		into[key] = from[key]
 	}
 }
 
@@ -139,9 +147,7 @@ func takeCard(into, from pveconf.Properties, f cluster.VMField) {
 		maps.Copy(into, from)
 		return
 	case own:
-		if delete(into, key); from[key] != "" {
-			into[key] = from[key]
-		}
+		takeKey(into, from, key)
 		return
 	case f == cluster.FieldMAC: // the model is a key, whose value is the MAC
 		model, mac = was, from.MAC()

@@ -99,7 +99,9 @@ func TestChangeStopped(t *testing.T) {
 				d.Spec.Nodes[0] = n
 				fields := append(slices.Clone(allFields), cluster.FieldSystemSize, cluster.FieldDiskSize("talos-a"), cluster.FieldDisk("talos-b"))
 				s.must(c.Change(ctx, d, n, testHost, fields, nil))
-				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+				edited := n
+				edited.Options = map[cluster.VMField]string{cluster.FieldCPUFlags: "+aes"} // a person's, that stays
+				if differs, waits := s.hardware(c, d, edited); differs != "" || waits {
 					t.Errorf("%s, waits %v", differs, waits)
 				}
 				if conf := s.config(n); !strings.Contains(conf["cpu"], "flags=+aes") || !strings.Contains(conf["net0"], "rate=10") || !strings.Contains(conf["agent"], "fstrim_cloned_disks=1") {
@@ -113,7 +115,7 @@ func TestChangeStopped(t *testing.T) {
 					}
 				}
 				s.must(c.Start(ctx, d, n, nil))
-				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+				if differs, waits := s.hardware(c, d, edited); differs != "" || waits {
 					t.Errorf("%s, waits %v", differs, waits)
 				}
 				s.checkRules()
@@ -173,6 +175,60 @@ func TestChangeDiskOptions(t *testing.T) {
 					if r.Mutating {
 						t.Errorf("%+v", r)
 					}
+				}
+				s.checkRules()
+			})
+		})
+	}
+}
+
+// TestChangeOptions: of a VM that runs what Proxmox VE changes at once is so at once, and the rest waits for the
+// next start. What people set beside it in the same options of Proxmox VE stays.
+func TestChangeOptions(t *testing.T) {
+	for _, flavour := range flavours {
+		t.Run(flavour, func(t *testing.T) {
+			onStand(t, flavour, func(t *testing.T, s *stand) {
+				d, ctx := desired(1), context.Background()
+				c := s.made(d)
+				defer c.Close()
+				n := d.Spec.Nodes[0]
+				before := s.config(n)
+				give := func(what string, waits bool, wishes map[cluster.VMField]string) {
+					t.Helper()
+					fields := slices.Sorted(maps.Keys(wishes))
+					if n.Options = wishes; wishes["balloon minimum (MiB)"] != "" {
+						fields = append(fields, cluster.FieldBalloon)
+					}
+					d.Spec.Nodes[0] = n
+					s.must(c.Change(ctx, d, n, testHost, fields, nil))
+					if differs, waiting := s.hardware(c, d, n); differs != "" || waiting != waits {
+						t.Errorf("%s: %s, waits %v", what, differs, waiting)
+					}
+				}
+				give("at once", false, map[cluster.VMField]string{"cpu limit": "2", "cpu units": "50"})
+				give("other values at once", false, map[cluster.VMField]string{"cpu limit": "1", "cpu units": "10"})
+				n.Options = nil // which is how the inventory takes them out
+				d.Spec.Nodes[0] = n
+				s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{"cpu limit", "cpu units"}, nil))
+				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
+					t.Errorf("taken out: %s, waits %v", differs, waits)
+				}
+				all := map[cluster.VMField]string{"cpu flags": "+aes;-pcid", "cpu limit": "2", "cpu units": "50", "numa": "on", "balloon minimum (MiB)": "1024", "machine version": "pc-q35-9.0"}
+				give("some at the next start", true, all)
+				s.must(s.host.Stop(n.VMID))
+				s.must(c.ShutDown(ctx, d, n, nil)) // it is off
+				s.must(s.host.Edit(n.VMID, "cpu", s.config(n)["cpu"]+",hidden=1"))
+				s.must(s.host.Edit(n.VMID, "machine", s.config(n)["machine"]+",viommu=virtio"))
+				s.must(c.Start(ctx, d, n, nil))
+				give("the same", false, all)
+				all["balloon minimum (MiB)"] = "512"
+				give("another minimum at once", false, all)
+				s.must(s.host.Stop(n.VMID))
+				s.must(c.ShutDown(ctx, d, n, nil))
+				give("back", false, map[cluster.VMField]string{"cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35"})
+				after := s.config(n)
+				if after["cpu"] != before["cpu"]+",hidden=1" || after["machine"] != "q35,viommu=virtio" {
+					t.Errorf("cpu %s, machine %s", after["cpu"], after["machine"])
 				}
 				s.checkRules()
 			})

@@ -149,6 +149,7 @@ func createParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 		"smbios1":    "uuid=" + c.is("uuid", n.UUID, uuidPattern),
 		"protection": "0",
 	}
+	c.options(p, n)
 	if pool != "" {
 		p["pool"] = c.is("pool", pool, poolPattern)
 	}
@@ -165,6 +166,54 @@ func createParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 		c.seed(p, d.Spec.Network, n)
 	}
 	return p, c.err()
+}
+
+// options sets the further options of a VM that the inventory has.
+func (c *checks) options(p params, n cluster.Node) {
+	for field, o := range vmOptions {
+		value, ok := n.Options[field]
+		if !ok {
+			continue
+		}
+		if c.is(string(field), value, o.pattern); o.edit != nil {
+			o.edit(p, value)
+			continue
+		}
+		p[o.key] = o.spell(value)
+	}
+}
+
+// vmOption is how a further option of a VM is spelled.
+type vmOption struct {
+	key       string // the option of Proxmox VE; "": edit sets it
+	pattern   *regexp.Regexp
+	edit      func(p params, value string)
+	otherwise string // the value of key where the inventory does not have it
+}
+
+// spell is a value as Proxmox VE has it.
+func (o vmOption) spell(value string) string {
+	switch value {
+	case cluster.OptionNone, cluster.OptionOff:
+		return "0"
+	case cluster.OptionOn:
+		return "1"
+	}
+	return value
+}
+
+// vmOptions are the further options of a VM that are not of a disk.
+var vmOptions = map[cluster.VMField]vmOption{
+	cluster.FieldCPULimit:   {key: "cpulimit", pattern: regexp.MustCompile(`^(none|[1-9][0-9]{0,2})$`), otherwise: "0"},
+	cluster.FieldCPUUnits:   {key: "cpuunits", pattern: regexp.MustCompile(`^[1-9][0-9]{0,4}$`), otherwise: "100"},
+	cluster.FieldNUMA:       {key: "numa", pattern: regexp.MustCompile(`^(on|off)$`), otherwise: "0"},
+	cluster.FieldBalloonMin: {key: "balloon", pattern: regexp.MustCompile(`^(none|[1-9][0-9]{0,7})$`), otherwise: "0"},
+	cluster.FieldMachinePin: {key: "machine", pattern: regexp.MustCompile(`^(q35|pc-q35-[0-9]{1,2}\.[0-9]{1,2}(\+pve[0-9]{1,2})?)$`), otherwise: "q35"},
+	cluster.FieldCPUFlags: {pattern: regexp.MustCompile(`^(none|[+-][a-z0-9-]{1,20}(;[+-][a-z0-9-]{1,20}){0,19})$`), edit: func(p params, value string) {
+		if value != cluster.OptionNone {
+			p["cpu"] += ",flags=" + value
+		}
+	}},
 }
 
 // seed sets the static address the guest finds on its cloud-init drive.

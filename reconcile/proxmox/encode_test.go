@@ -102,6 +102,44 @@ func TestNothingIsSmuggled(t *testing.T) {
 	t.Logf("%d were taken", taken) // few checks may meet none
 }
 
+// TestOptionsOfNewVM: each option that an inventory may have is in the request that makes a VM, and nothing of it is
+// there without it; what is no value of it is refused.
+func TestOptionsOfNewVM(t *testing.T) {
+	plain, err := createParams(desired(1), desired(1).Spec.Nodes[0], testPool, desired(1).Image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		field       cluster.VMField
+		value       string
+		key, option string // "": as without it
+	}{
+		{"cpu flags", "none", "", ""}, {"cpu flags", "-aes;+pcid", "cpu", "x86-64-v2-AES,flags=-aes;+pcid"},
+		{"cpu limit", "none", "cpulimit", "0"}, {"cpu limit", "2", "cpulimit", "2"},
+		{"cpu units", "50", "cpuunits", "50"},
+		{"numa", "off", "", ""}, {"numa", "on", "numa", "1"},
+		{"balloon minimum (MiB)", "none", "", ""}, {"balloon minimum (MiB)", "1024", "balloon", "1024"},
+		{"machine version", "q35", "", ""}, {"machine version", "pc-q35-9.2+pve1", "machine", "pc-q35-9.2+pve1"},
+	} {
+		d := desired(1)
+		n := d.Spec.Nodes[0]
+		n.Options = map[cluster.VMField]string{c.field: c.value}
+		want := maps.Clone(plain)
+		if c.key != "" {
+			want[c.key] = c.option
+		}
+		if got, err := createParams(d, n, testPool, d.Image); err != nil || !maps.Equal(got, want) {
+			t.Errorf("%s %s: %v, %v", c.field, c.value, got, err)
+		}
+		for _, bad := range []string{c.value + ",x=1", "x y", c.value + ";", "", "x_1"} {
+			n.Options = map[cluster.VMField]string{c.field: bad}
+			if _, err := createParams(d, n, testPool, d.Image); err == nil {
+				t.Errorf("%s %q is taken", c.field, bad)
+			}
+		}
+	}
+}
+
 // TestPathsAreNotSmuggled: hosts, storages and images that are no names do not
 // reach a path.
 func TestPathsAreNotSmuggled(t *testing.T) {

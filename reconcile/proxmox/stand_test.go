@@ -140,12 +140,13 @@ func wantHardware(n cluster.Node) cluster.Hardware {
 		hw.Data[dk.Serial] = cluster.DiskSeen{Datastore: dk.Datastore, Bytes: dk.Bytes}
 	}
 	hw.Options = allOptions(n)
+	hw.Balloon = hw.Options["balloon minimum (MiB)"] != "none"
 	return hw
 }
 
 // allOptions are the options that a new VM of a node has: the agent's own, and over them those of the node.
 func allOptions(n cluster.Node) map[cluster.VMField]string {
-	out := map[cluster.VMField]string{}
+	out := map[cluster.VMField]string{"cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35"}
 	iothread := map[bool]string{true: "on", false: "off"}[n.SCSIHardware == "virtio-scsi-single"]
 	disks := []string{"system disk"}
 	for _, dk := range n.Disks {

@@ -3,6 +3,8 @@ package inventory
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
@@ -34,6 +36,9 @@ type origin struct {
 	own     bool   // the node's own
 	profile bool   // the role's profile
 }
+
+// isWritten reports whether it is in the inventory.
+func (o origin) isWritten() bool { return o.own || o.profile }
 
 // origin finds where a node has a key from: its own entry, its role's profile,
 // or nowhere.
@@ -108,6 +113,9 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 		l.Wrong(from.field, "write x86-64-v2-AES, host, or a newer type", "Talos halts on %s: it needs x86-64-v2", n.CPUType)
 	}
 
+	l.equipProcessor(n, d, at, role)
+	l.equipMemory(n, d, at, role)
+
 	from = l.origin(d, at, "disk_options")
 	l.equipDisk(n, from.field, cluster.SystemDiskSerial, pickValue(from, d.DiskOptions, role.DiskOptions, diskOptions{}))
 
@@ -119,13 +127,59 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	}
 }
 
+// equipProcessor gives a node the further options of its processor that are written.
+func (l *loader) equipProcessor(n *cluster.Node, d draft, at string, role hardware) {
+	from := l.origin(d, at, "cpu_flags")
+	flags := slices.DeleteFunc(slices.Clone(pickValue(from, d.CPUFlags, role.CPUFlags, nil)), func(f string) bool { return f == "" }) // reported already
+	slices.SortFunc(flags, func(a, b string) int { return strings.Compare(flagName(a), flagName(b)) })
+	for i, flag := range flags {
+		if i > 0 && flagName(flags[i-1]) == flagName(flag) {
+			l.Wrong(from.field, "keep one of them", "the flag %s is there twice", flagName(flag))
+		}
+	}
+	setOption(n, from.isWritten(), cluster.FieldCPUFlags, orDefault(strings.Join(flags, ";"), cluster.OptionNone))
+
+	from = l.origin(d, at, "cpu_limit")
+	setNumber(n, from.isWritten(), cluster.FieldCPULimit, pickValue(from, d.CPULimit, role.CPULimit, 0))
+	from = l.origin(d, at, "cpu_units")
+	setNumber(n, from.isWritten(), cluster.FieldCPUUnits, pickValue(from, d.CPUUnits, role.CPUUnits, 0))
+	from = l.origin(d, at, "numa")
+	setOption(n, from.isWritten(), cluster.FieldNUMA, encodeSwitch(pickValue(from, d.NUMA, role.NUMA, false)))
+	from = l.origin(d, at, "machine")
+	setOption(n, from.isWritten(), cluster.FieldMachinePin, pickValue(from, d.Machine, role.Machine, ""))
+}
+
+// flagName is the name of a flag of a processor.
+func flagName(flag string) string { return strings.TrimLeft(flag, "+-") }
+
+// equipMemory gives a node the further options of its memory that are written.
+func (l *loader) equipMemory(n *cluster.Node, d draft, at string, role hardware) {
+	from := l.origin(d, at, "balloon")
+	switch least := pickValue(from, d.Balloon, role.Balloon, 0); {
+	case least == 0:
+		setOption(n, from.isWritten(), cluster.FieldBalloonMin, cluster.OptionNone)
+	case int64(least) > n.MemoryMiB && n.MemoryMiB > 0:
+		l.Wrong(from.field, fmt.Sprintf("write %d or less", n.MemoryMiB), "a VM with %d MiB of memory is not left %d MiB", n.MemoryMiB, least)
+	default:
+		setNumber(n, from.isWritten(), cluster.FieldBalloonMin, least)
+	}
+}
+
+// setNumber gives a node a further option of its VM that is a number, where it is written. 0 is one that could
+// not be read.
+func setNumber(n *cluster.Node, written bool, field cluster.VMField, number int) {
+	if number != 0 {
+		setOption(n, written, field, strconv.Itoa(number))
+	}
+}
+
 // equipDisk gives a node the options of one of its disks that are written, at a field.
 func (l *loader) equipDisk(n *cluster.Node, at, serial string, o diskOptions) {
 	for option, value := range map[cluster.DiskOption]string{
 		cluster.DiskSSD: encodeSwitch(o.SSD), cluster.DiskDiscard: encodeSwitch(o.Discard), cluster.DiskIOThread: encodeSwitch(o.IOThread),
 		cluster.DiskCache: o.Cache, cluster.DiskAIO: o.AIO, cluster.DiskBackup: encodeSwitch(o.Backup),
 	} {
-		l.setOption(n, at+"."+string(option), cluster.FieldDiskOption(serial, option), value)
+		setOption(n, l.Has(at+"."+string(option)), cluster.FieldDiskOption(serial, option), value)
 	}
 	if o.IOThread && n.SCSIHardware != cluster.SingleController {
 		l.Wrong(at+".iothread", "write proxmox.scsihw: "+cluster.SingleController+", or remove it", "a disk on %s has no thread of its own", n.SCSIHardware)
@@ -139,10 +193,10 @@ func (l *loader) equipDisk(n *cluster.Node, at, serial string, o diskOptions) {
 	}
 }
 
-// setOption gives a node a further option of its VM where it is written, at a field. "" is a value
-// that could not be read, which is reported already.
-func (l *loader) setOption(n *cluster.Node, at string, field cluster.VMField, value string) {
-	if !l.Has(at) || value == "" {
+// setOption gives a node a further option of its VM where it is written. "" is a value that could not
+// be read, which is reported already.
+func setOption(n *cluster.Node, written bool, field cluster.VMField, value string) {
+	if !written || value == "" {
 		return
 	}
 	if n.Options == nil {

@@ -39,6 +39,8 @@ var formats = map[string]yamlschema.Format{
 	"pool":         yamlschema.Text("the name of a resource pool", "talos-dev", `^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9._-]+){0,2}$`, 100),
 	"tag":          yamlschema.Text("a tag (letters, digits and . _ + -)", "team-a", `^[^,;]+$`, 60),
 	"cputype":      yamlschema.Text("the name of a processor type", "x86-64-v2-AES", `^[A-Za-z0-9][A-Za-z0-9_.-]*$`, 60),
+	"cpuflag":      yamlschema.Text("a flag of the processor with + or - in front: one that Proxmox VE lets a VM have", "+aes", `^[+-](aes|amd-no-ssb|amd-ssbd|ibpb|md-clear|pcid|pdpe1gb|spec-ctrl|ssbd|virt-ssbd)$`, 20),
+	"machine":      yamlschema.Text("q35, or a version of it", "pc-q35-9.2", `^(q35|pc-q35-\d{1,2}\.\d{1,2}(\+pve\d{1,2})?)$`, 40),
 	"diskname":     yamlschema.Text("the name of a disk (lower-case letters, digits and -, at most 14)", "longhorn", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 14),
 	"extension":    yamlschema.Text("the name of a system extension", "siderolabs/iscsi-tools", `^[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*$`, 128),
 	"kernelarg":    yamlschema.Text("one argument of the kernel", "console=ttyS0", `^-?[A-Za-z0-9_][!-~]*$`, 256),
@@ -74,6 +76,8 @@ func Format(name string) yamlschema.Format {
 // synonyms are words that other tools use for a key of ours.
 var synonyms = map[string][]string{
 	"ram":                {"memory", "mem", "memory_mib"},
+	"cpu_limit":          {"cpulimit"},
+	"cpu_units":          {"cpuunits"},
 	"cpu":                {"cores", "vcpu", "cpus"},
 	"disk":               {"disk_size", "root_disk", "boot_disk"},
 	"ip":                 {"address", "ip_address"},
@@ -105,6 +109,9 @@ var foreseen = map[string]string{
 	"iso":      "remove it: VMs are made from the factory's disk image",
 }
 
+// rootOnly answers keys of what no token may set.
+const rootOnly = "remove it: Proxmox VE lets only root@pam itself set it, and never a token, which is what the agent has"
+
 // foreign are keys of the Terraform and Ansible repositories for Talos on Proxmox VE that people come from, with what to write here.
 var foreign = map[string]string{
 	"sizing":                 "write it by role: profiles: {controlplane: {cpu: 4, ram: 8192, disk: 40G}, worker: {cpu: 4, ram: 8192, disk: 60G}}",
@@ -126,6 +133,10 @@ var foreign = map[string]string{
 	"proxmox.endpoint":       "remove it: the host's config.yaml has where Proxmox VE answers (proxmox.url)",
 	"proxmox.vlan_id":        "write network.vlan",
 	"proxmox.insecure":       "remove it: the host's config.yaml has whom to trust (proxmox.ca_file or proxmox.fingerprint)",
+	"affinity":               rootOnly,
+	"args":                   rootOnly,
+	"hookscript":             rootOnly,
+	"hugepages":              rootOnly,
 	"vm_id":                  "write vmid",
 	"instances":              "write the nodes into nodes.yaml: {name: dev-wk-1, ip: 10.0.10.21}, or offset: 21 in the place of ip; equal ones as a row of `counted`",
 }

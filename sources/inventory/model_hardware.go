@@ -10,8 +10,22 @@ type hardware struct {
 	CPU int `yaml:"cpu" unit:"number of cores" min:"1" max:"512" default:"the role's profile, else 4" example:"4"`
 	// The processor the VM shows. Talos needs x86-64-v2 or newer.
 	CPUType string `yaml:"cpu_type" is:"cputype" default:"the role's profile, else x86-64-v2-AES" example:"host"`
+	// Flags of the processor that the VM has besides those of its type, each with + in front, or has not, with -.
+	CPUFlags []string `yaml:"cpu_flags" is:"cpuflag" default:"the role's profile, else none" example:"[+aes, -pcid]"`
+	// How much time on cores the VM gets at most, whatever it asks for.
+	CPULimit int `yaml:"cpu_limit" unit:"number of cores" min:"1" max:"128" default:"the role's profile, else no limit" example:"2"`
+	// The weight of the VM among guests of the host that want the same cores. The host's policy bounds it.
+	CPUUnits int `yaml:"cpu_units" unit:"weight" min:"1" max:"10000" default:"the role's profile, else 100" example:"50"`
+	// The VM shows its memory by NUMA nodes.
+	NUMA bool `yaml:"numa" default:"the role's profile, else false"`
 	// Memory in MiB.
 	RAM int `yaml:"ram" unit:"number of MiB" min:"1" max:"16777216" default:"the role's profile, else 4096 for a control plane and 8192 for a worker" example:"8192"`
+	// How much memory, in MiB, the host leaves the VM at least when its own is short; 0: it takes none of it. Talos
+	// and Kubernetes count all of the memory, so that pods may be killed for what the host has taken.
+	Balloon int `yaml:"balloon" unit:"number of MiB" min:"0" max:"16777216" default:"the role's profile, else 0" example:"4096"`
+	// The machine type: q35, which is what the host has newest at each start, or a version of it, with which the
+	// guest's devices stay what they are when the host is upgraded.
+	Machine string `yaml:"machine" is:"machine" default:"the role's profile, else q35" example:"pc-q35-9.2"`
 	// Size of the system disk. G means GiB, as in Proxmox VE; a plain number
 	// counts GiB.
 	Disk yamlschema.Size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`

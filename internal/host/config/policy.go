@@ -29,6 +29,8 @@ type policyFile struct {
 	Datastores []string `yaml:"datastores" is:"storage" default:"any" example:"[local, local-lvm]"`
 	// The bridges that nodes may be attached to.
 	Bridges []string `yaml:"bridges" is:"bridge" default:"any" example:"[vmbr1]"`
+	// The greatest weight that a node's VM may have among guests of the host that want the same cores.
+	CPUUnits int `yaml:"cpu_units" unit:"weight" min:"1" max:"10000" default:"100, which is what a guest has by itself" example:"200"`
 	// The networks that addresses of nodes, and VIPs, must lie in, those that patches add to a
 	// machine config included. Without it a node may have any address of its network that is
 	// not this host's or of one of the routers it sends to.

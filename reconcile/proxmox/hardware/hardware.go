@@ -48,7 +48,7 @@ func Of(o pveconf.Options) cluster.Hardware {
 		Address:      pveconf.ParseProperties(o.Get("ipconfig0", "")).Address(),
 		Agent:        pveconf.Scalar(pveconf.ParseProperties(o.Get("agent", "0")).First("enabled", "")).On(),
 		OnBoot:       o["onboot"].On(),
-		Options:      map[cluster.VMField]string{},
+		Options:      readOptions(o),
 	}
 	for key, value := range o {
 		if !drivePattern.MatchString(key) || !strings.Contains(string(value), "serial="+SerialPrefix) {
@@ -71,6 +71,30 @@ func Of(o pveconf.Options) cluster.Hardware {
 		}
 	}
 	return hw
+}
+
+// readOptions are the further options of a VM that are not of a disk.
+//
+// PVE 9.2 qemu-server: without the option there is no limit of the processor, its weight is 100 (cgroup v2), and
+// all memory is the minimum that the balloon leaves.
+func readOptions(o pveconf.Options) map[cluster.VMField]string {
+	onOff := map[bool]string{true: cluster.OptionOn, false: cluster.OptionOff}
+	flags := strings.FieldsFunc(pveconf.ParseProperties(o.Get("cpu", ""))["flags"], func(r rune) bool { return r == ';' })
+	slices.SortFunc(flags, func(a, b string) int { return strings.Compare(strings.TrimLeft(a, "+-"), strings.TrimLeft(b, "+-")) })
+	out := map[cluster.VMField]string{
+		cluster.FieldCPUFlags:   cmp.Or(strings.Join(flags, ";"), cluster.OptionNone),
+		cluster.FieldCPULimit:   o.Get("cpulimit", "0"),
+		cluster.FieldCPUUnits:   o.Get("cpuunits", "100"),
+		cluster.FieldNUMA:       onOff[o["numa"].On()],
+		cluster.FieldBalloonMin: o.Get("balloon", pveconf.ParseProperties(o.Get("memory", "512")).First("current", "")),
+		cluster.FieldMachinePin: pveconf.ParseProperties(o.Get("machine", "pc")).First("type", ""),
+	}
+	for _, field := range []cluster.VMField{cluster.FieldCPULimit, cluster.FieldBalloonMin} {
+		if pveconf.Scalar(out[field]).Number() == 0 && strings.Trim(out[field], "0.") == "" {
+			out[field] = cluster.OptionNone
+		}
+	}
+	return out
 }
 
 // readDiskOption is the value of an option of a disk, in the terms of the inventory.

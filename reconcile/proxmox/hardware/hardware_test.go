@@ -139,9 +139,43 @@ func TestDiskOptions(t *testing.T) {
 			for _, o := range cluster.DiskOptions {
 				words = append(words, got[cluster.FieldDiskOption(serial, o)])
 			}
+			maps.DeleteFunc(got, func(field cluster.VMField, _ string) bool { return !strings.Contains(string(field), "disk ") })
 			if text := strings.Join(words, " "); text != tc.want || len(got) != len(cluster.DiskOptions) {
 				t.Errorf("%s: %s, want %s (%v)", tc.drive, text, tc.want, got)
 			}
+		}
+	}
+}
+
+// TestOptions: every further option of a VM has a value in one spelling, also where Proxmox VE has none.
+func TestOptions(t *testing.T) {
+	unset := map[cluster.VMField]string{"cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "512", "machine version": "pc"}
+	for _, tc := range []struct {
+		key, value string
+		field      cluster.VMField
+		want       string
+	}{
+		{"cpu", "host", "cpu flags", "none"},
+		{"cpu", "host,flags=+pcid;-aes", "cpu flags", "-aes;+pcid"},
+		{"cpu", "cputype=host,flags=", "cpu flags", "none"},
+		{"cpulimit", "0", "cpu limit", "none"},
+		{"cpulimit", "0.0", "cpu limit", "none"},
+		{"cpulimit", "0.5", "cpu limit", "0.5"},
+		{"cpulimit", "2", "cpu limit", "2"},
+		{"cpuunits", "1024", "cpu units", "1024"},
+		{"numa", "1", "numa", "on"},
+		{"numa", "0", "numa", "off"},
+		{"balloon", "0", "balloon minimum (MiB)", "none"},
+		{"balloon", "256", "balloon minimum (MiB)", "256"},
+		{"memory", "current=2048", "balloon minimum (MiB)", "2048"},
+		{"machine", "q35", "machine version", "q35"},
+		{"machine", "pc-q35-9.2+pve1,viommu=virtio", "machine version", "pc-q35-9.2+pve1"},
+		{"machine", "type=pc-q35-9.2", "machine version", "pc-q35-9.2"},
+	} {
+		want := maps.Clone(unset)
+		want[tc.field] = tc.want
+		if got := Of(pveconf.Options{tc.key: pveconf.Scalar(tc.value)}).Options; !maps.Equal(got, want) {
+			t.Errorf("%s %s: %v", tc.key, tc.value, got)
 		}
 	}
 }

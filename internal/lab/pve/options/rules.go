@@ -9,10 +9,10 @@ import (
 // numbered ones. What is in neither is for root alone.
 var privileges = byWord(map[string]string{
 	"VM.Config.CPU":     "cpu cores sockets numa vcpus cpulimit cpuunits smp",
-	"VM.Config.Memory":  "memory balloon shares hugepages keephugepages allow-ksm",
-	"VM.Config.HWType":  "acpi hotplug kvm machine scsihw smbios1 tablet vga watchdog audio0 rng0 arch vmstatestorage",
+	"VM.Config.Memory":  "memory balloon shares allow-ksm",
+	"VM.Config.HWType":  "acpi hotplug kvm machine scsihw smbios1 tablet vga watchdog audio0 rng0",
 	"VM.Config.Options": "agent autostart bios description keyboard localtime migrate_downtime migrate_speed name onboot ostype protection reboot startdate tags tdf template",
-	"VM.Config.Disk":    "boot bootdisk",
+	"VM.Config.Disk":    "boot bootdisk vmstatestorage",
 })
 
 // cloudInit are those of the cloud-init drive.
@@ -55,7 +55,10 @@ func IsHot(key string) bool { return slices.Contains(hot, key) || IsOfCloudInit(
 // TakesLive reports whether a guest that runs takes an option at once, which was another before. A network card
 // can be added and moved to another bridge, but not exchanged.
 func TakesLive(key, was, text string) bool {
-	if !IsNet(key) {
+	switch {
+	case key == "balloon": // its device stays, or it does not
+		return was != "0" && text != "0"
+	case !IsNet(key):
 		return IsHot(key)
 	}
 	old, card := ParseNet(was), ParseNet(text)
