@@ -84,6 +84,8 @@ const (
 	FieldNUMA       VMField = "numa"
 	FieldBalloonMin VMField = "balloon minimum (MiB)"
 	FieldMachinePin VMField = "machine version" // the machine type in full
+	FieldFirewall   VMField = "network card firewall"
+	FieldMTU        VMField = "mtu"
 )
 
 // DiskOption is an option of a disk, by its name in Proxmox VE.

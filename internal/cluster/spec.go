@@ -174,6 +174,7 @@ type Node struct {
 	Placement          Placement
 	Pool               string // "" : none
 	Bridge             string
+	NetworkCard        string // its model; "": virtio
 	Datastore          string // VM disks
 	ImageDatastore     string // where the Talos image is imported from
 	CloudInitDatastore string

@@ -210,7 +210,7 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 	hw := cluster.Hardware{
 		CPUType: n.CPUType, Cores: n.Cores, MemoryMiB: n.MemoryMiB,
 		Machine: "q35", BIOS: "ovmf", SCSIHardware: n.SCSIHardware,
-		Model: "virtio", MAC: n.MAC, Bridge: n.Bridge, VLAN: s.Network.VLAN,
+		Model: cmp.Or(n.NetworkCard, "virtio"), MAC: n.MAC, Bridge: n.Bridge, VLAN: s.Network.VLAN,
 		Boot: cluster.BootSystemDisk, System: cluster.DiskSeen{Datastore: n.Datastore, Bytes: n.DiskBytes},
 		Data:  map[string]cluster.DiskSeen{},
 		Agent: s.Schematic.GuestAgent(), OnBoot: true, Options: n.Options,

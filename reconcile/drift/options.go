@@ -16,7 +16,7 @@ import (
 func listOptions(n cluster.Node) map[cluster.VMField]string {
 	out := map[cluster.VMField]string{
 		cluster.FieldCPUFlags: cluster.OptionNone, cluster.FieldCPULimit: cluster.OptionNone, cluster.FieldCPUUnits: "100", cluster.FieldNUMA: cluster.OptionOff,
-		cluster.FieldBalloonMin: cluster.OptionNone, cluster.FieldMachinePin: "q35",
+		cluster.FieldBalloonMin: cluster.OptionNone, cluster.FieldMachinePin: "q35", cluster.FieldFirewall: cluster.OptionOff, cluster.FieldMTU: cluster.OptionNone,
 	}
 	for _, o := range cluster.DiskOptions {
 		fresh := cluster.NewDiskOption(o, n.SCSIHardware)
@@ -33,12 +33,12 @@ const fieldOptions = "options"
 
 // howOfOption is what it takes to change an option of a VM that runs, from a value to another.
 //
-// PVE 9.2 qemu-server, vmconfig_hotplug_pending and vmconfig_update_disk: the limit and the weight of the
-// processor change at once, and so does the minimum of memory where there is one before and after. Of the
-// options of a disk that are compared here `backup` does. All others change when the VM stops.
+// PVE 9.2 qemu-server, vmconfig_hotplug_pending, vmconfig_update_net and vmconfig_update_disk: the limit and the
+// weight of the processor change at once, as the firewall of a network card does, and so does the minimum of
+// memory where there is one before and after. Of the options of a disk that are compared here `backup` does. All others change when the VM stops.
 func howOfOption(field cluster.VMField, now, want string) How {
 	switch {
-	case field == cluster.FieldCPULimit, field == cluster.FieldCPUUnits, strings.HasSuffix(string(field), " "+string(cluster.DiskBackup)),
+	case field == cluster.FieldCPULimit, field == cluster.FieldCPUUnits, field == cluster.FieldFirewall, strings.HasSuffix(string(field), " "+string(cluster.DiskBackup)),
 		field == cluster.FieldBalloonMin && now != cluster.OptionNone && want != cluster.OptionNone:
 		return InPlace
 	}

@@ -66,6 +66,9 @@ var changes = []change{
 	}},
 	{"`balloon`, which was 0 or is to be", wantOption(cluster.FieldBalloonMin, "none", "4096")},
 	{"`machine`", wantOption(cluster.FieldMachinePin, "q35", "pc-q35-9.2")},
+	{"`nic.model`", func(_ *world, n *cluster.Node) { n.NetworkCard = "e1000e" }},
+	{"`nic.mtu`", wantOption(cluster.FieldMTU, "none", "9000")},
+	{"`nic.firewall`", wantOption(cluster.FieldFirewall, "off", "on")},
 	{"`disk_options`, and the options of a disk of `disks`", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache), "none", "writethrough")},
 	{"`disk_options.backup`, and that of a disk", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskBackup), "on", "off")},
 	{"`disks`, one more", func(_ *world, n *cluster.Node) {

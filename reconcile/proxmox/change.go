@@ -86,7 +86,7 @@ func changeParams(have pveconf.Options, wanted params, fields []cluster.VMField)
 			set("machine", func(p pveconf.Properties) { p.Put("type", wanted["machine"]) })
 		case cluster.FieldSCSI:
 			out["scsihw"] = wanted["scsihw"]
-		case cluster.FieldModel, cluster.FieldMAC, cluster.FieldBridge, cluster.FieldVLAN, cluster.FieldLink:
+		case cluster.FieldModel, cluster.FieldMAC, cluster.FieldBridge, cluster.FieldVLAN, cluster.FieldLink, cluster.FieldFirewall, cluster.FieldMTU:
 			set("net0", func(p pveconf.Properties) { takeCard(p, pveconf.ParseProperties(wanted["net0"]), f) })
 		case cluster.FieldAddress:
 			out["ipconfig0"] = wanted["ipconfig0"]
@@ -99,8 +99,8 @@ func changeParams(have pveconf.Options, wanted params, fields []cluster.VMField)
 		case cluster.FieldMark:
 			out["description"] = markDescription(string(have["description"]), wanted["description"])
 		}
-		if o, ok := vmOptions[f]; ok && o.key != "machine" && o.key != "" {
-			out[o.key] = cmp.Or(wanted[o.key], o.otherwise)
+		if key, otherwise := hardware.OptionOf(f); key != "" {
+			out[key] = cmp.Or(wanted[key], otherwise)
 		}
 		changeDisk(have, wanted, f, set)
 	}
@@ -137,7 +137,7 @@ func takeKey(into, from pveconf.Properties, key string) {
 }
 
 // cardKeys are the fields of a network card that have a key of their own.
-var cardKeys = map[cluster.VMField]string{cluster.FieldBridge: "bridge", cluster.FieldVLAN: "tag", cluster.FieldLink: "link_down"}
+var cardKeys = map[cluster.VMField]string{cluster.FieldBridge: "bridge", cluster.FieldVLAN: "tag", cluster.FieldLink: "link_down", cluster.FieldFirewall: "firewall", cluster.FieldMTU: "mtu"}
 
 // takeCard takes one field of a network card from another: all of it where there is none.
 func takeCard(into, from pveconf.Properties, f cluster.VMField) {

@@ -205,11 +205,11 @@ func TestChangeOptions(t *testing.T) {
 						t.Errorf("%s: %s, waits %v", what, differs, waiting)
 					}
 				}
-				give("at once", false, map[cluster.VMField]string{"cpu limit": "2", "cpu units": "50"})
-				give("other values at once", false, map[cluster.VMField]string{"cpu limit": "1", "cpu units": "10"})
+				give("at once", false, map[cluster.VMField]string{"cpu limit": "2", "cpu units": "50", "network card firewall": "on"})
+				give("other values at once", false, map[cluster.VMField]string{"cpu limit": "1", "cpu units": "10", "network card firewall": "on"})
 				n.Options = nil // which is how the inventory takes them out
 				d.Spec.Nodes[0] = n
-				s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{"cpu limit", "cpu units"}, nil))
+				s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{"cpu limit", "cpu units", "network card firewall"}, nil))
 				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
 					t.Errorf("taken out: %s, waits %v", differs, waits)
 				}
@@ -225,7 +225,14 @@ func TestChangeOptions(t *testing.T) {
 				give("another minimum at once", false, all)
 				s.must(s.host.Stop(n.VMID))
 				s.must(c.ShutDown(ctx, d, n, nil))
-				give("back", false, map[cluster.VMField]string{"cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35"})
+				n.NetworkCard = "e1000e"
+				s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{cluster.FieldModel}, nil))
+				give("another card", false, all)
+				n.NetworkCard = ""
+				all["mtu"] = "9000"
+				s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{cluster.FieldModel}, nil))
+				give("an mtu", false, all)
+				give("back", false, map[cluster.VMField]string{"mtu": "none", "cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35"})
 				after := s.config(n)
 				if after["cpu"] != before["cpu"]+",hidden=1" || after["machine"] != "q35,viommu=virtio" {
 					t.Errorf("cpu %s, machine %s", after["cpu"], after["machine"])

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/big"
@@ -26,6 +27,7 @@ var (
 	tokenPattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
 	namePattern        = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
 	cpuPattern         = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	cardPattern        = regexp.MustCompile(`^(virtio|e1000|e1000e|vmxnet3)$`)
 	macPattern         = regexp.MustCompile(`^[0-9A-F][02468ACE](:[0-9A-F]{2}){5}$`)
 	uuidPattern        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 	serialPattern      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,20}$`)
@@ -139,7 +141,7 @@ func createParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 			c.is("image datastore", n.ImageDatastore, storagePattern), c.is("image", img.Name, imagePattern)), cluster.SystemDiskSerial),
 		"ide2":       c.is("cloud-init datastore", seed, storagePattern) + ":cloudinit",
 		"citype":     "nocloud",
-		"net0":       fmt.Sprintf("virtio=%s,bridge=%s,firewall=0", c.is("mac", n.MAC, macPattern), c.is("bridge", n.Bridge, bridgePattern)),
+		"net0":       fmt.Sprintf("%s=%s,bridge=%s,firewall=0", c.is("network card", cmp.Or(n.NetworkCard, "virtio"), cardPattern), c.is("mac", n.MAC, macPattern), c.is("bridge", n.Bridge, bridgePattern)),
 		"boot":       "order=scsi0",
 		"serial0":    "socket",
 		"vga":        "std",
@@ -149,7 +151,7 @@ func createParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 		"smbios1":    "uuid=" + c.is("uuid", n.UUID, uuidPattern),
 		"protection": "0",
 	}
-	c.options(p, n)
+	c.problems = append(c.problems, hardware.SetOptions(p, n)...)
 	if pool != "" {
 		p["pool"] = c.is("pool", pool, poolPattern)
 	}
@@ -166,54 +168,6 @@ func createParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 		c.seed(p, d.Spec.Network, n)
 	}
 	return p, c.err()
-}
-
-// options sets the further options of a VM that the inventory has.
-func (c *checks) options(p params, n cluster.Node) {
-	for field, o := range vmOptions {
-		value, ok := n.Options[field]
-		if !ok {
-			continue
-		}
-		if c.is(string(field), value, o.pattern); o.edit != nil {
-			o.edit(p, value)
-			continue
-		}
-		p[o.key] = o.spell(value)
-	}
-}
-
-// vmOption is how a further option of a VM is spelled.
-type vmOption struct {
-	key       string // the option of Proxmox VE; "": edit sets it
-	pattern   *regexp.Regexp
-	edit      func(p params, value string)
-	otherwise string // the value of key where the inventory does not have it
-}
-
-// spell is a value as Proxmox VE has it.
-func (o vmOption) spell(value string) string {
-	switch value {
-	case cluster.OptionNone, cluster.OptionOff:
-		return "0"
-	case cluster.OptionOn:
-		return "1"
-	}
-	return value
-}
-
-// vmOptions are the further options of a VM that are not of a disk.
-var vmOptions = map[cluster.VMField]vmOption{
-	cluster.FieldCPULimit:   {key: "cpulimit", pattern: regexp.MustCompile(`^(none|[1-9][0-9]{0,2})$`), otherwise: "0"},
-	cluster.FieldCPUUnits:   {key: "cpuunits", pattern: regexp.MustCompile(`^[1-9][0-9]{0,4}$`), otherwise: "100"},
-	cluster.FieldNUMA:       {key: "numa", pattern: regexp.MustCompile(`^(on|off)$`), otherwise: "0"},
-	cluster.FieldBalloonMin: {key: "balloon", pattern: regexp.MustCompile(`^(none|[1-9][0-9]{0,7})$`), otherwise: "0"},
-	cluster.FieldMachinePin: {key: "machine", pattern: regexp.MustCompile(`^(q35|pc-q35-[0-9]{1,2}\.[0-9]{1,2}(\+pve[0-9]{1,2})?)$`), otherwise: "q35"},
-	cluster.FieldCPUFlags: {pattern: regexp.MustCompile(`^(none|[+-][a-z0-9-]{1,20}(;[+-][a-z0-9-]{1,20}){0,19})$`), edit: func(p params, value string) {
-		if value != cluster.OptionNone {
-			p["cpu"] += ",flags=" + value
-		}
-	}},
 }
 
 // seed sets the static address the guest finds on its cloud-init drive.

@@ -2,6 +2,7 @@ package proxmox
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -132,7 +133,7 @@ func (s *stand) imageBytes() []byte {
 // wantHardware is what the planner wants of a node (see drift.WantHardware).
 func wantHardware(n cluster.Node) cluster.Hardware {
 	hw := cluster.Hardware{
-		CPUType: n.CPUType, Cores: n.Cores, MemoryMiB: n.MemoryMiB, Machine: "q35", BIOS: "ovmf", SCSIHardware: n.SCSIHardware, Model: "virtio", MAC: n.MAC, Bridge: n.Bridge, Boot: cluster.BootSystemDisk,
+		CPUType: n.CPUType, Cores: n.Cores, MemoryMiB: n.MemoryMiB, Machine: "q35", BIOS: "ovmf", SCSIHardware: n.SCSIHardware, Model: cmp.Or(n.NetworkCard, "virtio"), MAC: n.MAC, Bridge: n.Bridge, Boot: cluster.BootSystemDisk,
 		System: cluster.DiskSeen{Datastore: n.Datastore, Bytes: n.DiskBytes}, Data: map[string]cluster.DiskSeen{},
 		Address: n.IP.String() + "/16,gw=10.10.0.1", OnBoot: true,
 	}
@@ -146,7 +147,7 @@ func wantHardware(n cluster.Node) cluster.Hardware {
 
 // allOptions are the options that a new VM of a node has: the agent's own, and over them those of the node.
 func allOptions(n cluster.Node) map[cluster.VMField]string {
-	out := map[cluster.VMField]string{"cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35"}
+	out := map[cluster.VMField]string{"cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35", "network card firewall": "off", "mtu": "none"}
 	iothread := map[bool]string{true: "on", false: "off"}[n.SCSIHardware == "virtio-scsi-single"]
 	disks := []string{"system disk"}
 	for _, dk := range n.Disks {

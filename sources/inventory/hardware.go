@@ -116,6 +116,9 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	l.equipProcessor(n, d, at, role)
 	l.equipMemory(n, d, at, role)
 
+	from = l.origin(d, at, "nic")
+	l.equipCard(n, from.field, pickValue(from, d.NIC, role.NIC, nic{}))
+
 	from = l.origin(d, at, "disk_options")
 	l.equipDisk(n, from.field, cluster.SystemDiskSerial, pickValue(from, d.DiskOptions, role.DiskOptions, diskOptions{}))
 
@@ -164,6 +167,22 @@ func (l *loader) equipMemory(n *cluster.Node, d draft, at string, role hardware)
 		setNumber(n, from.isWritten(), cluster.FieldBalloonMin, least)
 	}
 }
+
+// equipCard gives a node what is written of its network card, at a field.
+func (l *loader) equipCard(n *cluster.Node, at string, card nic) {
+	n.NetworkCard = card.Model
+	setOption(n, l.Has(at+".firewall"), cluster.FieldFirewall, encodeSwitch(card.Firewall))
+	setNumber(n, l.Has(at+".mtu"), cluster.FieldMTU, card.MTU)
+	if card.MTU > 0 && orDefault(card.Model, "virtio") != "virtio" {
+		l.Wrong(at+".mtu", "write model: virtio, or remove it", "Proxmox VE gives a card of the model %s no MTU", card.Model)
+	}
+	if card.MTU > 1 && card.MTU < leastMTU {
+		l.Wrong(at+".mtu", fmt.Sprintf("write %d or more, or 1 for that of the bridge", leastMTU), "a network with packets of %d bytes carries no IPv6", card.MTU)
+	}
+}
+
+// leastMTU is the least MTU of a network that carries IPv6 (RFC 8200), as Talos and the container networks expect.
+const leastMTU = 1280
 
 // setNumber gives a node a further option of its VM that is a number, where it is written. 0 is one that could
 // not be read.

@@ -133,6 +133,7 @@ var foreign = map[string]string{
 	"proxmox.endpoint":       "remove it: the host's config.yaml has where Proxmox VE answers (proxmox.url)",
 	"proxmox.vlan_id":        "write network.vlan",
 	"proxmox.insecure":       "remove it: the host's config.yaml has whom to trust (proxmox.ca_file or proxmox.fingerprint)",
+	"startup":                "remove it: the order of starts is the host's, and takes Sys.Modify on /, which the agent's token does not have; set it as root, `qm set VMID --startup order=1,up=30`: the agent leaves it",
 	"affinity":               rootOnly,
 	"args":                   rootOnly,
 	"hookscript":             rootOnly,

@@ -143,6 +143,9 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 		for _, d := range n.Disks {
 			fmt.Fprintf(out, "  disk %s %s on %s serial %s\n", d.Name, yamlschema.Size(d.Bytes), d.Datastore, d.Serial)
 		}
+		if n.NetworkCard != "" {
+			fmt.Fprintf(out, "  network card %s\n", n.NetworkCard)
+		}
 		for _, field := range slices.Sorted(maps.Keys(n.Options)) {
 			fmt.Fprintf(out, "  %s: %s\n", field, n.Options[field])
 		}

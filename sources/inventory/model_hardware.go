@@ -26,6 +26,8 @@ type hardware struct {
 	// The machine type: q35, which is what the host has newest at each start, or a version of it, with which the
 	// guest's devices stay what they are when the host is upgraded.
 	Machine string `yaml:"machine" is:"machine" default:"the role's profile, else q35" example:"pc-q35-9.2"`
+	// What the network card of the VM is. A node's replaces that of the profile.
+	NIC nic `yaml:"nic" default:"the role's profile" example:"{mtu: 9000}"`
 	// Size of the system disk. G means GiB, as in Proxmox VE; a plain number
 	// counts GiB.
 	Disk yamlschema.Size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`
@@ -36,6 +38,16 @@ type hardware struct {
 	// written is what the default has on a new disk, and on one that is there what it has. One that is no longer
 	// written becomes the default.
 	Disks []disk `yaml:"disks" default:"the role's profile" example:"[{name: longhorn, size: 100G}]"`
+}
+
+// nic is a network card of a VM.
+type nic struct {
+	// The model of the card.
+	Model string `yaml:"model" enum:"virtio,e1000,e1000e,vmxnet3" default:"virtio"`
+	// The MTU that the card has, and the guest takes; 1 is that of the bridge, which no card may exceed. Only with virtio.
+	MTU int `yaml:"mtu" unit:"number of bytes" min:"1" max:"65520" default:"1500" example:"9000"`
+	// The firewall of Proxmox VE filters the card, where it is on for the VM, too.
+	Firewall bool `yaml:"firewall" default:"false"`
 }
 
 type disk struct {

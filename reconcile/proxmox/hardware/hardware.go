@@ -89,6 +89,10 @@ func readOptions(o pveconf.Options) map[cluster.VMField]string {
 		cluster.FieldBalloonMin: o.Get("balloon", pveconf.ParseProperties(o.Get("memory", "512")).First("current", "")),
 		cluster.FieldMachinePin: pveconf.ParseProperties(o.Get("machine", "pc")).First("type", ""),
 	}
+	if card := pveconf.ParseProperties(o.Get("net0", "")); card.Model() != "" {
+		out[cluster.FieldFirewall] = onOff[pveconf.Scalar(card["firewall"]).On()]
+		out[cluster.FieldMTU] = cmp.Or(card["mtu"], cluster.OptionNone)
+	}
 	for _, field := range []cluster.VMField{cluster.FieldCPULimit, cluster.FieldBalloonMin} {
 		if pveconf.Scalar(out[field]).Number() == 0 && strings.Trim(out[field], "0.") == "" {
 			out[field] = cluster.OptionNone

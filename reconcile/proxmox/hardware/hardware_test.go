@@ -171,9 +171,21 @@ func TestOptions(t *testing.T) {
 		{"machine", "q35", "machine version", "q35"},
 		{"machine", "pc-q35-9.2+pve1,viommu=virtio", "machine version", "pc-q35-9.2+pve1"},
 		{"machine", "type=pc-q35-9.2", "machine version", "pc-q35-9.2"},
+		{"net0", "virtio=BC:24:11:00:00:11,bridge=vmbr0", "mtu", "none"},
+		{"net0", "virtio=BC:24:11:00:00:11,bridge=vmbr0,mtu=9000,firewall=0", "mtu", "9000"},
+		{"net0", "e1000=BC:24:11:00:00:11,bridge=vmbr0,firewall=1", "network card firewall", "on"},
+		{"net0", "", "numa", "off"},
 	} {
 		want := maps.Clone(unset)
 		want[tc.field] = tc.want
+		if tc.key == "net0" && tc.value != "" {
+			want = maps.Clone(want)
+			for field, value := range map[cluster.VMField]string{"network card firewall": "off", "mtu": "none"} {
+				if want[field] == "" {
+					want[field] = value
+				}
+			}
+		}
 		if got := Of(pveconf.Options{tc.key: pveconf.Scalar(tc.value)}).Options; !maps.Equal(got, want) {
 			t.Errorf("%s %s: %v", tc.key, tc.value, got)
 		}

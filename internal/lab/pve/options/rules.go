@@ -53,7 +53,7 @@ var hot = strings.Fields("description tags name onboot protection startup shares
 func IsHot(key string) bool { return slices.Contains(hot, key) || IsOfCloudInit(key) }
 
 // TakesLive reports whether a guest that runs takes an option at once, which was another before. A network card
-// can be added and moved to another bridge, but not exchanged.
+// can be added and moved to another bridge, but not exchanged, nor given another MTU.
 func TakesLive(key, was, text string) bool {
 	switch {
 	case key == "balloon": // its device stays, or it does not
@@ -62,7 +62,8 @@ func TakesLive(key, was, text string) bool {
 		return IsHot(key)
 	}
 	old, card := ParseNet(was), ParseNet(text)
-	return was == "" || old["model"] == card["model"] && strings.EqualFold(old["macaddr"], card["macaddr"])
+	same := func(k string) bool { return old[k] == card[k] }
+	return was == "" || same("model") && strings.EqualFold(old["macaddr"], card["macaddr"]) && same("mtu") && same("queues")
 }
 
 // stopDrive are the options of a disk that change when the guest stops.
