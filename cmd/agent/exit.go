@@ -16,6 +16,7 @@ const (
 	exitStalled     = 4  // status: stalled, blocked or unknown
 	exitNoDaemon    = 5  // the daemon cannot be reached
 	exitNoSecrets   = 6  // validate: valid, and secrets are missing
+	exitIncomplete  = 7  // import: written, and not valid yet
 	exitChanges     = 10 // plan: there are changes; diff: there are differences
 	exitDestructive = 11 // plan: there are destructive ones
 )

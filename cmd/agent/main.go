@@ -59,8 +59,8 @@ VMs, Talos nodes, Kubernetes clusters and addons on the host match it.
 Exit codes: 0 done and as it should be; 1 it failed, or the inventory is
 invalid; 2 wrong usage; 3 status: not Ready, but working on it; 4 status:
 stalled, blocked or not seen; 5 the daemon cannot be reached; 6 validate: valid,
-and secrets are missing; 10 plan, diff: there are changes; 11 plan: there are
-destructive ones.`,
+and secrets are missing; 7 import: written, and not valid yet; 10 plan, diff:
+there are changes; 11 plan: there are destructive ones.`,
 		Version:       version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -89,7 +89,7 @@ destructive ones.`,
 	add("daemon", newInit(env), newRun(env), newVersion(env))
 	add("look", newStatus(env), newPlan(env), newRender(env), newDiff(env), newDoctor(env), newEvents(env), newHistory(env))
 	add("direct", newReconcile(env), newSuspend(env), newResume(env), newAccept(env), newApprove(env), newUpgrade(env), newRollback(env), newForget(env), newDestroy(env), newConsole(env), newSupportBundle(env), newSnapshot(env), newKubeconfig(env), newTalosconfig(env))
-	add("repo", newValidate(env), newSchema(env), newSecrets(env), newRehearse(env), newLab(env), newDemo(env))
+	add("repo", newValidate(env), newSchema(env), newImport(env), newSecrets(env), newRehearse(env), newLab(env), newDemo(env))
 	root.InitDefaultCompletionCmd()
 	root.InitDefaultHelpCmd()
 	for _, c := range root.Commands() {

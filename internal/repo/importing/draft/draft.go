@@ -1,0 +1,95 @@
+package draft
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+)
+
+// Draft is a cluster on its way from a foreign description to an inventory.
+type Draft struct {
+	// Cluster is cluster.yaml, a mapping.
+	Cluster *Value
+
+	sources []string
+	nodes   map[cluster.Role][]*Value
+	rows    []*Value
+	patches []patch
+	left    cluster.Problems
+}
+
+type patch struct {
+	file, text string
+	origin     Origin
+}
+
+// New returns an empty draft.
+func New() *Draft { return &Draft{Cluster: Mapping(), nodes: map[cluster.Role][]*Value{}} }
+
+// AddSource names a file that was read. The files that are written name it.
+func (d *Draft) AddSource(file string) { d.sources = append(d.sources, file) }
+
+// Name is the name of the cluster, "" where no source has it.
+func (d *Draft) Name() string { return d.Cluster.Get("cluster_name").String() }
+
+// AddNode adds a node to nodes.yaml, a mapping.
+func (d *Draft) AddNode(role cluster.Role, node *Value) {
+	d.nodes[role] = append(d.nodes[role], node)
+}
+
+// AddRow adds a row of equal nodes to nodes.yaml, a mapping.
+func (d *Draft) AddRow(row *Value) { d.rows = append(d.rows, row) }
+
+// Nodes are the nodes of a role, without those of rows.
+func (d *Draft) Nodes(role cluster.Role) []*Value { return d.nodes[role] }
+
+// HasNodes reports whether there are nodes or rows of them.
+func (d *Draft) HasNodes() bool { return len(d.nodes)+len(d.rows) > 0 }
+
+// AddPatch adds a patch of the machine config and returns its path in the folder of the
+// cluster, which is its own. A text that is a patch already is not added again.
+func (d *Draft) AddPatch(o Origin, name, text string) string {
+	same := func(p patch) bool { return p.text == text && strings.HasPrefix(path.Base(p.file), name) }
+	if i := slices.IndexFunc(d.patches, same); i >= 0 {
+		return d.patches[i].file
+	}
+	file := "patches/" + name + ".yaml"
+	for n := 2; slices.ContainsFunc(d.patches, func(p patch) bool { return p.file == file }); n++ {
+		file = fmt.Sprintf("patches/%s-%d.yaml", name, n)
+	}
+	d.patches = append(d.patches, patch{file, text, o})
+	return file
+}
+
+// Leave records something that the inventory does not have in this form: field is what the
+// source calls it, and hint what to do about it.
+func (d *Draft) Leave(o Origin, field, message, hint string) {
+	d.left = append(d.left, cluster.Problem{File: o.File, Line: o.Line, Field: field, Message: message, Hint: hint})
+}
+
+// Left is everything that was left, once each, by file and line. What was left for the same
+// reason at several lines of a list is one entry.
+func (d *Draft) Left() cluster.Problems {
+	type reason struct{ file, field, message, hint string }
+	first, more := map[reason]int{}, map[reason]int{}
+	var out cluster.Problems
+	for _, p := range d.left {
+		r := reason{p.File, elements.ReplaceAllString(p.Field, "[]"), p.Message, p.Hint}
+		if at, found := first[r]; found {
+			if out[at].Line != p.Line {
+				more[r]++
+			}
+			continue
+		}
+		first[r] = len(out)
+		out = append(out, p)
+	}
+	for r, n := range more {
+		out[first[r]].Message += fmt.Sprintf(" (and %d more like it)", n)
+	}
+	out.Sort()
+	return out
+}
