@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/repo/importing/draft"
 	"github.com/talos-agent/talos-agent/internal/repo/importing/formats"
 	"github.com/talos-agent/talos-agent/internal/repo/validation"
+	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
@@ -47,6 +48,9 @@ type Imported struct {
 
 // Import reads the files and writes an inventory. With an error nothing was written.
 func Import(ctx context.Context, c Config, now time.Time) (Imported, error) {
+	if _, err := sources.New(sources.Config{Path: c.Folder}); err != nil {
+		return Imported{}, &fault.Usage{Err: fmt.Errorf("--path: %w", err)}
+	}
 	files, err := readFiles(c)
 	if err != nil {
 		return Imported{}, err
@@ -90,7 +94,7 @@ func readFiles(c Config) ([]formats.File, error) {
 		}
 		if formats.IsSecret(name) {
 			errs = append(errs, fault.WithHint(fmt.Errorf("%s holds secrets by its name, and import reads none", name),
-				"leave it out; `talos-agent secrets new --cluster NAME --from FILE DIR` takes an existing bundle: docs/how-to/existing-secrets.md"))
+				"leave it out: the secrets of a cluster that exists are for `talos-agent secrets new --from` (docs/how-to/existing-secrets.md), and the agent has credentials of its own"))
 			continue
 		}
 		data, _, err := config.ReadFile(name, 0)

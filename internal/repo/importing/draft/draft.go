@@ -67,8 +67,20 @@ func (d *Draft) AddPatch(o Origin, name, text string) string {
 // Leave records something that the inventory does not have in this form: field is what the
 // source calls it, and hint what to do about it.
 func (d *Draft) Leave(o Origin, field, message, hint string) {
-	d.left = append(d.left, cluster.Problem{File: o.File, Line: o.Line, Field: field, Message: message, Hint: hint})
+	d.left = append(d.left, cluster.Problem{File: o.File, Line: o.Line, Field: shorten(field, 120), Message: shorten(message, 300), Hint: shorten(hint, 600)})
 }
+
+// shorten keeps a text, which foreign files may be part of, on a line of some length.
+func shorten(s string, most int) string {
+	all := []rune(oneLine(strings.ToValidUTF8(s, "?")))
+	if len(all) > most {
+		return string(all[:most]) + "..."
+	}
+	return string(all)
+}
+
+// maxLeft is how many entries Left has.
+const maxLeft = 200
 
 // Left is everything that was left, once each, by file and line. What was left for the same
 // reason at several lines of a list is one entry.
@@ -91,5 +103,8 @@ func (d *Draft) Left() cluster.Problems {
 		out[first[r]].Message += fmt.Sprintf(" (and %d more like it)", n)
 	}
 	out.Sort()
+	if more := len(out) - maxLeft; more > 0 {
+		out = append(out[:maxLeft], cluster.Problem{File: out[maxLeft].File, Message: fmt.Sprintf("%d more lines were not taken over", more), Hint: "compare the files that were written"})
+	}
 	return out
 }

@@ -36,14 +36,14 @@ func rankKeys(keys string) map[string]int {
 
 // Files are the files of the draft, by their paths in the folder of the cluster.
 func (d *Draft) Files() map[string]string {
-	from := "imported by `talos-agent import` from " + strings.Join(d.sources, ", ")
+	from, name := "imported by `talos-agent import` from "+oneLine(strings.Join(d.sources, ", ")), oneLine(d.Name())
 	p := printer{files: len(d.sources) > 1}
-	p.printf("# The cluster %s, %s.\n# A comment behind a value is its name there.\n\n", d.Name(), from)
+	p.printf("# The cluster %s, %s.\n# A comment behind a value is its name there.\n\n", name, from)
 	p.mapping(d.Cluster, "", 0)
 	out := map[string]string{"cluster.yaml": p.b.String()}
 
 	p.b.Reset()
-	p.printf("# The nodes of %s, %s.\n", d.Name(), from)
+	p.printf("# The nodes of %s, %s.\n", name, from)
 	all := Mapping()
 	for key, nodes := range map[string][]*Value{"controlplane": d.nodes[cluster.ControlPlane], "workers": d.nodes[cluster.Worker], "counted": d.rows} {
 		if len(nodes) > 0 {
@@ -56,7 +56,7 @@ func (d *Draft) Files() map[string]string {
 		p.field(f, "", 0)
 	}
 	if len(all.fields) == 0 {
-		p.printf("# Fill in: controlplane, a list of {name: %s-cp-1, ip: ADDRESS}, and workers likewise.\n", d.Name())
+		p.printf("# Fill in: controlplane, a list of {name: %s-cp-1, ip: ADDRESS}, and workers likewise.\n", name)
 	}
 	out["nodes.yaml"] = p.b.String()
 
@@ -247,13 +247,18 @@ func quote(s string) string {
 	}
 	var out strings.Builder
 	for _, r := range string(b) {
-		if r >= 0x7f && r < 0xa0 || r == 0xfeff || r >= 0xfffe && r <= 0xffff {
+		if isUnprintable(r) {
 			fmt.Fprintf(&out, `\u%04x`, r) // which YAML takes in this form only
 			continue
 		}
 		out.WriteRune(r)
 	}
 	return out.String()
+}
+
+// isUnprintable reports whether a character cannot stand in YAML as it is, and can in JSON.
+func isUnprintable(r rune) bool {
+	return r >= 0x7f && r < 0xa0 || r == 0xfeff || r == 0xfffe || r == 0xffff
 }
 
 // isAddress reports whether a text is an IPv4 address or network as programs write it.
@@ -268,7 +273,7 @@ func isAddress(s string) bool {
 // oneLine keeps what is written as a comment on its line.
 func oneLine(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == 0x85 || r == 0x2028 || r == 0x2029 {
+		if r < ' ' || r == 0x2028 || r == 0x2029 || isUnprintable(r) {
 			return ' '
 		}
 		return r

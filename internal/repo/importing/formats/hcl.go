@@ -1,6 +1,7 @@
 package formats
 
 import (
+	"cmp"
 	"fmt"
 	"math/big"
 	"slices"
@@ -39,7 +40,7 @@ func readHCL(name string, data []byte) (v *value, expressions []entry, err error
 	c := hclConverter{left: maxValues}
 	out := &value{kind: mapping, line: 1}
 	for _, b := range body.Blocks {
-		c.expressions = append(c.expressions, entry{b.Type, b.TypeRange.Start.Line, &value{kind: unread}})
+		c.expressions = append(c.expressions, entry{b.Type, b.TypeRange.Start.Line, &value{kind: unread, text: "is a block, and not the value of a variable"}})
 	}
 	for _, a := range body.Attributes {
 		out.keys = append(out.keys, entry{a.Name, a.NameRange.Start.Line, c.convert(a.Name, a.Expr)})
@@ -84,7 +85,7 @@ type hclConverter struct {
 
 // refuse records an expression that is no literal.
 func (c *hclConverter) refuse(path string, e hclsyntax.Expression) *value {
-	out := &value{kind: unread, line: e.Range().Start.Line}
+	out := &value{kind: unread, line: e.Range().Start.Line, text: "is an expression, and not a value"}
 	c.expressions = append(c.expressions, entry{path, out.line, out})
 	return out
 }
@@ -165,7 +166,7 @@ func (c *hclConverter) object(path string, e *hclsyntax.ObjectConsExpr, out *val
 		key := c.key(path, item.KeyExpr)
 		line := item.KeyExpr.Range().Start.Line
 		if key == "" || len(out.keys) == maxKeys || out.has(key) {
-			c.expressions = append(c.expressions, entry{joinPath(path, key), line, &value{kind: unread}})
+			c.expressions = append(c.expressions, entry{joinPath(path, cmp.Or(key, "(...)")), line, &value{kind: unread, text: "is no key, or stands here twice"}})
 			continue
 		}
 		out.keys = append(out.keys, entry{key, line, c.convert(joinPath(path, key), item.ValueExpr)})

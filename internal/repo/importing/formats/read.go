@@ -84,7 +84,7 @@ func Read(files []File, o Options) (*draft.Draft, error) {
 			r.d.AddSource(s.Name)
 		}
 		for _, e := range s.expressions {
-			r.d.Leave(draft.Origin{File: s.Name, Line: e.line}, e.key, "is an expression, and not a value", "write what it comes to")
+			r.d.Leave(draft.Origin{File: s.Name, Line: e.line}, e.key, e.value.text, "write what it comes to")
 		}
 		s.Format.read(r, s)
 	}

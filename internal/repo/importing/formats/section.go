@@ -24,9 +24,9 @@ func newSection(d *draft.Draft, file, path string, v *value) *section {
 	return &section{d: d, file: file, path: path, value: v, taken: map[string]bool{}}
 }
 
-// origin is where the value of a key comes from.
+// origin is where the value of a key comes from, or should stand.
 func (s *section) origin(key string) draft.Origin {
-	o := draft.Origin{File: s.file, Name: joinPath(s.path, key)}
+	o := draft.Origin{File: s.file, Line: s.value.line, Name: joinPath(s.path, key)}
 	for _, e := range s.value.keys {
 		if e.key == key {
 			o.Line = e.line

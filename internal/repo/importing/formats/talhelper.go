@@ -182,7 +182,7 @@ func (t *talhelperReader) readGroup(s *section, role cluster.Role) {
 		s.taken[key] = true // nodes take them
 	}
 	if s.value.has("networkInterfaces") {
-		s.leave("networkInterfaces", "of a whole role are not taken over", "what is left of them is a patch: docs/reference/inventory.md#patches")
+		s.leave("networkInterfaces", "of a whole role are not taken over", hintByPatch)
 	}
 	t.readShared(n)
 	s.rest(nil)
@@ -197,8 +197,10 @@ func (t *talhelperReader) readAddress(n talhelperNode) (own netip.Addr) {
 		case ok && !own.IsValid():
 			own = a
 			n.node.Set(draft.Origin{}, draft.Text(a.String()), "ip")
-		case i > 0 || !ok && written != "":
-			n.leave("ipAddress", "is more than one IPv4 address", "nodes have one address")
+		case i > 0:
+			n.leave("ipAddress", "is more than one address", "nodes have one, of IPv4")
+		case written != "":
+			n.leave("ipAddress", "is no IPv4 address", "write ip: in nodes.yaml")
 		}
 	}
 	return own

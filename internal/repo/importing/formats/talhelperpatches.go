@@ -214,10 +214,15 @@ func refusePatch(body string) (why, hint string) {
 // clearSecret matches the beginning of what only secrets have.
 var clearSecret = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----|AGE-SECRET-KEY-1|tskey-`)
 
+// harmless matches what settings have whose names sound like secrets, such as
+// authentication-token-webhook.
+var harmless = regexp.MustCompile(`^(true|false|[0-9]+[smhd]?|/.*|https?://[^@]*)$`)
+
 // findSecret returns the key of a text that is a secret by its name, or by how it begins, and
 // stands there in clear; "" where there is none.
 func findSecret(v *value, key string) string {
-	if v.kind == text && v.text != "" && (clearSecret.MatchString(v.text) || secretWord.MatchString(key) && !strings.Contains(v.text, "${")) {
+	named := secretWord.MatchString(key) && !strings.Contains(v.text, "${") && !harmless.MatchString(v.text)
+	if v.kind == text && v.text != "" && (clearSecret.MatchString(v.text) || named) {
 		return key
 	}
 	for _, item := range v.items {

@@ -183,8 +183,10 @@ func (r *reading) translate(v variable, to target) {
 	case to.form == asTexts || to.form == asHosts:
 		texts, ok := v.texts()
 		switch {
+		case !ok && to.form == asHosts:
+			r.d.Leave(v.origin, v.path, "is no list of hosts", "write proxmox.node, or proxmox.nodes and node: under each node")
 		case !ok:
-			r.d.Leave(v.origin, v.path, "is "+kindNames[v.value.kind]+", and not a list of texts", "write "+to.key+" by hand")
+			r.d.Leave(v.origin, v.path, "is no list of texts", "write "+to.key+" by hand")
 		case to.form == asHosts:
 			r.setHosts(v, texts)
 		case len(texts) > 0:
@@ -236,10 +238,13 @@ func (v variable) texts() (out []string, ok bool) {
 		return strings.FieldsFunc(v.value.text, func(r rune) bool { return r == ',' || r == ' ' }), true
 	}
 	for _, item := range v.value.items {
-		if item.kind != text && item.kind != number {
+		switch item.kind {
+		case text, number:
+			out = append(out, item.text)
+		case unread: // which is reported
+		default:
 			return nil, false
 		}
-		out = append(out, item.text)
 	}
 	return out, v.value.kind == list
 }
