@@ -32,8 +32,9 @@ is still wrong or missing, as validate does. What the files do not contain is no
 invented: it is left to fill in, or set here with --set.
 
 Nothing but the files is read: no environment, no network, and no secrets, which
-` + "`talos-agent secrets new --from`" + ` takes. Nothing that is there is overwritten, and
-all files are written or none.
+` + "`talos-agent secrets new`" + ` takes with --from. Nothing that is there is
+overwritten, and all files are written or none. Machines are not adopted: VMs
+that another tool made stay its own, and the agent makes new ones.
 
 Exit codes: 0 the inventory is valid; 1 it failed, and nothing was written; 2
 wrong usage; 7 it was written, and something has to be filled in or corrected

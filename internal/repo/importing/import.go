@@ -94,7 +94,7 @@ func readFiles(c Config) ([]formats.File, error) {
 		}
 		if formats.IsSecret(name) {
 			errs = append(errs, fault.WithHint(fmt.Errorf("%s holds secrets by its name, and import reads none", name),
-				"leave it out: the secrets of a cluster that exists are for `talos-agent secrets new --from` (docs/how-to/existing-secrets.md), and the agent has credentials of its own"))
+				"leave it out: `talos-agent secrets new` takes those of a cluster that exists with --from (docs/how-to/existing-secrets.md), and the agent has credentials of its own"))
 			continue
 		}
 		data, _, err := config.ReadFile(name, 0)

@@ -87,13 +87,13 @@ const maxLeft = 200
 func (d *Draft) Left() cluster.Problems {
 	type reason struct{ file, field, message, hint string }
 	first, more := map[reason]int{}, map[reason]int{}
+	all := slices.Clone(d.left)
+	all.Sort()
 	var out cluster.Problems
-	for _, p := range d.left {
+	for _, p := range slices.Compact(all) {
 		r := reason{p.File, elements.ReplaceAllString(p.Field, "[]"), p.Message, p.Hint}
-		if at, found := first[r]; found {
-			if out[at].Line != p.Line {
-				more[r]++
-			}
+		if _, found := first[r]; found {
+			more[r]++
 			continue
 		}
 		first[r] = len(out)
@@ -102,7 +102,6 @@ func (d *Draft) Left() cluster.Problems {
 	for r, n := range more {
 		out[first[r]].Message += fmt.Sprintf(" (and %d more like it)", n)
 	}
-	out.Sort()
 	if more := len(out) - maxLeft; more > 0 {
 		out = append(out[:maxLeft], cluster.Problem{File: out[maxLeft].File, Message: fmt.Sprintf("%d more lines were not taken over", more), Hint: "compare the files that were written"})
 	}

@@ -129,7 +129,7 @@ func (p *printer) field(f *field, path string, indent int) {
 	for _, line := range f.above {
 		p.printf("%s# %s\n", space, strings.TrimPrefix(strings.TrimPrefix(oneLine(line), "#"), " "))
 	}
-	key, note := quote(f.key), p.note(f, path)
+	key, note := quoteText(f.key), p.note(f, path)
 	switch v := f.value; {
 	case v == nil:
 		p.printf("%s# Fill in %s: %s\n", space, key, oneLine(f.ask))
@@ -170,13 +170,13 @@ func (p *printer) list(v *Value, indent int) {
 			} else {
 				inner.mapping(item, "", indent+2)
 			}
-			p.b.WriteString(dash(inner.b.String(), indent))
+			p.b.WriteString(addDash(inner.b.String(), indent))
 		}
 	}
 }
 
-// dash puts the dash of an item before the first of its lines that is no comment.
-func dash(text string, indent int) string {
+// addDash puts the dash of an item before the first of its lines that is no comment.
+func addDash(text string, indent int) string {
 	lines := strings.SplitAfter(text, "\n")
 	for i, line := range lines {
 		if trimmed := strings.TrimLeft(line, " "); trimmed != "" && trimmed[0] != '#' {
@@ -219,7 +219,7 @@ func scalar(v *Value) string {
 	if v.kind == bare {
 		return v.text
 	}
-	return quote(v.text)
+	return quoteText(v.text)
 }
 
 var (
@@ -232,8 +232,8 @@ var (
 	words = regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|y|n|null)$`)
 )
 
-// quote writes a text, in quotes where YAML would read something else.
-func quote(s string) string {
+// quoteText writes a text, in quotes where YAML would read something else.
+func quoteText(s string) string {
 	switch {
 	case words.MatchString(s):
 	case plain.MatchString(s), url.MatchString(s), size.MatchString(s), span.MatchString(s):
