@@ -64,6 +64,11 @@ func (d *Draft) AddPatch(o Origin, name, text string) string {
 	return file
 }
 
+// AddFile adds a patch at a path in the folder of the cluster that the inventory names already.
+func (d *Draft) AddFile(o Origin, file, text string) {
+	d.patches = append(d.patches, patch{file, text, o})
+}
+
 // Leave records something that the inventory does not have in this form: field is what the
 // source calls it, and hint what to do about it.
 func (d *Draft) Leave(o Origin, field, message, hint string) {

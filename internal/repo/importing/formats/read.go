@@ -90,12 +90,33 @@ func Read(files []File, o Options) (*draft.Draft, error) {
 	}
 	r.finishTerraform()
 	for _, s := range r.sources {
-		if s.Format.Name == patchFile.Name && !r.used[s.Name] {
+		if s.Format.Name == patchFile.Name && !r.used[s.Name] && !r.keepPatch(s) {
 			r.d.Leave(draft.Origin{File: s.Name}, "", "is a patch that no description names", "copy it to patches/ and name it in patches of cluster.yaml")
 		}
 	}
 	r.ask()
 	return r.d, nil
+}
+
+// keepPatch keeps a patch at the path that a cluster.yaml or nodes.yaml names it by.
+func (r *reading) keepPatch(s source) bool {
+	for _, from := range r.sources {
+		if from.Format.Name != inventoryFile.Name && from.Format.Name != nodesFile.Name {
+			continue
+		}
+		file, inside := strings.CutPrefix(path.Clean(toSlash(s.Name)), strings.TrimPrefix(path.Dir(path.Clean(toSlash(from.Name)))+"/", "./"))
+		if !inside || !strings.HasPrefix(file, "patches/") || !from.value.names(file) {
+			continue
+		}
+		o := draft.Origin{File: s.Name}
+		if why, hint := refusePatch(string(s.Data)); why != "" {
+			r.d.Leave(o, "", why, hint)
+		} else {
+			r.d.AddFile(o, file, string(s.Data))
+		}
+		return true
+	}
+	return false
 }
 
 // describeError is the problem that an error of a file is.

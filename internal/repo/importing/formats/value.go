@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"unicode/utf8"
 
@@ -77,6 +78,13 @@ func (v *value) has(keys ...string) bool {
 		}
 	}
 	return false
+}
+
+// names reports whether a text stands anywhere in a value.
+func (v *value) names(s string) bool {
+	return v.kind == text && v.text == s ||
+		slices.ContainsFunc(v.items, func(item *value) bool { return item.names(s) }) ||
+		slices.ContainsFunc(v.keys, func(e entry) bool { return e.value.names(s) })
 }
 
 // syntaxError is a file that is not in its language.
