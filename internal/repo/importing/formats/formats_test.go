@@ -84,6 +84,7 @@ func TestBounds(t *testing.T) {
 		"a list of JSON":      {"a.tfvars.json", "[1]", "is a list, and not a mapping"},
 		"no YAML":             {"a.yaml", "clusterName: a\n b: c\n", "a.yaml:2: not valid YAML"},
 		"a program":           {"main.tf", "", "is a program of Terraform"},
+		"nothing known":       {"a.tfvars", "region = \"eu\"\n", "nothing in the files is known to import"},
 		"a lone patch":        {"a.yaml", "machine: {}\n", "there are only patches"},
 		"no ending":           {"inventory", "", "its name ends in none of"},
 		"other JSON":          {"package.json", "{}", "it has none of controlplanes, workers and nodes"},
@@ -103,7 +104,7 @@ func TestBounds(t *testing.T) {
 // TestNoSecretIsCopied: nothing of what is a secret in the examples is in what is written, or
 // reported.
 func TestNoSecretIsCopied(t *testing.T) {
-	secrets := []string{"hunter2", "tskey-auth-clear", "uuid-secret", "my-token"}
+	secrets := []string{"hunter2", "tskey-auth-clear", "uuid-secret", "my-token", "topsecret"}
 	found := map[string]bool{}
 	examples, err := filepath.Glob("../testdata/*.txtar")
 	if err != nil {
@@ -141,6 +142,9 @@ func TestFindSecret(t *testing.T) {
 		"cluster: {apiServer: {extraArgs: {token-ttl: 24h, tokenFile: /etc/token}}}": "",
 		"machine: {files: [{content: 'AGE-SECRET-KEY-1ABC'}]}":                       "content",
 		"machine: {files: [{content: \"-----BEGIN EC PRIVATE KEY-----\"}]}":          "content",
+		"machine: {files: [{content: 'MONITOR ups 1 remote pass hunter3'}]}":         "content",
+		"machine: {files: [{content: 'compass bypassed'}]}":                          "",
+		"encryption: {keys: [{static: {passphrase: x}}]}":                            "passphrase",
 		"cluster: {secretboxEncryptionSecret: abc=}":                                 "secretboxEncryptionSecret",
 		"machine: {env: {https_proxy: 'http://proxy:3128'}}":                         "",
 		"a: {api_token: 5}": "",
@@ -202,7 +206,7 @@ func TestOffsetAddress(t *testing.T) {
 
 // TestSetWins: what a person sets stays, and what the file has is reported.
 func TestSetWins(t *testing.T) {
-	d, err := Read([]File{{"a.tfvars", []byte("cluster_name = \"a\"\nha_enabled = true\n")}}, Options{Set: map[string]string{
+	d, err := Read([]File{{"a.tfvars", []byte("cluster_name = \"a\"\nha_enabled = true\nbridge = \"vmbr0\"\n")}}, Options{Set: map[string]string{
 		"cluster_name": "b", "ha_enabled": "true", "network.vlan": "7", "network.nameservers": "1.1.1.1,9.9.9.9", "environment": "007"}})
 	if err != nil {
 		t.Fatal(err)

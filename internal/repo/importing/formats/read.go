@@ -79,6 +79,7 @@ func Read(files []File, o Options) (*draft.Draft, error) {
 	if !slices.ContainsFunc(r.sources, func(s source) bool { return s.Format.Name != patchFile.Name }) {
 		return nil, errors.New("there are only patches, and no description of a cluster")
 	}
+	before := r.d.Cluster.YAML()
 	for _, s := range r.sources {
 		if s.Format.Name != patchFile.Name {
 			r.d.AddSource(s.Name)
@@ -89,6 +90,9 @@ func Read(files []File, o Options) (*draft.Draft, error) {
 		s.Format.read(r, s)
 	}
 	r.finishTerraform()
+	if r.d.Cluster.YAML() == before && !r.d.HasNodes() {
+		return nil, fault.WithHint(errors.New("nothing in the files is known to import"), "docs/how-to/import.md lists what is")
+	}
 	for _, s := range r.sources {
 		if s.Format.Name == patchFile.Name && !r.used[s.Name] && !r.keepPatch(s) {
 			r.d.Leave(draft.Origin{File: s.Name}, "", "is a patch that no description names", "copy it to patches/ and name it in patches of cluster.yaml")

@@ -18,6 +18,9 @@ type section struct {
 	path  string // of the mapping in its file
 	value *value
 	taken map[string]bool
+	// open is why a text is not a value yet: it has variables or templates of its tool. nil: no
+	// text has.
+	open func(text string) (why, hint string)
 }
 
 func newSection(d *draft.Draft, file, path string, v *value) *section {
@@ -58,10 +61,22 @@ func (s *section) take(key, want string, kinds ...kind) *value {
 
 // text takes a text; "" where there is none.
 func (s *section) text(key string) string {
-	if v := s.take(key, "a text", text, number); v != nil {
+	if v := s.take(key, "a text", text, number); v != nil && s.isClosed(key, v) {
 		return v.text
 	}
 	return ""
+}
+
+// isClosed reports whether a text is a value, and reports one that is not.
+func (s *section) isClosed(key string, v *value) bool {
+	if s.open == nil {
+		return true
+	}
+	why, hint := s.open(v.text)
+	if why != "" {
+		s.d.Leave(draft.Origin{File: s.file, Line: v.line}, joinPath(s.path, key), why, hint)
+	}
+	return why == ""
 }
 
 // number takes a whole number that is not negative.
@@ -97,7 +112,9 @@ func (s *section) texts(key string) []string {
 	for i, item := range s.list(key) {
 		switch item.kind {
 		case text, number, truth:
-			out = append(out, item.text)
+			if s.isClosed(fmt.Sprintf("%s[%d]", key, i), item) {
+				out = append(out, item.text)
+			}
 		case unread, null: // reported, or nothing
 		default:
 			o := draft.Origin{File: s.file, Line: item.line}
@@ -121,7 +138,14 @@ func (s *section) section(key string) *section {
 	if v == nil {
 		return nil
 	}
-	return newSection(s.d, s.file, joinPath(s.path, key), v)
+	return s.inner(joinPath(s.path, key), v)
+}
+
+// inner is a section inside of this one.
+func (s *section) inner(path string, v *value) *section {
+	out := newSection(s.d, s.file, path, v)
+	out.open = s.open
+	return out
 }
 
 // sections takes a list of mappings, each with its place in the path.
@@ -133,7 +157,7 @@ func (s *section) sections(key string) []*section {
 			s.d.Leave(draft.Origin{File: s.file, Line: item.line}, at, "is "+kindNames[item.kind]+", and not a mapping", "write it by hand")
 			continue
 		}
-		out = append(out, newSection(s.d, s.file, at, item))
+		out = append(out, s.inner(at, item))
 	}
 	return out
 }
@@ -159,7 +183,7 @@ func formatOrigin(o draft.Origin) string {
 }
 
 // secretWord matches names of what is secret.
-var secretWord = regexp.MustCompile(`(?i)(secret|token|password|passwd|credential|private_?key|auth_?key|api_?key|ssh_?key)`)
+var secretWord = regexp.MustCompile(`(?i)(secret|token|password|passwd|passphrase|pre_?shared|credential|private_?key|auth_?key|api_?key|ssh_?key)`)
 
 const hintCredential = "import reads no credentials: the host's config.yaml names the files with those of the agent, which `talos-agent init` makes"
 

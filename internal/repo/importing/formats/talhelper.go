@@ -56,6 +56,7 @@ type talhelperNode struct {
 // readTalhelper reads a talconfig.yaml.
 func (r *reading) readTalhelper(f source) {
 	s := newSection(r.d, f.Name, "", f.value)
+	s.open = explainOpen
 	putText := func(key, written string, path ...string) {
 		if written != "" {
 			s.put(key, draft.Text(written), path...)
@@ -98,6 +99,18 @@ func (r *reading) readTalhelper(f source) {
 		t.readNode(n, groups)
 	}
 	s.rest(talhelperHints)
+}
+
+// explainOpen is why a text of a talconfig.yaml is not a value yet, and what to do; "" if it is
+// one.
+func explainOpen(s string) (why, hint string) {
+	switch {
+	case strings.Contains(s, "${"):
+		return "has a variable of the environment, which is not read", "write its value by hand"
+	case strings.Contains(s, "{{"):
+		return "has a template", "write by hand what it comes to"
+	}
+	return "", ""
 }
 
 // readCNI reads which network the pods have.
@@ -213,7 +226,7 @@ func (t *talhelperReader) readTexts(n talhelperNode, key, to string) {
 		return
 	}
 	for _, e := range s.value.keys {
-		if v := s.take(e.key, "a text", text, number, truth); v != nil {
+		if v := s.take(e.key, "a text", text, number, truth); v != nil && s.isClosed(e.key, v) {
 			n.node.Set(draft.Origin{}, draft.Text(v.text), to, e.key)
 		}
 	}

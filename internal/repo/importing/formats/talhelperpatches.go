@@ -214,6 +214,9 @@ func refusePatch(body string) (why, hint string) {
 // clearSecret matches the beginning of what only secrets have.
 var clearSecret = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----|AGE-SECRET-KEY-1|tskey-`)
 
+// inContent matches what the content of a file has where it has a secret.
+var inContent = regexp.MustCompile(`(?i)\b(pass|password|passwd|passphrase|secret|token|api[_-]?key)\b`)
+
 // harmless matches what settings have whose names sound like secrets, such as
 // authentication-token-webhook.
 var harmless = regexp.MustCompile(`^(true|false|[0-9]+[smhd]?|/.*|https?://[^@]*)$`)
@@ -221,6 +224,9 @@ var harmless = regexp.MustCompile(`^(true|false|[0-9]+[smhd]?|/.*|https?://[^@]*
 // findSecret returns the key of a text that is a secret by its name, or by how it begins, and
 // stands there in clear; "" where there is none.
 func findSecret(v *value, key string) string {
+	if content := key == "content" || key == "contents"; content && v.kind == text && !strings.Contains(v.text, "${") && inContent.MatchString(v.text) {
+		return key
+	}
 	named := secretWord.MatchString(key) && !strings.Contains(v.text, "${") && !harmless.MatchString(v.text)
 	if v.kind == text && v.text != "" && (clearSecret.MatchString(v.text) || named) {
 		return key
