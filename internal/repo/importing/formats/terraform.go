@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -137,9 +138,9 @@ func (r *reading) collect(f source, path string, e entry) {
 	r.vars = append(r.vars, variable{path, e.value, draft.Origin{File: f.Name, Line: e.line, Name: path}})
 }
 
-// isByHost reports whether a mapping has hosts for keys.
+// isByHost reports whether a mapping has names of hosts or nodes for keys.
 func isByHost(path string) bool {
-	return path == "pve_capacity" || path == "node_distribution" || path == "placement.pinned"
+	return path == "pve_capacity" || path == "node_distribution" || path == "placement.pinned" || slices.Contains(listedNodes, path)
 }
 
 // finishTerraform turns the variables into keys of the inventory, and into nodes.
@@ -149,9 +150,12 @@ func (r *reading) finishTerraform() {
 	}
 	t := terraformNodes{r: r, first: map[cluster.Role]variable{}, count: map[cluster.Role]variable{}, limits: map[string]variable{}}
 	for _, v := range r.vars {
-		if to, ok := targets[v.path]; ok {
+		switch to, ok := targets[v.path]; {
+		case ok:
 			r.translate(v, to)
-		} else if !t.take(v) {
+		case slices.Contains(listedNodes, v.path) && t.listed == nil:
+			t.listed = &v
+		case !t.take(v):
 			r.leaveVariable(v)
 		}
 	}

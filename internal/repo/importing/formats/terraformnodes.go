@@ -21,6 +21,7 @@ type terraformNodes struct {
 	distribution *variable           // of nodes over hosts
 	placement    *variable           // how nodes are spread
 	vip          *variable
+	listed       *variable // nodes one by one
 	dhcp, noVIP  bool
 }
 
@@ -128,6 +129,9 @@ func (t *terraformNodes) takeCapacity(v variable) {
 func (t *terraformNodes) finish() {
 	t.setVIP()
 	t.setVMIDs()
+	if t.listed != nil {
+		t.takeListed(*t.listed)
+	}
 	if t.placement != nil && !t.isPinned() {
 		t.r.d.Leave(t.placement.origin, t.placement.path, "is not supported: nodes stay on the host that they name", "nodes are given hosts in turn; correct node: in nodes.yaml")
 	}
