@@ -137,18 +137,14 @@ func (l *look) unknownAll(err error) (map[string]cluster.Host, map[string]cluste
 			hosts[host] = cluster.Host{Name: host, Why: why, Quorate: cluster.Unseen[bool](why), Storages: cluster.Unseen[map[string]cluster.Storage](why),
 				Images: cluster.Unseen[map[string]int64](why), Tasks: cluster.Unseen[[]cluster.Task](why)}
 		}
-		vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: l.lastHost(n), Why: why, Hardware: cluster.Unseen[cluster.Hardware](why)}
+		host := n.Placement.Pin
+		if len(n.Placement.Among) > 0 { // where it was seen last
+			before, _ := l.c.recall(n.VMID)
+			host = string(before.row.Node)
+		}
+		vms[n.Name] = cluster.VM{VMID: n.VMID, Node: n.Name, Host: host, Why: why, Hardware: cluster.Unseen[cluster.Hardware](why)}
 	}
 	return hosts, vms, cluster.Unseen[[]cluster.VM](why)
-}
-
-// lastHost is the host of a node's VM as far as it is known without a list: where it was seen last, or may only be.
-func (l *look) lastHost(n cluster.Node) string {
-	if len(n.Placement.Among) == 0 {
-		return n.Placement.Pin
-	}
-	before, _ := l.c.recall(n.VMID)
-	return string(before.row.Node)
 }
 
 // formatReason puts an error and its hint into one line, for reasons of things not
@@ -196,37 +192,6 @@ func (l *look) readLogs(tasks []task) {
 		}
 		tasks[i].log = tail
 	}
-}
-
-// taskOn returns what runs on a VM; nil when nothing does. A creation by
-// somebody else is not about a VM of ours, and who looks at its console, a person or
-// the agent, keeps it from nothing.
-func (l *look) taskOn(vmid int, host string) *cluster.Task {
-	var found *cluster.Task
-	for _, t := range l.tasks[host].running {
-		described := l.c.describeTask(t)
-		if t.vmid() != vmid || isConsole(described) || t.kind == "qmcreate" && !l.c.ours(t.upid) {
-			continue
-		}
-		if found == nil || t.kind == "qmcreate" {
-			found = &described
-		}
-	}
-	return found
-}
-
-// taskAmong returns what runs on a VM that is on one of several hosts, and on which it is: "" where
-// it may be any of them.
-func (l *look) taskAmong(vmid int, hosts []string) (string, *cluster.Task) {
-	for _, host := range hosts {
-		if t := l.taskOn(vmid, host); t != nil {
-			return host, t
-		}
-	}
-	if len(hosts) == 1 {
-		return hosts[0], nil
-	}
-	return "", nil
 }
 
 // silentEvery is how often the VM of a machine that does not answer is looked at directly:
