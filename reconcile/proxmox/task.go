@@ -215,31 +215,3 @@ func defaultProgress(progress func(cluster.Progress)) func(cluster.Progress) {
 	}
 	return progress
 }
-
-// taskOn returns what runs on a VM; nil when nothing does. A creation by
-// somebody else is not about a VM of ours, and who looks at its console, a person or
-// the agent, keeps it from nothing.
-func (l *look) taskOn(vmid int, host string) *cluster.Task {
-	var found *cluster.Task
-	for _, t := range l.tasks[host].running {
-		described := l.c.describeTask(t)
-		if t.vmid() != vmid || isConsole(described) || t.kind == "qmcreate" && !l.c.ours(t.upid) {
-			continue
-		}
-		if found == nil || t.kind == "qmcreate" {
-			found = &described
-		}
-	}
-	return found
-}
-
-// taskAmong returns what runs on a VM that is on one of several hosts, and on which it is: "" where
-// it may be any of them.
-func (l *look) taskAmong(vmid int, hosts []string) (string, *cluster.Task) {
-	for _, host := range hosts {
-		if t := l.taskOn(vmid, host); t != nil || len(hosts) == 1 {
-			return host, t
-		}
-	}
-	return "", nil
-}
