@@ -84,6 +84,7 @@ const (
 	FieldNUMA       VMField = "numa"
 	FieldBalloonMin VMField = "balloon minimum (MiB)"
 	FieldMachinePin VMField = "machine version" // the machine type in full
+	FieldDisplay    VMField = "display"
 	FieldFirewall   VMField = "network card firewall"
 	FieldMTU        VMField = "mtu"
 )

@@ -75,7 +75,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 				refuse(n.Name, "datastores", "it wants storage %q, and the host allows %s", s, strings.Join(p.Datastores, ", "))
 			}
 		}
-		if units, err := strconv.Atoi(n.Options[cluster.FieldCPUUnits]); err == nil && units > p.MostCPUUnits() {
+		if units, _ := strconv.Atoi(n.Options[cluster.FieldCPUUnits]); units > p.MostCPUUnits() { // 0 where it has none; the greatest where it is beyond all
 			refuse(n.Name, "cpu_units", "it wants cpu_units %d, and the host allows %d", units, p.MostCPUUnits())
 		}
 		if len(p.Bridges) > 0 && !slices.Contains(p.Bridges, n.Bridge) {

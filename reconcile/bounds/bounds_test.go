@@ -285,6 +285,7 @@ func TestCPUUnits(t *testing.T) {
 		{"", 0, ""}, {"100", 0, ""}, {"1", 0, ""}, {"200", 200, ""}, {"", 50, ""},
 		{"101", 0, "it wants cpu_units 101, and the host allows 100 (host policy, policy.yaml: cpu_units)"},
 		{"201", 200, "it wants cpu_units 201, and the host allows 200 (host policy, policy.yaml: cpu_units)"},
+		{"99999999999999999999", 50, "it wants cpu_units 9223372036854775807, and the host allows 50 (host policy, policy.yaml: cpu_units)"},
 		{"100", 50, "it wants cpu_units 100, and the host allows 50 (host policy, policy.yaml: cpu_units)"},
 	} {
 		n := cluster.Node{Name: "cp-1"}

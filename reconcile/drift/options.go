@@ -16,7 +16,7 @@ import (
 func listOptions(n cluster.Node) map[cluster.VMField]string {
 	out := map[cluster.VMField]string{
 		cluster.FieldCPUFlags: cluster.OptionNone, cluster.FieldCPULimit: cluster.OptionNone, cluster.FieldCPUUnits: "100", cluster.FieldNUMA: cluster.OptionOff,
-		cluster.FieldBalloonMin: cluster.OptionNone, cluster.FieldMachinePin: "q35", cluster.FieldFirewall: cluster.OptionOff, cluster.FieldMTU: cluster.OptionNone,
+		cluster.FieldBalloonMin: cluster.OptionNone, cluster.FieldMachinePin: "q35", cluster.FieldDisplay: "std", cluster.FieldFirewall: cluster.OptionOff, cluster.FieldMTU: cluster.OptionNone,
 	}
 	for _, o := range cluster.DiskOptions {
 		fresh := cluster.NewDiskOption(o, n.SCSIHardware)

@@ -66,6 +66,7 @@ var changes = []change{
 	}},
 	{"`balloon`, which was 0 or is to be", wantOption(cluster.FieldBalloonMin, "none", "4096")},
 	{"`machine`", wantOption(cluster.FieldMachinePin, "q35", "pc-q35-9.2")},
+	{"`vga`", wantOption(cluster.FieldDisplay, "std", "serial0")},
 	{"`nic.model`", func(_ *world, n *cluster.Node) { n.NetworkCard = "e1000e" }},
 	{"`nic.mtu`", wantOption(cluster.FieldMTU, "none", "9000")},
 	{"`nic.firewall`", wantOption(cluster.FieldFirewall, "off", "on")},

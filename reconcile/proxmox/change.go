@@ -82,6 +82,8 @@ func changeParams(have pveconf.Options, wanted params, fields []cluster.VMField)
 			out["balloon"] = wanted["balloon"]
 		case cluster.FieldCPUFlags:
 			set("cpu", func(p pveconf.Properties) { takeKey(p, pveconf.ParseProperties(wanted["cpu"]), "flags") })
+		case cluster.FieldDisplay:
+			set("vga", func(p pveconf.Properties) { p.Put("type", wanted["vga"]) })
 		case cluster.FieldMachine, cluster.FieldMachinePin:
 			set("machine", func(p pveconf.Properties) { p.Put("type", wanted["machine"]) })
 		case cluster.FieldSCSI:

@@ -213,11 +213,12 @@ func TestChangeOptions(t *testing.T) {
 				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
 					t.Errorf("taken out: %s, waits %v", differs, waits)
 				}
-				all := map[cluster.VMField]string{"cpu flags": "+aes;-pcid", "cpu limit": "2", "cpu units": "50", "numa": "on", "balloon minimum (MiB)": "1024", "machine version": "pc-q35-9.0"}
+				all := map[cluster.VMField]string{"cpu flags": "+aes;-pcid", "cpu limit": "2", "cpu units": "50", "numa": "on", "balloon minimum (MiB)": "1024", "machine version": "pc-q35-9.0", "display": "virtio"}
 				give("some at the next start", true, all)
 				s.must(s.host.Stop(n.VMID))
 				s.must(c.ShutDown(ctx, d, n, nil)) // it is off
 				s.must(s.host.Edit(n.VMID, "cpu", s.config(n)["cpu"]+",hidden=1"))
+				s.must(s.host.Edit(n.VMID, "vga", s.config(n)["vga"]+",memory=32"))
 				s.must(s.host.Edit(n.VMID, "machine", s.config(n)["machine"]+",viommu=virtio"))
 				s.must(c.Start(ctx, d, n, nil))
 				give("the same", false, all)
@@ -232,10 +233,10 @@ func TestChangeOptions(t *testing.T) {
 				all["mtu"] = "9000"
 				s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{cluster.FieldModel}, nil))
 				give("an mtu", false, all)
-				give("back", false, map[cluster.VMField]string{"mtu": "none", "cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35"})
+				give("back", false, map[cluster.VMField]string{"mtu": "none", "display": "std", "cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35"})
 				after := s.config(n)
-				if after["cpu"] != before["cpu"]+",hidden=1" || after["machine"] != "q35,viommu=virtio" {
-					t.Errorf("cpu %s, machine %s", after["cpu"], after["machine"])
+				if after["cpu"] != before["cpu"]+",hidden=1" || after["machine"] != "q35,viommu=virtio" || after["vga"] != "std,memory=32" {
+					t.Errorf("cpu %s, machine %s, vga %s", after["cpu"], after["machine"], after["vga"])
 				}
 				s.checkRules()
 			})

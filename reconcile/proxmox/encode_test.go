@@ -120,6 +120,7 @@ func TestOptionsOfNewVM(t *testing.T) {
 		{"numa", "off", "", ""}, {"numa", "on", "numa", "1"},
 		{"balloon minimum (MiB)", "none", "", ""}, {"balloon minimum (MiB)", "1024", "balloon", "1024"},
 		{"network card firewall", "off", "", ""}, {"network card firewall", "on", "net0", "virtio=BC:24:11:0C:96:39,bridge=vmbr1,firewall=1"},
+		{"display", "std", "", ""}, {"display", "serial0", "vga", "serial0"}, {"display", "none", "vga", "none"},
 		{"mtu", "none", "", ""}, {"mtu", "9000", "net0", "virtio=BC:24:11:0C:96:39,bridge=vmbr1,firewall=0,mtu=9000"},
 		{"machine version", "q35", "", ""}, {"machine version", "pc-q35-9.2+pve1", "machine", "pc-q35-9.2+pve1"},
 	} {

@@ -147,7 +147,7 @@ func wantHardware(n cluster.Node) cluster.Hardware {
 
 // allOptions are the options that a new VM of a node has: the agent's own, and over them those of the node.
 func allOptions(n cluster.Node) map[cluster.VMField]string {
-	out := map[cluster.VMField]string{"cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35", "network card firewall": "off", "mtu": "none"}
+	out := map[cluster.VMField]string{"cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35", "display": "std", "network card firewall": "off", "mtu": "none"}
 	iothread := map[bool]string{true: "on", false: "off"}[n.SCSIHardware == "virtio-scsi-single"]
 	disks := []string{"system disk"}
 	for _, dk := range n.Disks {

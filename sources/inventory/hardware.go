@@ -116,6 +116,9 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	l.equipProcessor(n, d, at, role)
 	l.equipMemory(n, d, at, role)
 
+	from = l.origin(d, at, "vga")
+	setOption(n, from.isWritten(), cluster.FieldDisplay, pickValue(from, d.VGA, role.VGA, ""))
+
 	from = l.origin(d, at, "nic")
 	l.equipCard(n, from.field, pickValue(from, d.NIC, role.NIC, nic{}))
 

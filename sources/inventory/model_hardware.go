@@ -26,6 +26,9 @@ type hardware struct {
 	// The machine type: q35, which is what the host has newest at each start, or a version of it, with which the
 	// guest's devices stay what they are when the host is upgraded.
 	Machine string `yaml:"machine" is:"machine" default:"the role's profile, else q35" example:"pc-q35-9.2"`
+	// The display of the VM, in the web interface. With serial0 that shows the serial console, which every VM has
+	// besides, and with none nothing.
+	VGA string `yaml:"vga" enum:"std,virtio,qxl,serial0,none" default:"the role's profile, else std" example:"serial0"`
 	// What the network card of the VM is. A node's replaces that of the profile.
 	NIC nic `yaml:"nic" default:"the role's profile" example:"{mtu: 9000}"`
 	// Size of the system disk. G means GiB, as in Proxmox VE; a plain number

@@ -87,6 +87,7 @@ func readOptions(o pveconf.Options) map[cluster.VMField]string {
 		cluster.FieldCPUUnits:   o.Get("cpuunits", "100"),
 		cluster.FieldNUMA:       onOff[o["numa"].On()],
 		cluster.FieldBalloonMin: o.Get("balloon", pveconf.ParseProperties(o.Get("memory", "512")).First("current", "")),
+		cluster.FieldDisplay:    pveconf.ParseProperties(o.Get("vga", "std")).First("type", ""),
 		cluster.FieldMachinePin: pveconf.ParseProperties(o.Get("machine", "pc")).First("type", ""),
 	}
 	if card := pveconf.ParseProperties(o.Get("net0", "")); card.Model() != "" {

@@ -149,7 +149,7 @@ func TestDiskOptions(t *testing.T) {
 
 // TestOptions: every further option of a VM has a value in one spelling, also where Proxmox VE has none.
 func TestOptions(t *testing.T) {
-	unset := map[cluster.VMField]string{"cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "512", "machine version": "pc"}
+	unset := map[cluster.VMField]string{"cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "512", "machine version": "pc", "display": "std"}
 	for _, tc := range []struct {
 		key, value string
 		field      cluster.VMField
@@ -175,6 +175,8 @@ func TestOptions(t *testing.T) {
 		{"net0", "virtio=BC:24:11:00:00:11,bridge=vmbr0,mtu=9000,firewall=0", "mtu", "9000"},
 		{"net0", "e1000=BC:24:11:00:00:11,bridge=vmbr0,firewall=1", "network card firewall", "on"},
 		{"net0", "", "numa", "off"},
+		{"vga", "virtio", "display", "virtio"},
+		{"vga", "type=qxl,memory=32", "display", "qxl"},
 	} {
 		want := maps.Clone(unset)
 		want[tc.field] = tc.want

@@ -60,6 +60,7 @@ var spellings = map[cluster.VMField]spelling{
 	cluster.FieldCPUUnits:   {key: "cpuunits", pattern: regexp.MustCompile(`^[1-9][0-9]{0,4}$`), otherwise: "100"},
 	cluster.FieldNUMA:       {key: "numa", pattern: regexp.MustCompile(`^(on|off)$`), otherwise: "0"},
 	cluster.FieldBalloonMin: {key: "balloon", pattern: regexp.MustCompile(`^(none|[1-9][0-9]{0,7})$`), otherwise: "0"},
+	cluster.FieldDisplay:    {pattern: regexp.MustCompile(`^(std|virtio|qxl|serial0|none)$`), edit: func(p map[string]string, value string) { p["vga"] = value }},
 	cluster.FieldMachinePin: {pattern: regexp.MustCompile(`^(q35|pc-q35-[0-9]{1,2}\.[0-9]{1,2}(\+pve[0-9]{1,2})?)$`), edit: func(p map[string]string, value string) { p["machine"] = value }},
 	cluster.FieldFirewall: {pattern: regexp.MustCompile(`^(on|off)$`), edit: func(p map[string]string, value string) {
 		if value == cluster.OptionOn {
