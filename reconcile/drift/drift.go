@@ -267,11 +267,11 @@ func compareVM(want cluster.Hardware, n cluster.Node, vm cluster.VM) []Drift {
 func compareHardware(want, next, active cluster.Hardware) []Drift {
 	var out []Drift
 	for _, f := range hardwareFields {
-		dr, differs := compareValue(f.name, f.how, fmt.Sprint(f.of(&want)), fmt.Sprint(f.of(&next)), fmt.Sprint(f.of(&active)))
-		if f.name == cluster.FieldModel && dr.How == Reboot && dr.Have == "" && dr.Want != next.Model { // a card can be added as it runs, not exchanged
-			dr.How = InPlace
+		how := f.how
+		if f.name == cluster.FieldModel && active.Model == "" { // a card can be added as it runs, not exchanged
+			how = InPlace
 		}
-		if differs {
+		if dr, differs := compareValue(f.name, how, fmt.Sprint(f.of(&want)), fmt.Sprint(f.of(&next)), fmt.Sprint(f.of(&active))); differs {
 			out = append(out, dr)
 		}
 	}

@@ -35,7 +35,8 @@ const fieldOptions = "options"
 //
 // PVE 9.2 qemu-server, vmconfig_hotplug_pending, vmconfig_update_net and vmconfig_update_disk: the limit and the
 // weight of the processor change at once, as the firewall of a network card does, and so does the minimum of
-// memory where there is one before and after. Of the options of a disk that are compared here `backup` does. All others change when the VM stops.
+// memory where there is one before and after. Of the options of a disk that are compared here `backup` does. All
+// others change when the VM stops.
 func howOfOption(field cluster.VMField, now, want string) How {
 	switch {
 	case field == cluster.FieldCPULimit, field == cluster.FieldCPUUnits, field == cluster.FieldFirewall, strings.HasSuffix(string(field), " "+string(cluster.DiskBackup)),
@@ -99,9 +100,7 @@ func takeOptions(n cluster.Node, has map[cluster.VMField]string, fields []cluste
 		if value, ok := n.Options[field]; ok {
 			fresh = value
 		}
-		isOf := func(f cluster.VMField) bool {
-			return f == field || isDisk(n, f) && strings.HasPrefix(string(field), string(f)+" ")
-		}
+		isOf := func(f cluster.VMField) bool { return f == field || isOfDisk(n, field, f) }
 		if out != nil && slices.ContainsFunc(fields, isOf) {
 			out[field] = fresh
 		}
@@ -109,7 +108,9 @@ func takeOptions(n cluster.Node, has map[cluster.VMField]string, fields []cluste
 	return out
 }
 
-// isDisk reports whether a field is a data disk itself.
-func isDisk(n cluster.Node, field cluster.VMField) bool {
-	return slices.ContainsFunc(n.Disks, func(d cluster.Disk) bool { return cluster.FieldDisk(d.Serial) == field })
+// isOfDisk reports whether an option is one of a data disk, which is a field itself.
+func isOfDisk(n cluster.Node, option, disk cluster.VMField) bool {
+	return slices.ContainsFunc(n.Disks, func(d cluster.Disk) bool {
+		return cluster.FieldDisk(d.Serial) == disk && strings.HasPrefix(string(option), string(disk)+" ")
+	})
 }

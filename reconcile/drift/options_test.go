@@ -63,7 +63,10 @@ func TestOptionsThatTheInventoryHad(t *testing.T) {
 	}
 	for _, seen := range []bool{true, false} {
 		k := newKept()
-		k.edit(func(h *cluster.Hardware) { h.Options = listOptions(k.n) })
+		k.edit(func(h *cluster.Hardware) {
+			h.Options = listOptions(k.n)
+			h.Options[cluster.FieldNUMA], h.Options[cluster.FieldDiskOption("talos-data", cluster.DiskSSD)] = "on", "off" // a person's, all the time
+		})
 		k.settle(true)
 		give(k, "directsync")
 		if got := differs(k); len(got) > 0 {
@@ -109,16 +112,74 @@ func TestForecastOfDisk(t *testing.T) {
 	ssd, cache := cluster.FieldDiskOption("talos-data", cluster.DiskSSD), cluster.FieldDiskOption("talos-data", cluster.DiskCache)
 	hw := WantHardware(s, n)
 	hw.Options = listOptions(n)
+	hw.Options[cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache)], hw.Options[cluster.FieldNUMA] = "unsafe", "on" // a person's
 	before := len(hw.Options)
 	vm := cluster.VM{Tags: n.VMTags(), Hardware: cluster.Saw(hw)}
 	n.Disks = []cluster.Disk{{Name: "data", Serial: "talos-data", Datastore: "local-lvm", Bytes: 1 << 30}}
 	n.Options = map[cluster.VMField]string{ssd: "off"}
-	Take(s, n, &vm, []cluster.VMField{cluster.FieldDisk("talos-data")})
+	hw.Options[cluster.FieldFirewall] = "on"
+	Take(s, n, &vm, []cluster.VMField{cluster.FieldDisk("talos-data"), cluster.FieldModel}) // the name of which begins that of another option
 	got := vm.Hardware.Value.Options
+	if other := cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache); got[other] != "unsafe" || got[cluster.FieldNUMA] != "on" || got[cluster.FieldFirewall] != "on" {
+		t.Errorf("what is not taken is another: %v", got)
+	}
 	if got[ssd] != "off" || got[cache] != "none" || len(got) != before+len(cluster.DiskOptions) || len(OfVM(s, n, vm)) > 0 {
 		t.Errorf("%v, %+v", got, OfVM(s, n, vm))
 	}
 	if len(hw.Options) != before {
 		t.Error("a forecast changes what was seen")
+	}
+}
+
+// TestHowOfOption: what takes a VM down to be changed, and what does not (see howOfOption).
+func TestHowOfOption(t *testing.T) {
+	for _, c := range []struct {
+		field     cluster.VMField
+		now, want string
+		how       How
+	}{
+		{cluster.FieldCPULimit, "none", "2", InPlace}, {cluster.FieldCPUUnits, "100", "50", InPlace}, {cluster.FieldFirewall, "off", "on", InPlace},
+		{cluster.FieldBalloonMin, "1024", "2048", InPlace}, {cluster.FieldBalloonMin, "none", "2048", Reboot}, {cluster.FieldBalloonMin, "2048", "none", Reboot},
+		{cluster.FieldCPUFlags, "none", "+aes", Reboot}, {cluster.FieldNUMA, "off", "on", Reboot}, {cluster.FieldMTU, "none", "9000", Reboot},
+		{cluster.FieldMachinePin, "q35", "pc-q35-9.2", Reboot}, {cluster.FieldDisplay, "std", "none", Reboot},
+		{"disk talos-data backup", "on", "off", InPlace}, {"disk talos-data cache", "writeback", "unsafe", Reboot}, {"system disk aio", "default", "native", Reboot},
+	} {
+		if got := howOfOption(c.field, c.now, c.want); got != c.how {
+			t.Errorf("%s from %s to %s: %s", c.field, c.now, c.want, got)
+		}
+	}
+}
+
+// TestOptionsBesideAnOlderRecord: what older agents kept of a node has no fields, and no option of it is taken back.
+func TestOptionsBesideAnOlderRecord(t *testing.T) {
+	k := newKept()
+	k.o.Facts.Settled = map[string]string{"wk-1": "0123456789abcdef0"}
+	k.edit(func(h *cluster.Hardware) { h.Options = listOptions(k.n); h.Options[cluster.FieldNUMA] = "on" })
+	if got := OfNodeVM(k.d, k.o, k.n, k.o.VMs["wk-1"]); len(got) > 0 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestCardIsAddedAsItRuns: a VM without a network card gets one as it runs; another model takes it down, and one
+// that waits for its next start does, too.
+func TestCardIsAddedAsItRuns(t *testing.T) {
+	for _, c := range []struct {
+		next, active string
+		how          How
+	}{{"", "", InPlace}, {"e1000", "", InPlace}, {"virtio", "", Reboot}, {"e1000", "e1000", Reboot}} {
+		s, n := newNode()
+		hw := WantHardware(s, n)
+		hw.Model = c.next
+		active := hw
+		active.Model = c.active
+		got := OfVM(s, n, cluster.VM{Tags: n.VMTags(), Power: cluster.PowerRunning, Hardware: cluster.Saw(hw), Active: &active})
+		if len(got) != 1 || got[0].Field != string(cluster.FieldModel) || got[0].How != c.how {
+			t.Errorf("%+v: %+v", c, got)
+		}
+		hw, n.Cores = WantHardware(s, n), n.Cores+1
+		hw.Model = c.active
+		if got := OfVM(s, n, cluster.VM{Tags: n.VMTags(), Power: cluster.PowerRunning, Hardware: cluster.Saw(hw)}); len(got) != 2 || got[0].Field != string(cluster.FieldCores) || got[0].How != Reboot {
+			t.Errorf("%+v, and cores: %+v", c, got)
+		}
 	}
 }

@@ -273,3 +273,16 @@ func TestFormerSecretsAreHidden(t *testing.T) {
 		t.Errorf("%v\n%s", err, text)
 	}
 }
+
+// TestOptionsAreRendered: what the inventory has of further options of a VM is shown by the names that drifts have, and
+// nothing where it has none.
+func TestOptionsAreRendered(t *testing.T) {
+	n := cluster.Node{Name: "wk-1", SCSIHardware: cluster.SingleController}
+	if vm := renderVM(cluster.Desired{}, n); vm.Options != nil {
+		t.Errorf("%v", vm.Options)
+	}
+	n.Options, n.NetworkCard = map[cluster.VMField]string{cluster.FieldCPULimit: "2"}, "e1000e"
+	if vm := renderVM(cluster.Desired{}, n); len(vm.Options) != 1 || vm.Options[cluster.FieldCPULimit] != "2" || vm.Network.Model != "e1000e" {
+		t.Errorf("%v, %s", vm.Options, vm.Network.Model)
+	}
+}

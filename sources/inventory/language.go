@@ -112,6 +112,9 @@ var foreseen = map[string]string{
 // rootOnly answers keys of what no token may set.
 const rootOnly = "remove it: Proxmox VE lets only root@pam itself set it, and never a token, which is what the agent has"
 
+// moreCards answers keys of more network cards than one.
+const moreCards = "remove it: the agent gives a VM one network card, which `nic` is about; as root, `qm set VMID --net1 virtio,bridge=vmbr2` adds another, that the agent leaves, and a patch configures it"
+
 // foreign are keys of the Terraform and Ansible repositories for Talos on Proxmox VE that people come from, with what to write here.
 var foreign = map[string]string{
 	"sizing":                 "write it by role: profiles: {controlplane: {cpu: 4, ram: 8192, disk: 40G}, worker: {cpu: 4, ram: 8192, disk: 60G}}",
@@ -134,6 +137,9 @@ var foreign = map[string]string{
 	"proxmox.vlan_id":        "write network.vlan",
 	"proxmox.insecure":       "remove it: the host's config.yaml has whom to trust (proxmox.ca_file or proxmox.fingerprint)",
 	"startup":                "remove it: the order of starts is the host's, and takes Sys.Modify on /, which the agent's token does not have; set it as root, `qm set VMID --startup order=1,up=30`: the agent leaves it",
+	"hostpci":                "remove it: the agent passes no devices of the host to VMs; as root, `qm set VMID --hostpci0 mapping=NAME,pcie=1` with the VM stopped: the agent leaves it",
+	"usb":                    "remove it: the agent passes no devices of the host to VMs; as root, `qm set VMID --usb0 mapping=NAME`: the agent leaves it",
+	"nics":                   moreCards,
 	"affinity":               rootOnly,
 	"args":                   rootOnly,
 	"hookscript":             rootOnly,
