@@ -20,9 +20,7 @@ var changers = map[string]bool{
 // not what it was when it was read before, or is looked at by this process for the first time
 // and an earlier one has noted until when it saw all changes. It is asked for once for each
 // change, and a host that does not answer leaves it unknown: it is for people, and nothing
-// depends on it. hosts are those that the VM may have been on.
-//
-// PVE 9.2: without Sys.Audit on the host a token sees its own tasks only.
+// depends on it. hosts are those that it may have been on. PVE 9.2: without Sys.Audit on the host a token sees its own tasks only.
 func (l *look) findChanger(vmid, touches int, hosts []string, before, now facts) {
 	found := change{after: before.read}
 	switch {

@@ -257,8 +257,7 @@ func (l *look) taskOn(vmid int, host string) *cluster.Task {
 	return found
 }
 
-// taskAmong returns what runs on a VM that is on one of several hosts, and on which it is: "" where
-// it may be any of them.
+// taskAmong returns what runs on a VM that is on one of several hosts, and on which: "" where it is not known.
 func (l *look) taskAmong(vmid int, hosts []string) (string, *cluster.Task) {
 	for _, host := range hosts {
 		if t := l.taskOn(vmid, host); t != nil || len(hosts) == 1 {

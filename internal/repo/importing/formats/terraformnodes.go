@@ -132,9 +132,6 @@ func (t *terraformNodes) finish() {
 	if t.listed != nil {
 		t.takeListed(*t.listed)
 	}
-	if t.placement != nil && !t.isPinned() {
-		t.r.d.Leave(t.placement.origin, t.placement.path, "is not supported: nodes stay on the host that they name", "nodes are given hosts in turn; correct node: in nodes.yaml")
-	}
 	if t.dhcp {
 		for _, key := range []string{"cidr", "gateway"} {
 			if t.r.d.Cluster.Get("network", key) != nil {
@@ -150,10 +147,17 @@ func (t *terraformNodes) finish() {
 		t.distribute()
 		return
 	}
-	hosts := t.hosts()
+	several := t.isSpread()
+	if several && !t.isPinned() {
+		from := draft.Origin{}
+		if t.placement != nil {
+			from = t.placement.origin
+		}
+		t.r.d.Cluster.Set(from, draft.Text("spread"), "placement")
+	}
 	for _, role := range roles {
 		if v, ok := t.count[role]; ok {
-			t.addNodes(role, v, hosts)
+			t.addNodes(role, v, several && t.isPinned())
 		}
 	}
 }
@@ -167,16 +171,12 @@ func (t *terraformNodes) leaveCounts() {
 	}
 }
 
-// hosts are the hosts that nodes are spread over; none where there is one.
-func (t *terraformNodes) hosts() []string {
-	for _, v := range t.r.vars {
-		if targets[v.path].form == asHosts {
-			if hosts, ok := v.texts(); ok && len(hosts) > 1 && t.r.d.Cluster.Get("proxmox", "nodes") != nil {
-				return hosts
-			}
-		}
-	}
-	return nil
+// isSpread reports whether there are several hosts that nodes may be on.
+func (t *terraformNodes) isSpread() bool {
+	return slices.ContainsFunc(t.r.vars, func(v variable) bool {
+		hosts, ok := v.texts()
+		return targets[v.path].form == asHosts && ok && len(hosts) > 1 && t.r.d.Cluster.Get("proxmox", "nodes") != nil
+	})
 }
 
 func (t *terraformNodes) setVIP() {
@@ -289,8 +289,8 @@ func (t *terraformNodes) addressOf(role cluster.Role, n int) (address, name stri
 	return a.String(), cidr.String() + " + " + from
 }
 
-// addNodes adds the nodes of a role: a row, or one by one where there are several hosts.
-func (t *terraformNodes) addNodes(role cluster.Role, v variable, hosts []string) {
+// addNodes adds the nodes of a role: a row, or one by one where each is on a host of its own.
+func (t *terraformNodes) addNodes(role cluster.Role, v variable, pinned bool) {
 	n, err := strconv.Atoi(v.value.text)
 	if err != nil || n < 0 || n > maxNodes {
 		t.r.d.Leave(v.origin, v.path, "is no number of nodes up to "+strconv.Itoa(maxNodes), "write the nodes into nodes.yaml")
@@ -304,13 +304,9 @@ func (t *terraformNodes) addNodes(role cluster.Role, v variable, hosts []string)
 		names += " to " + t.nameOf(role, strconv.Itoa(n))
 	}
 	t.r.d.Leave(v.origin, v.path, "counts nodes without names: here they are "+names, "rename them before the cluster is made: another name is another node")
-	if len(hosts) > 0 {
+	if pinned {
 		for i := range n {
-			host := hosts[i%len(hosts)]
-			if t.isPinned() {
-				host = ""
-			}
-			t.addNode(role, i, host)
+			t.addNode(role, i, "")
 		}
 		return
 	}
@@ -321,7 +317,13 @@ func (t *terraformNodes) addNodes(role cluster.Role, v variable, hosts []string)
 	if address, from := t.addressOf(role, 0); address != "" {
 		row.Set(draft.Origin{Name: from}, draft.Text(address), "first_ip")
 	}
-	row.Ask("the address of the first node, which the others follow; "+v.origin.File+" has none", "first_ip")
+	switch c := t.r.d.Cluster; {
+	case row.Get("first_ip") != nil:
+	case c.Get("network", "cidr") != nil:
+		t.r.d.Leave(v.origin, v.path, "has no addresses: those of the row begin at 10 in network.cidr for control planes, at 20 for workers", "write `offset` or first_ip where they are others")
+	default:
+		row.Ask("the address of the first node, which the others follow; "+v.origin.File+" has none", "first_ip")
+	}
 	t.r.d.AddRow(row)
 }
 
