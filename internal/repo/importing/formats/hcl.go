@@ -2,6 +2,7 @@ package formats
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"math/big"
 	"slices"
@@ -27,8 +28,8 @@ func readHCL(name string, data []byte) (v *value, expressions []entry, err error
 	}
 	file, diags := hclsyntax.ParseConfig(data, name, hcl.InitialPos)
 	if diags.HasErrors() {
-		first := diags.Errs()[0]
-		if d, ok := first.(*hcl.Diagnostic); ok && d.Subject != nil { // the parser makes no others
+		var d *hcl.Diagnostic
+		if errors.As(diags.Errs()[0], &d) && d.Subject != nil {
 			return nil, nil, failAt(d.Subject.Start.Line, "not valid HCL: %s", d.Summary)
 		}
 		return nil, nil, failAt(0, "not valid HCL")
