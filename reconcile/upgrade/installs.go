@@ -40,11 +40,11 @@ func FailedInstall(d cluster.Desired, o cluster.Observed, n cluster.Node) string
 }
 
 // IsInstalled reports whether the next boot of a machine runs what it is to run, or may: how the
-// installation ended is not known, and it has had its time. What was installed for another commit, which may
-// have been taken back because it does harm, is installed over.
+// installation ended is not known, and it has had its time. One of which that is not known, and that another
+// commit asked for, is made again: it may never have begun.
 func IsInstalled(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 	in, ok := InstallOf(o, n)
-	return ok && in.Image == Installer(d) && in.Failed == "" && !MayRun(o, n)
+	return ok && in.Image == Installer(d) && in.Failed == "" && !MayRun(o, n) && (in.Done || in.Revision == drift.Attempt(d, o.Facts))
 }
 
 // MayRun reports whether an installer may still run on a machine: how it ended is not known, and it has not had its time.

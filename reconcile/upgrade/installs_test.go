@@ -97,3 +97,36 @@ func TestRetry(t *testing.T) {
 		t.Errorf("%+v", f.Restarts)
 	}
 }
+
+// TestInstalledForAnother: an installation of which it is not known how it ended counts for the commit that asked for it, and one that is
+// seen to have ended for every other one, too.
+func TestInstalledForAnother(t *testing.T) {
+	var d cluster.Desired
+	d.Revision, d.Schematic = "main@sha1:2", "s"
+	d.Spec.Versions.Talos, d.Spec.InstallerRegistry = "v1.14.1", "factory.talos.dev"
+	n := cluster.Node{Name: "wk-1", Role: cluster.Worker}
+	for name, c := range map[string]struct {
+		in   cluster.Install
+		want bool
+	}{
+		"not known, of this commit": {cluster.Install{Revision: "main@sha1:2"}, true},
+		"not known, of another":     {cluster.Install{Revision: "main@sha1:1"}, false},
+		"ended, of another":         {cluster.Install{Revision: "main@sha1:1", Done: true}, true},
+		"failed, of this commit":    {cluster.Install{Revision: "main@sha1:2", Failed: "exit code 1"}, false},
+		"of another boot":           {cluster.Install{Revision: "main@sha1:2", Done: true, Boot: "a"}, false},
+		"of another image":          {cluster.Install{Revision: "main@sha1:2", Done: true, Image: "other"}, false},
+	} {
+		in := c.in
+		if in.Boot == "" {
+			in.Boot = "b"
+		}
+		if in.Image == "" {
+			in.Image = Installer(d)
+		}
+		o := cluster.Observed{Now: time.Date(2026, 11, 29, 12, 0, 0, 0, time.UTC), Machines: map[string]cluster.Machine{"wk-1": {Reach: cluster.Configured, BootID: "b", Talos: "v1.13.9"}}}
+		o.Facts.Installs = map[string]cluster.Install{"wk-1": in}
+		if got := IsInstalled(d, o, n); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

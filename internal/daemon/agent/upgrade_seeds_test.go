@@ -93,6 +93,10 @@ func (l *upgradeLife) ask(versions [2]string, why string) {
 		changed(l.t, files, "inventory/dev/cluster.yaml", "siderolabs/iscsi-tools, siderolabs/util-linux-tools", "siderolabs/iscsi-tools")
 	}
 	withVersions(l.t, files, [2]string{"v1.13.9", "v1.36.1"}, versions)
+	if l.pushes > 0 { // to the files of the cluster, or it has nothing tried again
+		const file = "inventory/dev/cluster.yaml"
+		files[file] = fmt.Appendf(files[file], "# once more (%d)\n", l.pushes)
+	}
 	l.Push(files, why)
 }
 
