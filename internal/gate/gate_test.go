@@ -27,7 +27,7 @@ func TestEvaluate(t *testing.T) {
 		condition string
 		want      bool
 	}{
-		{`true`, true},
+		{`size(status) > 0`, true},
 		{`objects.all(o, o.status.robustness == "healthy")`, false},
 		{`objects.exists(o, o.status.robustness == "healthy")`, true},
 		{`objects.size() == 2 && objects.all(o, o.status.replicas >= 3)`, true},
@@ -51,14 +51,45 @@ func TestCheck(t *testing.T) {
 	for condition, want := range map[string]string{
 		`objcts.all(o, true)`:      "line 1, column 1: undeclared reference to 'objcts'",
 		"true &&\n  objects.all(o": "line 2, column 16: Syntax error",
-		`objects.size()`:           "it is a int, and not true or false",
-		`"yes"`:                    "it is a string, and not true or false",
+		`objects.size()`:           "it is of type int, and not true or false",
+		`"yes"`:                    "it is of type string, and not true or false",
 	} {
 		if err := Check(condition); err == nil || !strings.HasPrefix(err.Error(), want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", condition, err)
 		}
 		if _, err := Evaluate(t.Context(), condition, Input{}); err == nil {
 			t.Errorf("%s was evaluated", condition)
+		}
+	}
+}
+
+// TestCheckFields: a condition that asks the status for what no status has is wrong where it is read, and names the place.
+func TestCheckFields(t *testing.T) {
+	for condition, want := range map[string]string{
+		`status.node.all(n, true)`:                           `line 1, column 7: status has no "node", but addons, etcd, nodes`,
+		"now > now ||\n  status.etc.members == 3":            `line 2, column 9: status has no "etc", but addons, etcd, nodes`,
+		`!has(status.node) || status.nodes["a"].ready`:       `line 1, column 5: status has no "node", but addons, etcd, nodes`,
+		`status["node"].size() == 1`:                         `line 1, column 7: status has no "node", but addons, etcd, nodes`,
+		`status.?node.hasValue()`:                            `line 1, column 7: status has no "node", but addons, etcd, nodes`,
+		`status[?"node"].hasValue()`:                         `line 1, column 7: status has no "node", but addons, etcd, nodes`,
+		`objects.all(o, status.node[o.metadata.name].ready)`: `line 1, column 22: status has no "node", but addons, etcd, nodes`,
+		`false`: "it is a constant, about nothing of the cluster: always false",
+		`true`:  "it is a constant, about nothing of the cluster: always true",
+		`status.nodes.all(n, status.nodes[n].ready)`:           "",
+		`has(status.nodes) && status["nodes"]["a"].ready`:      "",
+		`status.?addons.hasValue() && status[?"etcd"] != null`: "",
+		`objects.all(status, status.ready)`:                    "",
+		`objects.all(o, o.status.node == "a")`:                 "",
+		`objects.all(o, status[o.kind].ready)`:                 "",
+		`"node" in status`:                                     "",
+		`status == {"node": true}`:                             "",
+	} {
+		got := ""
+		if err := Check(condition); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %q instead of %q", condition, got, want)
 		}
 	}
 }

@@ -122,7 +122,7 @@ func (d decoder) unknown(key *yaml.Node, path string, t reflect.Type, fields []f
 	if meant, write := joinedKey(key.Value, keys); meant != "" {
 		d.misspelt[Join(path, meant)] = true
 		hint = write
-	} else if best := d.suggest(key.Value, keys); best != "" {
+	} else if best := d.Suggest(key.Value, keys); best != "" {
 		d.misspelt[Join(path, best)] = true
 		hint = "did you mean " + best + "?"
 	} else if place := d.elsewhere(d.root, t, key.Value, ""); place != "" {
@@ -365,7 +365,7 @@ func (d decoder) choice(n *yaml.Node, path string, f field, v reflect.Value) {
 		d.bad(n, path, "write "+choices, "%s is not supported yet", s)
 	default:
 		hint := "write " + choices
-		if best := d.suggest(s, f.enum); best != "" {
+		if best := d.Suggest(s, f.enum); best != "" {
 			hint = "did you mean " + best + "?"
 		}
 		d.bad(n, path, hint, "%s is not known", Quote(s))

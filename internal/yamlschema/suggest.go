@@ -2,8 +2,8 @@ package yamlschema
 
 import "slices"
 
-// suggest returns the candidate that was most likely meant by word, or "".
-func (l Language) suggest(word string, candidates []string) string {
+// Suggest returns the candidate that was most likely meant by word, or "".
+func (l Language) Suggest(word string, candidates []string) string {
 	for _, c := range candidates {
 		if slices.Contains(l.Synonyms[c], word) {
 			return c

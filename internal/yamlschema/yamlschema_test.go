@@ -274,7 +274,7 @@ func TestSuggest(t *testing.T) {
 	keys := []string{"controlplane", "workers", "ip", "ram"}
 	l := Language{Synonyms: map[string][]string{"ram": {"memory"}}}
 	for word, want := range map[string]string{"controlplanes": "controlplane", "wrokers": "workers", "worker": "workers", "pi": "ip", "memory": "ram", "unrelated": "", "": ""} {
-		if got := l.suggest(word, keys); got != want {
+		if got := l.Suggest(word, keys); got != want {
 			t.Errorf("%q: %q, want %q", word, got, want)
 		}
 	}

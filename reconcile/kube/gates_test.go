@@ -3,6 +3,8 @@ package kube
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/gate"
 	"github.com/talos-agent/talos-agent/internal/worker"
 )
 
@@ -66,6 +69,14 @@ func TestCheckGates(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestStatusFields: the status of which all is known has the fields that conditions are checked against, and no others.
+func TestStatusFields(t *testing.T) {
+	known := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{}), Releases: cluster.Saw(map[string]cluster.Release{}), Members: cluster.Saw([]cluster.Member{})}
+	if got, want := slices.Sorted(maps.Keys(statusOf(cluster.Desired{}, known))), gate.StatusFields(); !slices.Equal(got, want) {
+		t.Errorf("the status has %v, and conditions may ask for %v", got, want)
+	}
 }
 
 // TestCheckManyObjects: a gate sees all objects that it is about, or is unknown.

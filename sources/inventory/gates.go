@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -26,7 +27,7 @@ func (l *loader) resolveGates() {
 		l.checkKindOfGate(at, g)
 		if g.Condition != "" {
 			if err := gate.Check(g.Condition); err != nil {
-				l.Wrong(at+".condition", "see https://cel.dev; there are objects, status and now", "%s", err)
+				l.Wrong(at+".condition", hintCondition(err), "%s", err)
 			} else if !l.Has(at+".objects") && !l.Misspelt(at+".objects") && g.Objects == (gateObjects{}) && gate.AsksObjects(g.Condition) {
 				l.Wrong(at+".condition", "write which beside it: objects: {api_version: apps/v1, kind: Deployment}", "it is about objects, and the gate selects none")
 			}
@@ -40,6 +41,19 @@ func (l *loader) resolveGates() {
 		}
 		l.spec.Gates = append(l.spec.Gates, out)
 	}
+}
+
+// hintCondition is what to write instead of a condition that is wrong.
+func hintCondition(err error) string {
+	if unknown, ok := errors.AsType[*gate.UnknownField](err); ok {
+		if meant := language.Suggest(unknown.Field, gate.StatusFields()); meant != "" {
+			return "did you mean status." + meant + "?"
+		}
+	}
+	if errors.Is(err, gate.ErrConstant) {
+		return "write what it is about, or remove the gate; `upgrade: off` or `approve` holds upgrades"
+	}
+	return "see https://cel.dev; there are objects, status and now"
 }
 
 // checkKindOfGate checks that a gate is a condition or a Job.
