@@ -138,7 +138,7 @@ var rooms = map[string]room{
 	"reconcile/talos/etcdstream": {why: "a leaf: reads one stream of a machine, on a connection that it is handed",
 		may: []string{"internal/retry"}, never: []string{"os", "os/exec", "net", "net/http", "log", "log/slog", "github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh"}},
 	"reconcile/kube": {why: "one system, over connections that kubeapi makes",
-		may: []string{"internal/cluster", "internal/gate/trial", "internal/kubeapi", "internal/text", "internal/fault", "internal/retry", "internal/logging", "internal/worker", "reconcile/edits", "reconcile/kube/releases"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"},
+		may: []string{"internal/cluster", "internal/gate", "internal/gate/trial", "internal/kubeapi", "internal/text", "internal/fault", "internal/retry", "internal/logging", "internal/worker", "reconcile/edits", "reconcile/kube/releases"}, never: []string{"github.com/luthermonson/go-proxmox", "helm.sh"},
 		tests: []string{"internal/worker/workertest"}},
 	"reconcile/kube/releases": {why: "reads what Helm keeps of releases, as the room that makes them does, over a connection that it is handed",
 		may: []string{"internal/cluster", "internal/kubeapi", "reconcile/helm/record"}, never: []string{"os", "os/exec", "log", "log/slog", "helm.sh", "github.com/siderolabs/talos", "github.com/luthermonson/go-proxmox"}},

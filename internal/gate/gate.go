@@ -49,9 +49,15 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	)
 })
 
-// statusFields are what a status may have. What is not known of a cluster is not in its status, so that it cannot be seen at
-// a status whether a field exists.
-var statusFields = []string{"addons", "etcd", "nodes"}
+// What a status may have. What is not known of a cluster is not in its status, so that a status does not show which fields
+// there are.
+const (
+	StatusAddons = "addons"
+	StatusEtcd   = "etcd"
+	StatusNodes  = "nodes"
+)
+
+var statusFields = []string{StatusAddons, StatusEtcd, StatusNodes}
 
 // StatusFields returns the fields that a condition may ask of the status, in order.
 func StatusFields() []string { return slices.Clone(statusFields) }

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/gate"
 	"github.com/talos-agent/talos-agent/internal/gate/trial"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
 )
@@ -200,7 +201,7 @@ func statusOf(d cluster.Desired, o cluster.Observed) map[string]any {
 			}
 			nodes[n.Name] = node
 		}
-		status["nodes"] = nodes
+		status[gate.StatusNodes] = nodes
 	}
 	if o.Releases.Known {
 		addons := map[string]any{}
@@ -208,10 +209,10 @@ func statusOf(d cluster.Desired, o cluster.Observed) map[string]any {
 			rel := o.Releases.Value[a.Name]
 			addons[a.Name] = map[string]any{"status": rel.Status, "ready": rel.Ready}
 		}
-		status["addons"] = addons
+		status[gate.StatusAddons] = addons
 	}
 	if o.Members.Known {
-		status["etcd"] = map[string]any{"members": int64(len(o.Members.Value))}
+		status[gate.StatusEtcd] = map[string]any{"members": int64(len(o.Members.Value))}
 	}
 	return status
 }
