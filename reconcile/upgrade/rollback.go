@@ -63,9 +63,24 @@ func judgeGoingBack(d cluster.Desired, o cluster.Observed, n cluster.Node, to st
 		return cp.Name != n.Name && ladder.ShareEtcd(o.Machines[cp.Name].Talos, to)
 	})
 	if to != mach.Talos && !ladder.CanRevert(mach.Talos, to, n.Role == cluster.ControlPlane && !sharesEtcd) {
-		return refuse(cluster.TalosVersionDrift, "set talos_version back and push, where all can go back; `replace` of nodes.yaml has its machine re-created", fmt.Sprintf("it runs Talos %s and ran %s before, whose etcd does not read the data of the newer one, or which is too far back", mach.Talos, to))
+		return refuse(cluster.TalosVersionDrift, hintOfEtcd(d, o, to), fmt.Sprintf("it runs Talos %s and ran %s before, whose etcd does not read the data of the newer one, or which is too far back", mach.Talos, to))
 	}
 	return cluster.Block{}
+}
+
+// leadsBack reports whether a push of an older version of Talos takes the cluster back to it: not where every control plane runs a newer
+// etcd, with which nothing goes back.
+func leadsBack(d cluster.Desired, o cluster.Observed, to string) bool {
+	return !drift.HasLeftEtcd(d.Spec.ControlPlanes(), func(cp cluster.Node) string { return o.Machines[cp.Name].Talos }, to)
+}
+
+// hintOfEtcd is what to do about a node that does not go back to a version of Talos alone.
+func hintOfEtcd(d cluster.Desired, o cluster.Observed, to string) string {
+	const replaced = "`replace` of nodes.yaml has its machine re-created"
+	if leadsBack(d, o, to) {
+		return "set talos_version back and push, where all can go back; " + replaced
+	}
+	return "push what works with the newer Talos, or a newer version; talos_version set back is refused as well, because all control planes have the newer etcd; " + replaced + " with the newer one"
 }
 
 // FollowRollback returns the command of a rollback as it stands with what is seen now, and whether it has ended: the machine has
@@ -81,7 +96,7 @@ func FollowRollback(d cluster.Desired, o cluster.Observed, in cluster.Intent) (n
 	case in.Done || !answers:
 		return in, false, refused
 	case o.Facts.Earlier[in.Node] != in.Versions.Talos:
-		return in, true, cluster.Block{Subject: in.Node, Reason: cluster.RolledBack, Message: "another Talos was installed on it since", Hint: "set talos_version back and push"}
+		return in, true, cluster.Block{Subject: in.Node, Reason: cluster.RolledBack, Message: "another Talos was installed on it since", Hint: hintOfEtcd(d, o, in.Versions.Talos)}
 	case booted:
 		in.Target = mach.BootID
 	}
@@ -180,8 +195,11 @@ func DescribeFailed(d cluster.Desired, o cluster.Observed, n cluster.Node) (reas
 	case isNotTaken(d, o, n):
 		return cluster.RolledBack, fmt.Sprintf("it runs Talos %s, and was to go back to what it ran before, %s", o.Facts.Installs[n.Name].Version(), failed), "a commit that changes the cluster's files has it upgraded again"
 	case o.Facts.Installs[n.Name].Back:
-		return cluster.RolledBack, fmt.Sprintf("it ran Talos %s, and went back to what it ran before, %s", o.Facts.Installs[n.Name].Version(), failed),
-			"a commit that changes the cluster's files has it upgraded again, and talos_version or talos.schematic set back has the others follow it"
+		hint = "a commit that changes the cluster's files has it upgraded again"
+		if leadsBack(d, o, o.Machines[n.Name].Talos) {
+			hint += ", and talos_version or talos.schematic set back has the others follow it"
+		}
+		return cluster.RolledBack, fmt.Sprintf("it ran Talos %s, and went back to what it ran before, %s", o.Facts.Installs[n.Name].Version(), failed), hint
 	}
 	return cluster.UpgradeFailed, fmt.Sprintf("the installer of Talos %s failed, and it runs on as it was: %s", to, failed),
 		"see what the installer has printed; " + RetriedBy(d) + ", and talos_version or talos.schematic set back ends it"

@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -135,6 +136,41 @@ func TestFollowRollback(t *testing.T) {
 		c.edit(&d, &o, &in)
 		if now, ended, refused := FollowRollback(d, o, in); ended != c.ended || now.Target != c.boot || refused.Message != c.why || (refused.Hint == "") != (c.why == "") {
 			t.Errorf("%s: ended: %t, in boot %s: %+v", name, ended, now.Target, refused)
+		}
+	}
+}
+
+// TestHintsOfRollback: talos_version set back is advised where that leads somewhere, and not where every control plane runs a newer etcd
+// than that of the Talos of before.
+func TestHintsOfRollback(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, second string // what the control planes run; the first one was rolled back, or is to be
+		before        string
+		advised       bool
+	}{
+		"both have the newer etcd":       {"v1.14.1", "v1.14.1", "v1.13.9", false},
+		"one has the older etcd":         {"v1.14.1", "v1.13.9", "v1.13.9", true},
+		"it went back, and has it":       {"v1.13.9", "v1.14.1", "v1.13.9", true},
+		"the same etcd":                  {"v1.14.1", "v1.14.1", "v1.14.0", true},
+		"one is not known":               {"v1.14.1", "", "v1.13.9", true},
+		"a newer etcd than that of both": {"v1.13.9", "v1.13.9", "v1.14.1", true},
+	} {
+		d := cluster.Desired{Schematic: "s"}
+		d.Revision = "main@sha1:1"
+		d.Spec.Versions.Talos = "v1.14.1"
+		d.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}, {Name: "cp-2", Role: cluster.ControlPlane}, {Name: "wk-1", Role: cluster.Worker}}
+		o := cluster.Observed{Machines: map[string]cluster.Machine{
+			"cp-1": {Reach: cluster.Configured, BootID: "b", Talos: c.first, Schematic: "s"}, "cp-2": {Reach: cluster.Configured, BootID: "c", Talos: c.second, Schematic: "s"},
+			"wk-1": {Reach: cluster.Configured, BootID: "b", Talos: c.before, Schematic: "s"}}}
+		if got := strings.HasPrefix(hintOfEtcd(d, o, c.before), "set talos_version back"); got != c.advised {
+			t.Errorf("%s: of one that is refused it is advised: %t", name, got)
+		}
+		o.Facts.Installs = map[string]cluster.Install{"wk-1": {Image: Installer(d), Boot: "a", Revision: "main@sha1:1", Back: true, Failed: "by order of ann"}}
+		if c.before == d.Spec.Versions.Talos {
+			continue // it was not rolled back
+		}
+		if _, _, hint := DescribeFailed(d, o, d.Spec.Nodes[2]); strings.Contains(hint, "set back") != c.advised || hint == "" {
+			t.Errorf("%s: of a worker that went back: %s", name, hint)
 		}
 	}
 }
