@@ -33,6 +33,16 @@ func MissingWindow(s cluster.Spec, p cluster.Policy) (message, hint string) {
 	return "upgrade is window, and neither cluster.yaml nor the host's policy has a window", "add a `window` to cluster.yaml"
 }
 
+// HintOff is what has a cluster upgraded that is not by its switches: a window where that is all that lacks. The file that the
+// switch is in follows it.
+func HintOff(s cluster.Spec, p cluster.Policy) string {
+	const set = "set `upgrade: auto`"
+	if _, add := MissingWindow(s, p); add != "" {
+		return add + ", or " + set
+	}
+	return set
+}
+
 // UpgradeInOpenWindow is when nodes of a cluster may get other versions, as the cluster asks for it and as the host
 // allows it, while the window that there is is open: at any time then where a window alone keeps it.
 func UpgradeInOpenWindow(s cluster.Spec, p cluster.Policy) (asked, allowed cluster.UpgradeMode) {

@@ -1,6 +1,7 @@
 package bounds
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -40,6 +41,13 @@ func TestUpgrade(t *testing.T) {
 		}
 		if c.hosts {
 			p.Window = night
+		}
+		hint := "set `upgrade: auto`"
+		if strings.HasSuffix(c.rule, missing) {
+			hint = "add a `window` to cluster.yaml, or " + hint
+		}
+		if got := HintOff(s, p); got != hint {
+			t.Errorf("%s of %s, windows %v, %v: the hint is %q", c.asks, c.allows, c.window, c.hosts, got)
 		}
 		if mode, rule := Upgrade(s, p); mode != c.mode || rule != c.rule {
 			t.Errorf("%s of %s, windows %v, %v: %s, %q", c.asks, c.allows, c.window, c.hosts, mode, rule)

@@ -4,7 +4,9 @@
 package budget
 
 import (
+	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
@@ -15,6 +17,7 @@ import (
 type Budget struct {
 	Allowed     int
 	Unavailable []string // names of nodes
+	Watched     []string // those that are Ready, and count as unavailable because they are watched after a change
 }
 
 // Allows reports whether a node may be made unavailable: one that is already
@@ -34,6 +37,20 @@ func (b Budget) Spent(node string) Budget {
 	return b
 }
 
+// Describe is what a node waits for that may not be made unavailable.
+func (b Budget) Describe() string {
+	named := make([]string, len(b.Unavailable))
+	for i, name := range b.Unavailable {
+		if named[i] = name; slices.Contains(b.Watched, name) {
+			named[i] = name + " (watched after a change)"
+		}
+	}
+	if b.Allowed == 1 {
+		return "waits until no node like it is unavailable: " + strings.Join(named, ", ")
+	}
+	return fmt.Sprintf("waits until fewer than %d nodes like it are unavailable: %s", b.Allowed, strings.Join(named, ", "))
+}
+
 // Of computes the budget of every role from what is seen, before any node
 // is planned. A node that is not Ready, or under pressure, or cordoned by whomever, has
 // spent a unit of it, and so has one on which a disruptive action is under way. One that
@@ -45,6 +62,9 @@ func Of(s cluster.Spec, phases map[string]cluster.Phase, o cluster.Observed, rem
 		if phases[n.Name] != cluster.PhaseReady || kn.Pressure != "" || kn.Cordoned || IsDisrupted(o, n) {
 			b := out[n.Role]
 			b.Unavailable = append(b.Unavailable, n.Name) // which no other node has
+			if phases[n.Name] == cluster.PhaseReady && kn.Pressure == "" && !kn.Cordoned && !isChanged(o, n) {
+				b.Watched = append(b.Watched, n.Name)
+			}
 			out[n.Role] = b
 		}
 	}
@@ -63,5 +83,10 @@ func IsDisrupted(o cluster.Observed, n cluster.Node) bool {
 	if since := o.Now.Sub(in.At); in.Node == n.Name && since >= 0 && since < action.WatchedFor {
 		return true
 	}
+	return isChanged(o, n)
+}
+
+// isChanged reports whether a disruptive action is under way on a node.
+func isChanged(o cluster.Observed, n cluster.Node) bool {
 	return slices.ContainsFunc(o.Running, func(r cluster.Running) bool { return r.Node == n.Name && r.Disrupts })
 }

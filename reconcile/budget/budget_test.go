@@ -87,3 +87,33 @@ func TestAllows(t *testing.T) {
 		t.Errorf("what was spent later is in %+v", b)
 	}
 }
+
+// TestDescribe: what a node waits for is named, and which nodes are only watched.
+func TestDescribe(t *testing.T) {
+	now := time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
+	node := cluster.Node{Name: "wk-1", Role: cluster.Worker}
+	ready := func(w *world) { w.see(cluster.KubeNode{Ready: true}) }
+	const alone, watched = "waits until no node like it is unavailable: wk-1", "waits until no node like it is unavailable: wk-1 (watched after a change)"
+	for name, c := range map[string]struct {
+		edit    func(*world)
+		allowed int
+		want    string
+	}{
+		"it is watched":               {func(w *world) { w.watch("wk-1", now) }, 1, watched},
+		"it is watched, and of two":   {func(w *world) { w.watch("wk-1", now) }, 2, "waits until fewer than 2 nodes like it are unavailable: wk-1 (watched after a change)"},
+		"it is cordoned":              {func(w *world) { w.see(cluster.KubeNode{Ready: true, Cordoned: true}) }, 1, alone},
+		"it is watched, and cordoned": {func(w *world) { w.watch("wk-1", now); w.see(cluster.KubeNode{Ready: true, Cordoned: true}) }, 1, alone},
+		"it is short of memory":       {func(w *world) { w.watch("wk-1", now); w.see(cluster.KubeNode{Ready: true, Pressure: "memory"}) }, 1, alone},
+		"it does not answer":          {func(w *world) { w.watch("wk-1", now); w.phase = cluster.PhaseUnreachable }, 1, alone},
+		"something is under way":      {func(w *world) { w.watch("wk-1", now); w.run(true) }, 1, alone},
+	} {
+		w := world{phase: cluster.PhaseReady}
+		w.o.Now = now
+		ready(&w)
+		c.edit(&w)
+		b := Of(cluster.Spec{Nodes: []cluster.Node{node}, MaxUnavailable: c.allowed}, map[string]cluster.Phase{"wk-1": w.phase}, w.o, nil)[cluster.Worker]
+		if got := b.Describe(); got != c.want {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}

@@ -2,9 +2,7 @@ package plan
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
@@ -35,7 +33,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	}
 	if !b.Allows(n.Name) && !m.isDown(i, n) && !m.isRepaired(i, n) {
 		w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForBudget, About: string(i.Kind), Drift: m.driftOf(n, i),
-			Message: fmt.Sprintf("%s: waits until fewer than %d nodes like it are unavailable: %s", i.Kind, b.Allowed, strings.Join(b.Unavailable, ", "))}
+			Message: string(i.Kind) + ": " + b.Describe()}
 		if n.Role == cluster.Worker {
 			w.Hint = m.fewer
 		}

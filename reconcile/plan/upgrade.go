@@ -399,8 +399,8 @@ func (m *planner) planHops() {
 	asked := m.d.Repository()
 	name := m.d.Spec.Name
 	if asked.Held != "" {
-		b := cluster.Block{Subject: name, Reason: asked.Held, About: "upgrade", Message: fmt.Sprintf("the inventory asks for other versions, and %s; else: %s", asked.HeldBy, cluster.DescribeHops(asked.Hops)+upgrade.DescribeRemovedOnWay(m.d, m.o)),
-			Hint: "set the versions back, or `upgrade: auto`" + m.whereSwitch("upgrade", m.p.Upgrade > m.d.Spec.Upgrade)}
+		b := cluster.Block{Subject: name, Reason: asked.Held, About: "upgrade", Message: fmt.Sprintf("the inventory asks for other versions, and %s; it would be upgraded to %s", asked.HeldBy, cluster.DescribeHops(asked.Hops)+upgrade.DescribeRemovedOnWay(m.d, m.o)),
+			Hint: "set the versions back; or " + bounds.HintOff(m.d.Spec, m.p) + m.whereSwitch("upgrade", m.p.Upgrade > m.d.Spec.Upgrade)}
 		if asked.Held == cluster.ChangeUnapproved {
 			b.Hint = "set the versions back; or " + m.approveHint()
 		}

@@ -43,7 +43,7 @@ func TestTaskThatNeverEnds(t *testing.T) {
 		if len(before.Running) != 1 || !before.Running[0].Overdue || before.Running[0].ExpectedMS != (30*time.Minute).Milliseconds() || len(before.Running[0].Log) == 0 {
 			t.Errorf("running %+v", before.Running)
 		}
-		if w := s.node("dev-wk-1").WaitsFor; w != "waits for its turn on storage pve1/local-lvm, which create vm dev-cp-1 holds" {
+		if w := s.node("dev-wk-1").WaitsFor; w != "waits for its turn on storage pve1/local-lvm until create vm of dev-cp-1 has ended" {
 			t.Errorf("the other node %q", w)
 		}
 		s.Die()
@@ -52,7 +52,7 @@ func TestTaskThatNeverEnds(t *testing.T) {
 		if after.Message != before.Message || after.Cause() != before.Cause() || after.Hint != before.Hint {
 			t.Errorf("before: %+v %s -> %s\nafter:  %+v %s -> %s", before.Cause(), before.Message, before.Hint, after.Cause(), after.Message, after.Hint)
 		}
-		if w := s.node("dev-wk-1").WaitsFor; w != "waits for its turn on storage pve1/local-lvm, which create vm dev-cp-1 holds" {
+		if w := s.node("dev-wk-1").WaitsFor; w != "waits for its turn on storage pve1/local-lvm until create vm of dev-cp-1 has ended" {
 			t.Errorf("the other node %q", w)
 		}
 		s.Halt()
