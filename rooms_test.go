@@ -167,7 +167,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "internal/fault", "internal/yamlschema", "internal/history", "internal/host/doctor", "internal/platform", "reconcile/proxmox", "sources/forge", "sources/git", "sources/inventory", "sources/notify", "sources/secrets"},
 		never: append([]string{"os/exec", "net", "net/http"}, clients...), tests: []string{"internal/cluster/window"}},
 	"internal/host/archive": {why: "etcd snapshots in a folder for a person at a terminal: reads keys (secrets) with the bounds for files that a command line names (config), and has the store do the work",
-		may:   []string{"internal/fault", "internal/host/config", "internal/platform", "reconcile/snapshot", "reconcile/snapshot/database", "reconcile/snapshot/retention", "sources/secrets"},
+		may:   []string{"internal/fault", "internal/host/config", "internal/platform", "internal/text", "reconcile/snapshot", "reconcile/snapshot/database", "reconcile/snapshot/retention", "sources/secrets"},
 		never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...), tests: []string{"internal/host/hosttest", "reconcile/snapshot/snapshottest"}},
 	"internal/host/state": {why: "the file system of the reconciler's journal, with the journal's hint where it cannot be written",
 		may: []string{"reconcile", "internal/fault", "internal/platform"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},

@@ -51,11 +51,24 @@ func placeFlags(cmd *cobra.Command) func() (archive.Place, error) {
 	keys, dir := ageKeysFlag(cmd), dirFlag(cmd, "default: that of this host's agent")
 	config := cmd.Flags().String("config", setup.ConfigFile, "the host's config file, which has the agent's folder and key")
 	completeFlag(cmd, "config", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
-	return func() (archive.Place, error) {
-		if *dir != "" {
-			return archive.FindPlace(*dir, *keys)
+	return func() (in archive.Place, err error) {
+		flags := cmd.Flags()
+		switch {
+		case flags.Changed("socket"):
+			return in, &fault.Usage{Err: fmt.Errorf("%s--socket leads to no snapshots: name the agent's config with --config, or a folder with --dir", nameInError(cmd))}
+		case *dir != "":
+			in, err = archive.FindPlace(*dir, *keys)
+			in.Args = " --dir " + *dir
+		default:
+			in, err = archive.FindPlaceOfAgent(*config, *keys)
+			if flags.Changed("config") {
+				in.Args = " --config " + *config
+			}
 		}
-		return archive.FindPlaceOfAgent(*config, *keys)
+		for _, key := range *keys {
+			in.Args += " --age-key " + key
+		}
+		return in, err
 	}
 }
 
@@ -262,7 +275,11 @@ It ends with 1 when one is damaged.`,
 			return err
 		}
 		now := time.Now()
-		l, err := archive.List(cmd.Context(), in, firstOf(args), now)
+		list := archive.List
+		if len(args) > 0 {
+			list = archive.ListOf
+		}
+		l, err := list(cmd.Context(), in, firstOf(args), now)
 		if err == nil {
 			err = printListing(p, l, now)
 		}
@@ -296,7 +313,10 @@ func printSnapshots(p terminal.Printer, l archive.Listing, now time.Time) {
 			p.Printf("\n")
 		}
 		newest := "none is verified"
-		if c.Verified != nil {
+		switch {
+		case l.IsUnread(c.Cluster):
+			newest = "none was read, which takes --age-key FILE"
+		case c.Verified != nil:
 			newest = "the newest verified one is " + text.Duration(now.Sub(*c.Verified)) + " old"
 		}
 		p.Printf("%s: %s, %s; with one every %g h the next is due %s\n", c.Cluster, text.Count(c.Snapshots, "snapshot"), newest, archive.Every.Hours(), text.Moment(c.Due))
@@ -355,7 +375,7 @@ one is passed over for the next older one, and named.`,
 		p := terminal.NewPlain(env.stdout)
 		p.Printf("wrote %s: %s of %s, %s old, revision %d, %s keys\n", *out, formatMiB(r.Database.Size), r.Header.Cluster, text.Duration(now.Sub(r.Header.At)), r.Database.Revision, formatKeys(r.Database.Keys))
 		if skipped > 0 {
-			p.Printf("warning: %s that cannot be verified; `talos-agent snapshot list` shows why\n", text.Count(skipped, "newer snapshot"))
+			p.Printf("warning: %s that cannot be verified; `talos-agent snapshot list%s %s` shows why\n", text.Count(skipped, "newer snapshot"), in.Args, args[0])
 		}
 		return nil
 	}

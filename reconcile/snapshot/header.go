@@ -55,7 +55,8 @@ var (
 	// ErrNoKey: no key that was given opens it.
 	ErrNoKey = errors.New("no key that was given opens it")
 	// errOther: it is no file of this package.
-	errOther = fmt.Errorf("%w: it is no encrypted snapshot", ErrDamaged)
+	errOther = fault.WithHint(fmt.Errorf("%w: it is no encrypted snapshot", ErrDamaged),
+		"one that `talosctl etcd snapshot` has written is in clear already: `talos-agent snapshot verify FILE` reads it without a key")
 )
 
 // encodeHead is the two lines of a header.

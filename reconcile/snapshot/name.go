@@ -46,9 +46,9 @@ func ParseName(file string) (Name, bool) {
 // the directory is had was left by a process that ended.
 const (
 	partPrefix = ".talos-agent-"
-	partSuffix = ".part"
+	PartSuffix = ".part"
 )
 
 func isPart(file string) bool {
-	return strings.HasPrefix(file, partPrefix) && strings.HasSuffix(file, partSuffix)
+	return strings.HasPrefix(file, partPrefix) && strings.HasSuffix(file, PartSuffix)
 }

@@ -114,7 +114,7 @@ func (o *Opened) Copy(ctx context.Context, to io.Writer) error {
 // Extract verifies it, and stores the snapshot as it came in a directory: in clear, for
 // its owner alone. A file of that name is not replaced, and appears when it is whole.
 func (o *Opened) Extract(ctx context.Context, to Directory, name string) error {
-	part := name + partSuffix // for people to see, should the process end
+	part := name + PartSuffix // for people to see, should the process end
 	f, err := to.Create(part)
 	if err != nil {
 		return err // also where there is one: it may be of another process

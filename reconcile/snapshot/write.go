@@ -107,7 +107,7 @@ func (s *Store) write(ctx context.Context, from Source, stream io.Reader) (Entry
 }
 
 // newPart is a name for a file that is not complete.
-func newPart() string { return partPrefix + rand.Text() + partSuffix }
+func newPart() string { return partPrefix + rand.Text() + PartSuffix }
 
 // stage stores what a stream sends, encrypted to a key, and verifies its SHA-256. It
 // returns the name of the file.

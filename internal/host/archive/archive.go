@@ -41,14 +41,14 @@ func Verify(ctx context.Context, path string, ageKeys []string) (Report, error) 
 		}
 		if !r.Encrypted {
 			r.Database, err = snapshot.VerifyPlain(ctx, f, size)
-			return r, err
+			return r, hintOfDamage(err, takeAgain)
 		}
 		o, err := openEncrypted(f, size, ageKeys)
 		if err != nil {
-			return r, err
+			return r, hintOfDamage(err, takeOther)
 		}
 		r.Header, r.Database = &o.Header, o.Header.Database
-		return r, o.Verify(ctx)
+		return r, hintOfDamage(o.Verify(ctx), takeOther)
 	})
 }
 
@@ -63,20 +63,25 @@ func Open(ctx context.Context, path, out string, ageKeys []string) (Report, erro
 }
 
 // extract is Open with keys that are read.
-func extract(ctx context.Context, path, out string, keys snapshot.Keys) (Report, error) {
+func extract(ctx context.Context, path, out string, keys snapshot.Keys) (_ Report, err error) {
+	dir, name := filepath.Split(out)
+	folder, err := snapshot.FindFolder(filepath.Clean(dir))
+	if err != nil {
+		return Report{}, fmt.Errorf("write %s: %w", out, explainPath(err))
+	}
+	defer func() { err = errors.Join(err, folder.Close()) }()
+	for _, taken := range []string{out, out + snapshot.PartSuffix} { // the second one may be of another process
+		if _, err := os.Lstat(taken); err == nil {
+			return Report{}, fault.Errorf("remove it where it is not needed any longer, or name another file with --out", "write %s: %w", taken, fs.ErrExist)
+		}
+	}
 	return withFile(path, func(f *os.File, size int64) (r Report, err error) {
 		o, err := snapshot.Open(f, size, keys)
 		if err != nil {
-			return r, err
+			return r, hintOfDamage(err, takeOther)
 		}
-		dir, name := filepath.Split(out)
-		folder, err := snapshot.FindFolder(filepath.Clean(dir))
-		if err != nil {
-			return r, fmt.Errorf("write %s: %w", out, explainPath(err))
-		}
-		defer func() { err = errors.Join(err, folder.Close()) }()
 		if err := o.Extract(ctx, folder, name); err != nil {
-			return r, fmt.Errorf("write %s: %w", out, explainPath(err))
+			return r, hintOfDamage(fmt.Errorf("write %s: %w", out, explainPath(err)), takeOther)
 		}
 		return Report{File: path, Encrypted: true, Database: o.Header.Database, Header: &o.Header}, nil
 	})
@@ -132,6 +137,14 @@ func (l Listing) AllVerified() bool {
 	return !slices.ContainsFunc(l.Snapshots, func(k snapshot.Kept) bool { return k.State != retention.Verified })
 }
 
+// IsUnread reports whether no snapshot of a cluster was read to its end, for want of a key: of each that was read, or that no
+// key opens, it is known what it is.
+func (l Listing) IsUnread(cluster string) bool {
+	return !slices.ContainsFunc(l.Snapshots, func(k snapshot.Kept) bool {
+		return k.Cluster == cluster && (k.State != retention.Unverified || k.Problem != "")
+	})
+}
+
 // Cluster sums up the snapshots of a cluster.
 type Cluster struct {
 	Cluster   string     `json:"cluster"`
@@ -139,6 +152,20 @@ type Cluster struct {
 	Verified  *time.Time `json:"verified,omitempty"` // when the newest one was taken that is verified
 	Damaged   int        `json:"damaged,omitempty"`
 	Due       time.Time  `json:"due"` // when the next scheduled one is due, with one every Every
+}
+
+// What to do about a snapshot that is damaged.
+const (
+	takeAgain = "have it written once more: `talosctl etcd snapshot`"
+	takeOther = "take another one: `talos-agent snapshot list` shows which are whole, and `talos-agent snapshot now` has one taken"
+)
+
+// hintOfDamage is err, with what to do where it is that a snapshot is damaged and has no hint.
+func hintOfDamage(err error, hint string) error {
+	if errors.Is(err, snapshot.ErrDamaged) && fault.HintOf(err) == "" {
+		return fault.WithHint(err, hint)
+	}
+	return err
 }
 
 // List lists the snapshots of one cluster in a place, or of all with "", and what becomes
@@ -268,7 +295,8 @@ func Add(ctx context.Context, dir string, a Addition, agent string) (snapshot.En
 		defer func() { err = errors.Join(err, folder.Close()) }()
 		c.Directory = folder
 		name := snapshot.Name{Cluster: a.Cluster, Kind: retention.Manual, At: info.ModTime()}
-		return snapshot.New(c).Write(ctx, snapshot.Source{Name: name, Agent: agent}, f)
+		e, err := snapshot.New(c).Write(ctx, snapshot.Source{Name: name, Agent: agent}, f)
+		return e, hintOfDamage(err, takeAgain)
 	})
 }
 

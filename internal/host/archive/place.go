@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/config"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 )
@@ -18,6 +19,7 @@ import (
 type Place struct {
 	Dir  string
 	Keys snapshot.Keys // nil: none is known to be whole
+	Args string        // how a command line names it, with a blank before each flag; "" : not at all
 }
 
 // FindPlace is the place that a command line names by a folder and files of age keys.
@@ -58,9 +60,36 @@ func VerifyAll(ctx context.Context, in Place, cluster string, now time.Time) (Li
 	}
 	l, err := List(ctx, in, cluster, now)
 	if err == nil && (cluster == "" || len(l.Snapshots) == 0) {
-		err = fmt.Errorf("there is no snapshot of %s in %s", cluster, in.Dir)
+		err = noneOf(ctx, in, cluster, now)
 	}
 	return l, err
+}
+
+// ListOf is List of one cluster, without any snapshot of which it is an error.
+func ListOf(ctx context.Context, in Place, cluster string, now time.Time) (Listing, error) {
+	l, err := List(ctx, in, cluster, now)
+	if err == nil && len(l.Snapshots) == 0 {
+		err = noneOf(ctx, in, cluster, now)
+	}
+	return l, err
+}
+
+// noneOf is that there is no snapshot of a cluster, with the clusters of which there are.
+func noneOf(ctx context.Context, in Place, cluster string, now time.Time) error {
+	in.Keys = nil // which are whole is not asked for
+	l, err := List(ctx, in, "", now)
+	if err != nil {
+		return err
+	}
+	hint := "there are none of any cluster; `talos-agent snapshot now` has one taken"
+	if len(l.Clusters) > 0 {
+		var names []string
+		for _, c := range l.Clusters {
+			names = append(names, c.Cluster)
+		}
+		hint = "there are snapshots of " + text.JoinSome(names, 10, ", ")
+	}
+	return fault.Errorf(hint, "there is no snapshot of %s in %s", cluster, in.Dir)
 }
 
 // Get verifies the newest snapshot of a cluster that can be verified, and writes it to a new file as Open does. Damaged ones that
@@ -77,5 +106,5 @@ func Get(ctx context.Context, in Place, cluster, out string, now time.Time) (r R
 		}
 		skipped++
 	}
-	return r, skipped, fault.WithHint(fmt.Errorf("no snapshot of %s in %s can be verified", cluster, in.Dir), "`talos-agent snapshot list` shows what is wrong with each")
+	return r, skipped, fault.WithHint(fmt.Errorf("no snapshot of %s in %s can be verified", cluster, in.Dir), "`talos-agent snapshot list"+in.Args+" "+cluster+"` shows what is wrong with each")
 }
