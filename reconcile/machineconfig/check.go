@@ -59,15 +59,15 @@ func Check(snap cluster.Snapshot) cluster.Problems {
 	switch {
 	case err != nil || patch == "":
 		report(cluster.Error, "talos_version", "write it like v1.13.9", "%q is not a version of Talos 1.x", v.Talos)
-		return ps
+		return append(ps, checkUnpaired(snap)...)
 	case talos < oldestMinor:
 		report(cluster.Error, "talos_version", fmt.Sprintf("choose a version from v1.%d to v1.%d", oldestMinor, newest),
 			"Talos %s is too old to be managed", v.Talos)
-		return ps
+		return append(ps, checkUnpaired(snap)...)
 	case talos > newest:
 		report(cluster.Error, "talos_version", fmt.Sprintf("update talos-agent first, or write a version up to v1.%d, whole, like v1.13.9", newest),
 			"Talos %s is newer than this talos-agent, which knows v1.%d to v1.%d", v.Talos, oldestMinor, newest)
-		return ps
+		return append(ps, checkUnpaired(snap)...)
 	case talos < fullMinor:
 		report(cluster.Warning, "talos_version", fmt.Sprintf("choose v1.%d or newer when you can", fullMinor),
 			"Talos %s is managed with limits: a node does not tell its version before it is configured, and a config that waits for a reboot cannot be told from the one in force", v.Talos)
@@ -92,26 +92,66 @@ func Check(snap cluster.Snapshot) cluster.Problems {
 // checkKubernetes holds the Kubernetes version against the window that the
 // compatibility tables give the Talos version.
 func checkKubernetes(snap cluster.Snapshot) cluster.Problems {
-	v := snap.Spec.Versions
-	const field = "kubernetes_version"
-	fail := func(message, hint string) cluster.Problems {
-		return cluster.Problems{snap.At(cluster.Error, field, message, hint)}
+	if ps := checkUnpaired(snap); len(ps) > 0 {
+		return ps
 	}
+	v := snap.Spec.Versions
 	talos, err := compatibility.ParseTalosVersion(&machine.VersionInfo{Tag: v.Talos})
 	if err != nil {
-		return fail(fmt.Sprintf("compare with Talos %s: %v", v.Talos, err), "")
+		return failKubernetes(snap, "", "compare with Talos %s: %v", v.Talos, err)
 	}
 	kubernetes, err := compatibility.ParseKubernetesVersion(v.Kubernetes)
-	if err != nil {
-		return fail(fmt.Sprintf("%q is not a version of Kubernetes", v.Kubernetes), "write it like v1.36.1")
-	}
-	if kubernetes.SupportedWith(talos) == nil {
+	if err != nil || kubernetes.SupportedWith(talos) == nil {
 		return nil
 	}
-	first, last := 0, 0
+	minor, _, err := splitMinor(v.Talos)
+	if err != nil {
+		return failKubernetes(snap, "", "compare with Talos %s: %v", v.Talos, err)
+	}
+	first, last := kubernetesOn(minor)
+	hint := fmt.Sprintf("choose a version from v1.%d to v1.%d", first, last)
+	for newer := minor + 1; newer <= newestMinor(); newer++ {
+		if kubernetes.SupportedWith(talosOf(newer)) == nil {
+			hint += fmt.Sprintf(", or raise talos_version to one of v1.%d, which runs it", newer)
+			break
+		}
+	}
+	return failKubernetes(snap, hint, "Kubernetes %s does not run on Talos %s", v.Kubernetes, v.Talos)
+}
+
+// checkUnpaired is what is wrong with the Kubernetes version whatever Talos is to run it.
+func checkUnpaired(snap cluster.Snapshot) cluster.Problems {
+	version := snap.Spec.Versions.Kubernetes
+	if _, err := compatibility.ParseKubernetesVersion(version); err != nil {
+		return failKubernetes(snap, "write it like v1.36.1", "%q is not a version of Kubernetes", version)
+	}
+	_, newest := kubernetesOn(newestMinor())
+	if minor, _, err := splitMinor(version); err == nil && minor > newest {
+		return failKubernetes(snap, fmt.Sprintf("update talos-agent first, or write a version up to v1.%d", newest),
+			"Kubernetes %s is newer than this talos-agent, which knows versions up to v1.%d", version, newest)
+	}
+	return nil
+}
+
+// failKubernetes is an error at the Kubernetes version.
+func failKubernetes(snap cluster.Snapshot, hint, format string, args ...any) cluster.Problems {
+	return cluster.Problems{snap.At(cluster.Error, "kubernetes_version", fmt.Sprintf(format, args...), hint)}
+}
+
+// talosOf is a minor version of Talos 1.x for the compatibility tables, which know no patch levels.
+func talosOf(minor int) *compatibility.TalosVersion {
+	v, err := compatibility.ParseTalosVersion(&machine.VersionInfo{Tag: fmt.Sprintf("v1.%d.0", minor)})
+	if err != nil {
+		panic("machineconfig: " + err.Error()) // it is a version
+	}
+	return v
+}
+
+// kubernetesOn returns the first and the last minor version of Kubernetes 1.x that runs on a minor version of Talos.
+func kubernetesOn(talos int) (first, last int) {
 	for m := range 100 {
 		k, err := compatibility.ParseKubernetesVersion(fmt.Sprintf("v1.%d.0", m))
-		if err != nil || k.SupportedWith(talos) != nil {
+		if err != nil || k.SupportedWith(talosOf(talos)) != nil {
 			continue
 		}
 		if first == 0 {
@@ -119,6 +159,5 @@ func checkKubernetes(snap cluster.Snapshot) cluster.Problems {
 		}
 		last = m
 	}
-	return fail(fmt.Sprintf("Kubernetes %s does not run on Talos %s", v.Kubernetes, v.Talos),
-		fmt.Sprintf("choose a version from v1.%d to v1.%d", first, last))
+	return first, last
 }

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"path"
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -20,7 +21,7 @@ func (l *loader) resolveUpgrade() {
 // nodes.yaml is wrong it is not known which there are.
 func (l *loader) checkCanary() {
 	name := l.cluster.Canary
-	if name == "" || !l.nodesRead || l.Problems.HasErrors() {
+	if name == "" || !l.nodesRead || slices.ContainsFunc(l.Problems, isAboutNodes) {
 		return
 	}
 	i := slices.IndexFunc(l.spec.Nodes, func(n cluster.Node) bool { return n.Name == name })
@@ -30,4 +31,9 @@ func (l *loader) checkCanary() {
 	case l.spec.Nodes[i].Locked:
 		l.Wrong("canary", "write the name of another node, or take `locked` from it in nodes.yaml", "%s is locked, so it is never upgraded, and no other node would be", name)
 	}
+}
+
+// isAboutNodes reports whether a problem is an error of nodes.yaml.
+func isAboutNodes(p cluster.Problem) bool {
+	return p.Severity == cluster.Error && path.Base(p.File) == NodesFile
 }
