@@ -64,7 +64,9 @@ root) what would happen if a local directory were pushed: the same planner that
 acts, run forward. Steps that destroy something are marked with "-", those that
 take a node down to change it with "~".
 
-What waits for approval, or for a window, counts as any other step.
+What waits for approval, or for a window, counts as any other step. Of a hop of
+Kubernetes the steps after the next kube-apiserver are not known before that
+runs; the plan notes it.
 
 Exit codes: 0 nothing to do; 10 there are changes; 11 there are destructive
 ones; 1 the inventory is invalid, or nothing can be done before a person acts or

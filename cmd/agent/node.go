@@ -109,10 +109,12 @@ nodes have the next, and what holds it. What is upgraded is asked for in the
 repository: talos_version and kubernetes_version in cluster.yaml.
 
 With --now the upgrade of the present commit goes on outside of its window, and
-without a soak, and what has failed of it is tried again. With --despite it does not wait for a node that is not Ready; that
-one is upgraded when it is. Both hold until the upgrade has ended, or another commit
-changes the cluster's files, or --cancel withdraws them, and what else the present
-commit changes waits for the window as before.
+without a soak, and what has failed of it is tried again. With --despite it does
+not wait for a node that is not Ready, or whose VM Proxmox VE has locked, runs a
+task on or has an HA request for; that one is upgraded when it is Ready and free.
+The next hop waits for it. Both hold until the upgrade has ended, or another
+commit changes the cluster's files, or --cancel withdraws them, and what else the
+present commit changes waits for the window as before.
 
 Neither passes a gate or a switch (apply or upgrade: off or approve), takes down
 more nodes than may be unavailable, or a control plane that etcd needs.`,
@@ -125,7 +127,7 @@ more nodes than may be unavailable, or a control plane that etcd needs.`,
 	}
 	var order cluster.UpgradeOrder
 	cmd.Flags().BoolVar(&order.Now, "now", false, "go on outside of the window, and without a soak")
-	cmd.Flags().StringArrayVar(&order.Despite, "despite", nil, "do not wait for this node while it is not Ready; may be given several times")
+	cmd.Flags().StringArrayVar(&order.Despite, "despite", nil, "do not wait for this node while it is not Ready, or its VM is in use; may be given several times")
 	cancel := cmd.Flags().Bool("cancel", false, "withdraw what was ordered with --now and --despite")
 	output := outputFlag(cmd)
 	completeFlag(cmd, "despite", func(cmd *cobra.Command, args []string, _ string) ([]cobra.Completion, cobra.ShellCompDirective) {

@@ -54,7 +54,7 @@ func placeFlags(cmd *cobra.Command) func() (archive.Place, error) {
 	return func() (in archive.Place, err error) {
 		flags := cmd.Flags()
 		switch {
-		case flags.Changed("socket"):
+		case flags.Changed("socket") && *dir == "" && !flags.Changed("config"): // it would be another agent's folder
 			return in, &fault.Usage{Err: fmt.Errorf("%s--socket leads to no snapshots: name the agent's config with --config, or a folder with --dir", nameInError(cmd))}
 		case *dir != "":
 			in, err = archive.FindPlace(*dir, *keys)
@@ -375,7 +375,7 @@ one is passed over for the next older one, and named.`,
 		p := terminal.NewPlain(env.stdout)
 		p.Printf("wrote %s: %s of %s, %s old, revision %d, %s keys\n", *out, formatMiB(r.Database.Size), r.Header.Cluster, text.Duration(now.Sub(r.Header.At)), r.Database.Revision, formatKeys(r.Database.Keys))
 		if skipped > 0 {
-			p.Printf("warning: %s that cannot be verified; `talos-agent snapshot list%s %s` shows why\n", text.Count(skipped, "newer snapshot"), in.Args, args[0])
+			p.Printf("warning: %s that cannot be verified; %s shows why\n", text.Count(skipped, "newer snapshot"), "`talos-agent snapshot list"+in.Args+" "+args[0]+"`")
 		}
 		return nil
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/kubernetes"
@@ -168,7 +169,10 @@ func findResource(ctx context.Context, set kubernetes.Interface, s cluster.Objec
 		base = "/api/"
 	}
 	body, err := readAnswer(ctx, set.CoreV1().RESTClient().Get().AbsPath(base+s.APIVersion), mostObjectBytes)
-	if err != nil {
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", fmt.Errorf("which objects %s has: the cluster has no such API: install what brings it, or correct api_version of the gate", s.APIVersion)
+	case err != nil:
 		return "", fmt.Errorf("which objects %s has: %w", s.APIVersion, kubeError(err))
 	}
 	var known metav1.APIResourceList
@@ -178,7 +182,7 @@ func findResource(ctx context.Context, set kubernetes.Interface, s cluster.Objec
 	i := slices.IndexFunc(known.APIResources, func(r metav1.APIResource) bool { return r.Kind == s.Kind && !strings.Contains(r.Name, "/") })
 	switch {
 	case i < 0:
-		return "", fmt.Errorf("the cluster has no %s in %s", s.Kind, s.APIVersion)
+		return "", fmt.Errorf("the cluster has no %s in %s: install what brings it, or correct kind or api_version of the gate", s.Kind, s.APIVersion)
 	case s.Namespace != "" && known.APIResources[i].Namespaced:
 		return base + s.APIVersion + "/namespaces/" + url.PathEscape(s.Namespace) + "/" + known.APIResources[i].Name, nil
 	}

@@ -50,8 +50,8 @@ func TestCheckGates(t *testing.T) {
 			{cluster.ObjectSelector{}, `status.addons.all(name, status.addons[name].ready)`, false, "no such key: addons"},
 			{cluster.ObjectSelector{}, `status.nodes["wk-1"].talos != "v1.13.9"`, false, "no such key: talos"},
 			{config("one", ""), `objects[0].data.phase == "done"`, false, "no such key: phase"},
-			{cluster.ObjectSelector{APIVersion: "apps/v1", Kind: "Volume"}, `true`, false, "the cluster has no Volume in apps/v1"},
-			{cluster.ObjectSelector{APIVersion: "longhorn.io/v1beta2", Kind: "Volume"}, `true`, false, "which objects longhorn.io/v1beta2 has"},
+			{cluster.ObjectSelector{APIVersion: "apps/v1", Kind: "Volume"}, `true`, false, "the cluster has no Volume in apps/v1: install what brings it, or correct kind or api_version of the gate"},
+			{cluster.ObjectSelector{APIVersion: "longhorn.io/v1beta2", Kind: "Volume"}, `true`, false, "which objects longhorn.io/v1beta2 has: the cluster has no such API: install what brings it, or correct api_version of the gate"},
 		} {
 			d, o := b.desired, cluster.Observed{Members: cluster.Saw([]cluster.Member{{ID: 1}})}
 			b.cluster.Observe(b.Context(), d, &o)
