@@ -63,8 +63,8 @@ type Config struct {
 	// is left either.
 	OnForgotten func(whole bool)
 	// OnCommand is called when an administrator has given a command, before a pass can know of
-	// it; it must not block.
-	OnCommand func(what string)
+	// it, and whether it is carried out in the place of what is under way; it must not block.
+	OnCommand func(what string, turns bool)
 	Log       *slog.Logger
 }
 
@@ -146,7 +146,7 @@ func New(c Config) (*Reconciler, error) {
 		c.OnForgotten = func(bool) {}
 	}
 	if c.OnCommand == nil {
-		c.OnCommand = func(string) {}
+		c.OnCommand = func(string, bool) {}
 	}
 	r := &Reconciler{c: c, log: c.Log.With(logging.Cluster, c.Cluster), trigger: make(chan struct{}, 1), memo: newMemo()}
 	r.exec, r.memo.drifts = newExecutor(r), drift.NotesOf(c.Journal.Facts().Drifts)
@@ -285,11 +285,16 @@ func (r *Reconciler) AcceptBootstrap() error {
 
 // command writes root's word down and has the world looked at in its light.
 func (r *Reconciler) command(what string, change func(*cluster.Facts)) error {
+	return r.carryOut(what, false, change)
+}
+
+// carryOut notes a command and looks at the cluster with it. turns: it is carried out in the place of what is under way.
+func (r *Reconciler) carryOut(what string, turns bool, change func(*cluster.Facts)) error {
 	if err := r.c.Journal.Update(change); err != nil {
 		return err
 	}
 	r.commands.Add(1)
-	r.c.OnCommand(what)
+	r.c.OnCommand(what, turns)
 	r.log.Info("admin command", logging.Detail, what)
 	r.Look()
 	return nil

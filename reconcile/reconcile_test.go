@@ -390,7 +390,7 @@ func TestRewrittenHistoryWaitsForRoot(t *testing.T) {
 func TestAcceptedIsNotRefusedOnceMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
-		said := func(string) { time.Sleep(time.Second) } // passes are made meanwhile
+		said := func(string, bool) { time.Sleep(time.Second) } // passes are made meanwhile
 		a := start(t, f, newMemFiles(), func(c *Config) { c.OnCommand = said })
 		defer a.stop()
 		until(t, a, cluster.Ready)

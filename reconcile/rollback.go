@@ -33,7 +33,7 @@ func (r *Reconciler) RollBack(node, by string) error {
 		return cluster.WithReason(refused.Reason, fault.Errorf(refused.Hint, "roll back %s: %s", node, refused.Message))
 	}
 	in.At, in.By = time.Now().UTC(), userOf(by)
-	return r.command(fmt.Sprintf("ordered that %s goes back to Talos %s, by order of %s", node, in.Versions.Talos, in.By), func(f *cluster.Facts) { f.Intend(in) })
+	return r.carryOut(fmt.Sprintf("ordered that %s goes back to Talos %s, by order of %s", node, in.Versions.Talos, in.By), true, func(f *cluster.Facts) { f.Intend(in) })
 }
 
 // CancelRollback withdraws the command that a node is rolled back. It is refused where there is none, for a node that the

@@ -32,6 +32,7 @@ type Book struct {
 	runs      []cluster.Run // oldest first; the last may be going on
 	last      *cluster.Status
 	requested string            // by root, since the last run began
+	turns     bool              // it takes the place of the run that goes on
 	unheeded  int               // statuses since then that it led to nothing in
 	early     []cluster.Outcome // of the run to come
 	waits     map[cluster.Key]lasted
@@ -128,8 +129,11 @@ func (b *Book) shown(r cluster.Run) cluster.Run {
 	return r
 }
 
-// Request takes an admin command: it is the cause of what comes next.
-func (b *Book) Request(what string) { b.requested, b.unheeded = "root "+what, 0 }
+// Request takes an admin command: it is the cause of what comes next. turns: it is carried out in the place of what is under
+// way, so that the run that goes on ends with it.
+func (b *Book) Request(what string, turns bool) {
+	b.requested, b.turns, b.unheeded = "root "+what, turns, 0
+}
 
 // Did takes an action that has ended. It belongs to the run that goes on. Without
 // one, it belongs to the last if it began in it, because not everything ends when
@@ -174,7 +178,7 @@ func (b *Book) Update(s cluster.Status, now time.Time, plan func() (steps []clus
 		if b.partly {
 			b.foretell(open, plan)
 		}
-		if why := explainSuperseded(*open, before, s, b.requested); why != "" {
+		if why := b.explainSuperseded(*open, before, s); why != "" {
 			changed = append(changed, b.end(open, now, cluster.Superseded, why, ""))
 			open = nil
 		}
@@ -183,12 +187,12 @@ func (b *Book) Update(s cluster.Status, now time.Time, plan func() (steps []clus
 		if !b.begins(s) {
 			// The first status may be of a pass from before the word.
 			if b.unheeded++; b.unheeded > 1 {
-				b.requested = ""
+				b.requested, b.turns = "", false
 			}
 			return changed
 		}
 		b.runs = append(b.runs, cluster.Run{Number: b.next(), Cluster: b.cluster, Revision: s.Revision, Subject: s.Subject, Cause: b.cause(before, s), Began: now.UTC()})
-		b.requested, b.partly = "", false
+		b.requested, b.turns, b.partly = "", false, false
 		clear(b.waits)
 		open = &b.runs[len(b.runs)-1]
 		if before != nil && before.Condition != s.Condition && before.Revision == s.Revision && !s.Since.IsZero() {
@@ -208,7 +212,9 @@ func (b *Book) Update(s cluster.Status, now time.Time, plan func() (steps []clus
 	}
 	if s.Condition != cluster.Reconciling {
 		changed = append(changed, b.end(open, now, s.Condition, s.Message, s.Hint))
-		b.requested = ""
+		if !b.turns {
+			b.requested = ""
+		}
 	}
 	b.cut()
 	return changed
@@ -245,12 +251,12 @@ func (b *Book) begins(s cluster.Status) bool {
 }
 
 // explainSuperseded returns why a run ends although the cluster still changes.
-func explainSuperseded(r cluster.Run, before *cluster.Status, s cluster.Status, requested string) string {
+func (b *Book) explainSuperseded(r cluster.Run, before *cluster.Status, s cluster.Status) string {
 	switch {
 	case s.Revision != r.Revision && r.Revision != "":
 		return s.Revision.Short() + " was pushed"
-	case requested != "" && before != nil && before.Suspended != s.Suspended && s.Condition == cluster.Reconciling:
-		return requested
+	case b.requested != "" && s.Condition == cluster.Reconciling && (b.turns || before != nil && before.Suspended != s.Suspended):
+		return b.requested
 	}
 	return ""
 }

@@ -38,7 +38,7 @@ func st(rev cluster.Revision, c cluster.Condition, how ...string) cluster.Status
 	return s
 }
 
-// feed feeds a book, one status a minute; a string is an admin command.
+// feed feeds a book, one status a minute; a string is an admin command, which takes the place of what is under way after "turn: ".
 func feed(b *Book, story ...any) {
 	now := begin
 	for _, s := range story {
@@ -48,7 +48,8 @@ func feed(b *Book, story ...any) {
 		case cluster.Outcome:
 			b.Did(s)
 		case string:
-			b.Request(s)
+			what, turns := strings.CutPrefix(s, "turn: ")
+			b.Request(what, turns)
 		}
 		now = now.Add(time.Minute)
 	}
@@ -95,6 +96,16 @@ func TestRuns(t *testing.T) {
 			"1 1 a new revision: Suspended"},
 		"destroyed in the middle": {[]any{st(one, cluster.Reconciling), "asked", st(one, cluster.Reconciling, "suspended"), st(one, cluster.Suspended, "suspended")},
 			"1 1 a new revision: Superseded\n2 1 root asked: Suspended"},
+		"turned in the middle": {[]any{st(one, cluster.Reconciling), "turn: ordered", st(one, cluster.Reconciling), st(one, cluster.Reconciling), st(one, cluster.Ready)},
+			"1 1 a new revision: Superseded\n2 1 root ordered: Ready"},
+		"turned at the end": {[]any{st(one, cluster.Reconciling), "turn: ordered", st(one, cluster.Stalled), st(one, cluster.Reconciling), st(one, cluster.Ready), st(one, cluster.Reconciling)},
+			"1 1 a new revision: Stalled\n2 1 root ordered: Ready\n3 1 the world differs from the inventory: "},
+		"turned at rest": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), "turn: ordered", st(one, cluster.Ready), st(one, cluster.Reconciling), st(one, cluster.Stalled), st(one, cluster.Reconciling)},
+			"1 1 a new revision: Ready\n2 1 root ordered: Stalled\n3 1 what kept it stalled is gone: "},
+		"a turn that led to nothing": {[]any{st(one, cluster.Reconciling), "turn: ordered", st(one, cluster.Stalled), st(one, cluster.Stalled), st(one, cluster.Stalled), st(one, cluster.Reconciling)},
+			"1 1 a new revision: Stalled\n2 1 what kept it stalled is gone: "},
+		"ordered in the middle": {[]any{st(one, cluster.Reconciling), "ordered", st(one, cluster.Reconciling), st(one, cluster.Stalled), st(one, cluster.Reconciling)},
+			"1 1 a new revision: Stalled\n2 1 what kept it stalled is gone: "},
 		"a word that led to nothing is not the cause of what comes later": {[]any{st(one, cluster.Reconciling), st(one, cluster.Ready), "suspended", "resumed", st(one, cluster.Ready), st(one, cluster.Ready), st(one, cluster.Reconciling, "wk-1 stopped")},
 			"1 1 a new revision: Ready\n2 1 wk-1 is Stopped, no longer Ready: "},
 	} {

@@ -83,7 +83,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 			a.c.OnAction(name, o)
 		},
 		OnForgotten: func(whole bool) { m.whole = whole },
-		OnCommand:   func(what string) { a.c.Runs.AddCommand(name, what) },
+		OnCommand:   func(what string, turns bool) { a.c.Runs.AddCommand(name, what, turns) },
 	}
 	if a.c.Snapshots != nil {
 		c.Snapshots = newKeeper(a.c.Snapshots, name, m.fleet, look)

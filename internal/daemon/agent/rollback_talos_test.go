@@ -3,6 +3,7 @@ package agent_test
 import (
 	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -158,5 +159,25 @@ func TestOrdersAreWithdrawn(t *testing.T) {
 			t.Errorf("it was asked already: %v", err)
 		}
 		s.untilRolledBack("dev-wk-1", "v1.13.8")
+	})
+}
+
+// TestRollbackInTheHistory: a rollback that is ordered while an upgrade goes on ends that run, and is the cause of the next one.
+func TestRollbackInTheHistory(t *testing.T) {
+	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), _ *turns) {
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9\nsoak: 20m")
+		s.Until(2*time.Hour, "the control plane upgraded", func(st cluster.Status) bool {
+			return st.Nodes[0].Talos == "v1.13.9" && st.Nodes[0].Phase == cluster.PhaseReady && len(st.Running) == 0
+		})
+		must(s.Cluster().RollBack("dev-cp-1", "ann"))
+		s.untilRolledBack("dev-cp-1", "v1.13.8")
+		runs, err := s.Agent.History("dev")
+		must(err)
+		i := slices.IndexFunc(runs, func(r cluster.Run) bool { return strings.HasPrefix(r.Cause, "root ordered that dev-cp-1 goes back") })
+		if i < 0 || i+1 == len(runs) || runs[i+1].Result != cluster.Superseded || !slices.ContainsFunc(runs[i+1].Actions, func(o cluster.Outcome) bool {
+			return o.Action == cluster.UpgradeTalos || o.Action == cluster.InstallTalos
+		}) {
+			t.Errorf("no run was begun by the rollback, or none was ended by it: %+v", runs)
+		}
 	})
 }

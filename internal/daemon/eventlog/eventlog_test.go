@@ -205,7 +205,7 @@ func TestRunsSurviveARestart(t *testing.T) {
 	if len(runs) != 2 || runs[1].Result != cluster.Ready || runs[0].Result != cluster.Interrupted || len(runs[0].Actions) != 1 {
 		t.Errorf("%+v", runs)
 	}
-	second.AddCommand("dev", "suspended")
+	second.AddCommand("dev", "suspended", false)
 	tell(second, "b", cluster.Suspended)
 	if r := second.List("dev"); len(r) != 2 || r[0].Number != 3 || r[0].Cause != "root suspended" {
 		t.Errorf("%+v", r)

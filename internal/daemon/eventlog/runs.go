@@ -109,13 +109,13 @@ func (rs *Runs) AddAction(name string, o cluster.Outcome) {
 	b.write(b.Did(o))
 }
 
-// AddCommand takes an admin command.
-func (rs *Runs) AddCommand(name, what string) {
+// AddCommand takes an admin command. turns: it is carried out in the place of what is under way.
+func (rs *Runs) AddCommand(name, what string, turns bool) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	b := rs.openBook(name)
 	b.release()
-	b.Request(what)
+	b.Request(what, turns)
 }
 
 // Usual is how long an action of each kind took at most in a cluster.
