@@ -8,6 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/daemon/reservations"
+	"github.com/talos-agent/talos-agent/reconcile/bounds"
 )
 
 // Reservations are where a DHCP server finds the addresses of nodes; *reservations.Directory is one.
@@ -61,6 +62,9 @@ func (m *managedCluster) reserve(now time.Time) {
 	d, o, err := m.InForce()
 	if err != nil {
 		return // nothing is known of it yet, and what is there stays
+	}
+	if p := m.agent.c.Policy(); len(bounds.BlockUnknown(m.name, p)) > 0 || len(bounds.Violations(d, p)) > 0 {
+		return // nor does anything else come of more than the host allows, such as the address of a router
 	}
 	r := reserved{cluster: m.name, whole: o.Orphans.Known, checked: now.Truncate(checkReservations)}
 	if d.Spec.Network.Mode == cluster.AddressReserved {
