@@ -182,8 +182,8 @@ func formatOrigin(o draft.Origin) string {
 	return o.File + ":" + strconv.Itoa(o.Line)
 }
 
-// secretWord matches names of what is secret.
-var secretWord = regexp.MustCompile(`(?i)(secret|token|password|passwd|passphrase|pre_?shared|credential|private_?key|auth_?key|api_?key|ssh_?key)`)
+// secretWord matches names of what is secret; auth is how Talos and container registries call a login.
+var secretWord = regexp.MustCompile(`(?i)(^auth$|secret|token|password|passwd|passphrase|pre_?shared|credential|private_?key|auth_?key|api_?key|ssh_?key)`)
 
 const hintCredential = "import reads no credentials: the host's config.yaml names the files with those of the agent, which `talos-agent init` makes"
 

@@ -211,8 +211,8 @@ func refusePatch(body string) (why, hint string) {
 	return "", ""
 }
 
-// clearSecret matches the beginning of what only secrets have.
-var clearSecret = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----|AGE-SECRET-KEY-1|tskey-`)
+// clearSecret matches what only secrets have: mostly their beginning, and the password in a URL.
+var clearSecret = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----|AGE-SECRET-KEY-1|tskey-|\bgh[oprsu]_|github_pat_|glpat-|://[^/\s:@]*:[^/\s@$]+@`)
 
 // inContent matches what the content of a file has where it has a secret.
 var inContent = regexp.MustCompile(`(?i)\b(pass|password|passwd|passphrase|secret|token|api[_-]?key)\b`)
