@@ -265,7 +265,8 @@ func (m *planner) holdSuccessor(n cluster.Node, vm cluster.VM, verb string) bool
 	next := m.d.Spec.Nodes[i]
 	host := m.placeNode(next)
 	h := m.o.Hosts[host]
-	if m.holdNode(next) || !m.hostUsable(n.Name, h, host, m.removalDrift(n, vm)...) || !m.storesUsable(next, host, h, capacity.NeedsOf(next), next.DiskUse()) {
+	unusable := func(h string) bool { return !m.hostUsable(n.Name, m.o.Hosts[h], h, m.removalDrift(n, vm)...) } // where a control plane is made rather than beside another one
+	if m.holdNode(next) || unusable(host) || next.Role == cluster.ControlPlane && slices.ContainsFunc(next.Placement.Among, unusable) || !m.storesUsable(next, host, h, capacity.NeedsOf(next), next.DiskUse()) {
 		return true
 	}
 	lacks := m.ledger.LackSuccessor(next, host, vm)
