@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // resolveCapacity checks what the inventory gives of its hosts, and that its own nodes
@@ -63,6 +64,11 @@ func (l *loader) checkTotal(hosts []string) {
 	}
 	if !spread {
 		return
+	}
+	for i, host := range hosts {
+		if slices.Contains(hosts[:i], host) { // it would count twice
+			l.Wrong(yamlschema.Element("proxmox.nodes", i), "keep one of them", "%s is in the list twice", host)
+		}
 	}
 	if all.CPU > 0 && wanted.CPU > bound.CPU {
 		l.Wrong("pve_capacity", "ask for fewer cores in "+NodesFile+", or correct the bounds", "the %d nodes together want %d cores, and all hosts together have %d", len(l.spec.Nodes), wanted.CPU, bound.CPU)
