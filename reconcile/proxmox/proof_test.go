@@ -229,6 +229,38 @@ func TestBehindFailsClosed(t *testing.T) {
 	}
 }
 
+// TestBehindOnSeveralHosts: what a task of ours makes is found on whichever of the hosts it runs, and where one of them cannot be asked it is not
+// known what is behind a VMID.
+func TestBehindOnSeveralHosts(t *testing.T) {
+	const (
+		taken   = `400 {"errors":{"vmid":"VM 411 already exists"}}`
+		none    = `200 {"data":[]}`
+		running = `200 {"data":[{"upid":"UPID:pve2:00000001:00000001:673B0000:qmcreate:411:u@pve!t:","node":"pve2","type":"qmcreate","id":"411","user":"u@pve!t","starttime":1731919872}]}`
+		all     = `200 {"data":{"/pool/p":{"VM.Audit":1,"Pool.Audit":1}}}`
+	)
+	id := identity{vmid: 411, pool: "p", uuid: "11111111-2222-3333-4444-555555555555", node: "cp-1"}
+	for what, c := range map[string]struct {
+		nextid, first, second, conf1, conf2 string
+		want                                hiddenKind
+		host                                string
+		known                               bool
+	}{
+		"free":                            {`200 {"data":"411"}`, "500 {}", "500 {}", "500 {}", "500 {}", nothing, "", true},
+		"made on the second":              {taken, none, running, "403 {}", "403 {}", beingMade, "pve2", true},
+		"the first cannot be asked":       {taken, "500 {}", running, "403 {}", "403 {}", nothing, "", false},
+		"the second cannot be asked":      {taken, none, "500 {}", "403 {}", "403 {}", nothing, "", false},
+		"another's, on neither":           {taken, none, none, "403 {}", "403 {}", takenByOther, "", true},
+		"another's, on the second":        {taken, none, none, "500 {}", "403 {}", takenByOther, "", true},
+		"neither lets its config be read": {taken, none, none, "500 {}", "500 {}", nothing, "", false},
+	} {
+		h, err := answers(t, map[string]string{"/nextid": c.nextid, "/nodes/pve1/tasks": c.first, "/nodes/pve2/tasks": c.second, "/resources": none, "/permissions": all,
+			"/nodes/pve1/qemu/411/config": c.conf1, "/nodes/pve2/qemu/411/config": c.conf2}).behind(t.Context(), id, "pve1", "pve2")
+		if h.is != c.want || h.host != c.host || (err == nil) != c.known {
+			t.Errorf("%s: %v on %q, want %v on %q: %v", what, h.is, h.host, c.want, c.host, err)
+		}
+	}
+}
+
 // TestTasksThatMove: these types of task, and no others, give a VMID to a guest or take it.
 func TestTasksThatMove(t *testing.T) {
 	moves := []string{"qmcreate", "qmclone", "qmrestore", "qmdestroy", "vzcreate", "vzrestore", "vzclone", "vzdestroy"}
