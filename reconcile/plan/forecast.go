@@ -110,7 +110,7 @@ func addOpenings(f *cluster.Forecast, d cluster.Desired, o cluster.Observed, p c
 // to reword one must not ask for another approval.
 func digest(f cluster.Forecast) string {
 	h := sha256.New()
-	fmt.Fprintf(h, "%s\n%s\n", f.Cluster, f.Revision)
+	fmt.Fprintf(h, "%s\n%s\n%s\n", f.Cluster, f.Revision, cluster.DescribeHops(f.Hops)) // the steps are those of the first
 	for _, s := range f.Steps {
 		fmt.Fprintf(h, "%d %q %q %q\n", s.Round, s.Action, s.Subject, s.Change)
 	}

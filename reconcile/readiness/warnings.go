@@ -23,6 +23,9 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 		if len(n.Placement.Among) == 0 && vm.Carrier(n) != n.Placement.Pin {
 			out = append(out, reportElsewhere(d, o, n, vm))
 		}
+		if among := n.Placement.Among; len(among) > 0 && !slices.Contains(among, vm.Carrier(n)) {
+			out = append(out, d.At(cluster.Warning, "nodes."+n.Name, fmt.Sprintf("vm %d is on %s, which is not among the hosts of the inventory", vm.VMID, vm.Host), "add it to proxmox.nodes, or migrate the vm to one of "+strings.Join(among, ", ")))
+		}
 		if vm.Seedless && vm.Lock == "" {
 			out = append(out, d.At(cluster.Warning, "nodes."+n.Name, fmt.Sprintf("somebody removed the cloud-init drive of vm %d, from which its machine takes its address before it has a config", vm.VMID),
 				fmt.Sprintf("as root on %s: `qm set %d --ide2 %s:cloudinit`", vm.Carrier(n), vm.VMID, cmp.Or(n.CloudInitDatastore, n.Datastore))))

@@ -143,3 +143,23 @@ func TestListLeft(t *testing.T) {
 		t.Errorf("while everything is destroyed: %q", got)
 	}
 }
+
+// TestElsewhereOfSpread: a VM that was to be on one of several hosts and is on another one is reported, and on one of them it is not; several
+// control planes on one host are.
+func TestElsewhereOfSpread(t *testing.T) {
+	d := cluster.Desired{}
+	o := cluster.Observed{VMs: map[string]cluster.VM{}}
+	for i, host := range []string{"pve1", "pve1", "pve9"} {
+		n := cluster.Node{Name: fmt.Sprintf("cp-%d", i+1), Role: cluster.ControlPlane, VMID: 411 + i, Placement: cluster.Placement{Pin: host, Among: []string{"pve1", "pve2"}}}
+		d.Spec.Nodes = append(d.Spec.Nodes, n)
+		o.VMs[n.Name] = cluster.VM{VMID: n.VMID, Presence: cluster.Present, Owner: cluster.Ours, Host: host}
+	}
+	var got []string
+	for _, p := range Warnings(d, o) {
+		got = append(got, p.Message)
+	}
+	want := "vm 413 is on pve9, which is not among the hosts of the inventory; the control planes cp-1 and cp-2 are on one host, pve1, which takes them all down when it goes down"
+	if strings.Join(got, "; ") != want {
+		t.Errorf("%s\nwant %s", strings.Join(got, "; "), want)
+	}
+}
