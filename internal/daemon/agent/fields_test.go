@@ -66,7 +66,7 @@ var fieldEdits = map[string][3]string{
 	"apply":                       {"cluster", "cni: cilium\n", "cni: cilium\napply: \"off\"\n"},
 	"upgrade":                     {"cluster", "cni: cilium\n", "cni: cilium\nupgrade: approve\n"},
 	"canary":                      {"cluster", "cni: cilium\n", "cni: cilium\ncanary: dev-wk-1\n"},
-	"gates":                       {"cluster", "cni: cilium\n", "cni: cilium\ngates: [{name: never, condition: \"false\"}]\n"},
+	"gates":                       {"cluster", "cni: cilium\n", "cni: cilium\ngates: [{name: never, condition: \"size(status.nodes) > 999\"}]\n"},
 	"soak":                        {"cluster", "cni: cilium\n", "cni: cilium\nsoak: 5m\n"},
 	"window":                      {"cluster", "cni: cilium\n", "cni: cilium\nwindow: {from: \"22:00\", to: \"05:00\"}\n"},
 	"replace_dead":                {"cluster", "cni: cilium\n", "cni: cilium\nreplace_dead: {worker: 15m, controlplane: 15m}\n"},
