@@ -9,6 +9,11 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
+// ofVM compares the VM of a node with the inventory.
+func ofVM(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
+	return compareVM(WantHardware(s, n), n, vm)
+}
+
 // TestOfMachine: of what a machine runs only that is compared which is known on both sides;
 // a version comes before all else, since it brings another config.
 func TestOfMachine(t *testing.T) {
@@ -115,7 +120,7 @@ func TestStoppedTakesAll(t *testing.T) {
 		for power, want := range map[cluster.Power]How{cluster.PowerRunning: c.running, cluster.Stopped: c.stopped} {
 			vm := cluster.VM{Tags: n.VMTags(), Power: power, Hardware: cluster.Saw(WantHardware(s, n))}
 			c.edit(&vm)
-			if got := OfVM(s, n, vm); len(got) != 1 || got[0].How != want {
+			if got := ofVM(s, n, vm); len(got) != 1 || got[0].How != want {
 				t.Errorf("%s of a VM that is %v: %+v", c.field, power, got)
 			}
 		}
@@ -130,12 +135,12 @@ func TestNextStart(t *testing.T) {
 	active := vm.Hardware.Value
 	active.Boot = "net0"
 	vm.Active = &active
-	if got := OfVM(s, n, vm); len(got) > 0 {
+	if got := ofVM(s, n, vm); len(got) > 0 {
 		t.Errorf("%+v", got)
 	}
 	// A network card is changed as it runs; if it was not, it takes a start.
 	active.Boot, active.Bridge = vm.Hardware.Value.Boot, "vmbr9"
-	if got := OfVM(s, n, vm); len(got) != 1 || got[0].How != Reboot {
+	if got := ofVM(s, n, vm); len(got) != 1 || got[0].How != Reboot {
 		t.Errorf("%+v", got)
 	}
 }
@@ -179,7 +184,7 @@ func TestLostCard(t *testing.T) {
 func TestUnreadIsNoDrift(t *testing.T) {
 	s, n := newNode()
 	vm := cluster.VM{Presence: cluster.Present, Owner: cluster.Ours}
-	if got := OfVM(s, n, vm); len(got) > 0 || LacksSystemDisk(vm) {
+	if got := ofVM(s, n, vm); len(got) > 0 || LacksSystemDisk(vm) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -206,7 +211,7 @@ func TestDataDisks(t *testing.T) {
 		vm := cluster.VM{Tags: n.VMTags(), Power: cluster.PowerRunning, Hardware: cluster.Saw(WantHardware(s, n))}
 		c.edit(&vm)
 		var got []How
-		for _, dr := range OfVM(s, n, vm) {
+		for _, dr := range ofVM(s, n, vm) {
 			got = append(got, dr.How)
 		}
 		if !slices.Equal(got, c.want) {
@@ -219,11 +224,11 @@ func TestDataDisks(t *testing.T) {
 func TestTags(t *testing.T) {
 	s, n := newNode()
 	vm := cluster.VM{Hardware: cluster.Saw(WantHardware(s, n))}
-	if got := OfVM(s, n, vm); len(got) != 1 || got[0].Field != string(cluster.FieldTags) {
+	if got := ofVM(s, n, vm); len(got) != 1 || got[0].Field != string(cluster.FieldTags) {
 		t.Errorf("%+v", got)
 	}
 	vm.Untaggable = true
-	if got := OfVM(s, n, vm); len(got) > 0 {
+	if got := ofVM(s, n, vm); len(got) > 0 {
 		t.Errorf("%+v", got)
 	}
 }

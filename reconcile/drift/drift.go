@@ -225,13 +225,8 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 	return hw
 }
 
-// OfVM compares the VM of a node with the inventory. How is of a VM that runs;
+// compareVM compares the VM of a node with what it should have. How is of a VM that runs;
 // one that is stopped takes everything at once that can be changed at all.
-func OfVM(s cluster.Spec, n cluster.Node, vm cluster.VM) []Drift {
-	return compareVM(WantHardware(s, n), n, vm)
-}
-
-// compareVM compares the VM of a node with what it should have.
 func compareVM(want cluster.Hardware, n cluster.Node, vm cluster.VM) []Drift {
 	if !vm.Hardware.Known {
 		return nil

@@ -32,7 +32,7 @@ func TestDriftsAreComparedOnce(t *testing.T) {
 	vm := cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Present, Owner: cluster.Ours, Tags: n.VMTags(), Hardware: cluster.Saw(WantHardware(s, n))}
 	vm.Hardware = cluster.Saw(have)
 	seen := map[string]How{}
-	for _, d := range OfVM(s, n, vm) {
+	for _, d := range ofVM(s, n, vm) {
 		if _, twice := seen[d.Field]; twice || d.How == "" || d.Reason != cluster.HardwareDrift {
 			t.Errorf("drift %+v", d)
 		}
@@ -50,7 +50,7 @@ func TestDriftsAreComparedOnce(t *testing.T) {
 		t.Error("a forecast does not take options")
 	}
 	vm.Hardware = cluster.Saw(want)
-	if d := OfVM(s, n, vm); len(d) > 0 {
+	if d := ofVM(s, n, vm); len(d) > 0 {
 		t.Errorf("the same differs: %v", d)
 	}
 }
@@ -75,7 +75,7 @@ func TestDriftsThatWait(t *testing.T) {
 		active := vm.Hardware.Value
 		active.Cores = c.active
 		vm.Active = &active
-		drifts := OfVM(s, n, vm)
+		drifts := ofVM(s, n, vm)
 		if c.how == "" && len(drifts) == 0 {
 			continue
 		}

@@ -43,7 +43,7 @@ func TestOptionsAreTheInventorys(t *testing.T) {
 			}
 			maps.Copy(hw.Options, c.edit)
 			vm.Hardware, n.Options = cluster.Saw(hw), c.wants
-			got := OfVM(s, n, vm)
+			got := ofVM(s, n, vm)
 			switch {
 			case c.field == "" && len(got) == 0:
 			case c.field == "" || len(got) != 1 || got[0].Field != string(c.field) || got[0].How != how || got[0].Have != c.have:
@@ -123,8 +123,8 @@ func TestForecastOfDisk(t *testing.T) {
 	if other := cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache); got[other] != "unsafe" || got[cluster.FieldNUMA] != "on" || got[cluster.FieldFirewall] != "on" {
 		t.Errorf("what is not taken is another: %v", got)
 	}
-	if got[ssd] != "off" || got[cache] != "none" || len(got) != before+len(cluster.DiskOptions) || len(OfVM(s, n, vm)) > 0 {
-		t.Errorf("%v, %+v", got, OfVM(s, n, vm))
+	if got[ssd] != "off" || got[cache] != "none" || len(got) != before+len(cluster.DiskOptions) || len(ofVM(s, n, vm)) > 0 {
+		t.Errorf("%v, %+v", got, ofVM(s, n, vm))
 	}
 	if len(hw.Options) != before {
 		t.Error("a forecast changes what was seen")
@@ -172,13 +172,13 @@ func TestCardIsAddedAsItRuns(t *testing.T) {
 		hw.Model = c.next
 		active := hw
 		active.Model = c.active
-		got := OfVM(s, n, cluster.VM{Tags: n.VMTags(), Power: cluster.PowerRunning, Hardware: cluster.Saw(hw), Active: &active})
+		got := ofVM(s, n, cluster.VM{Tags: n.VMTags(), Power: cluster.PowerRunning, Hardware: cluster.Saw(hw), Active: &active})
 		if len(got) != 1 || got[0].Field != string(cluster.FieldModel) || got[0].How != c.how {
 			t.Errorf("%+v: %+v", c, got)
 		}
 		hw, n.Cores = WantHardware(s, n), n.Cores+1
 		hw.Model = c.active
-		if got := OfVM(s, n, cluster.VM{Tags: n.VMTags(), Power: cluster.PowerRunning, Hardware: cluster.Saw(hw)}); len(got) != 2 || got[0].Field != string(cluster.FieldCores) || got[0].How != Reboot {
+		if got := ofVM(s, n, cluster.VM{Tags: n.VMTags(), Power: cluster.PowerRunning, Hardware: cluster.Saw(hw)}); len(got) != 2 || got[0].Field != string(cluster.FieldCores) || got[0].How != Reboot {
 			t.Errorf("%+v, and cores: %+v", c, got)
 		}
 	}

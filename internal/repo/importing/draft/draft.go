@@ -43,9 +43,6 @@ func (d *Draft) AddNode(role cluster.Role, node *Value) {
 // AddRow adds a row of equal nodes to nodes.yaml, a mapping.
 func (d *Draft) AddRow(row *Value) { d.rows = append(d.rows, row) }
 
-// Nodes are the nodes of a role, without those of rows.
-func (d *Draft) Nodes(role cluster.Role) []*Value { return d.nodes[role] }
-
 // HasNodes reports whether there are nodes or rows of them.
 func (d *Draft) HasNodes() bool { return len(d.nodes)+len(d.rows) > 0 }
 
