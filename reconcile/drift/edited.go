@@ -103,7 +103,7 @@ func MovesNetwork(drifts []Drift) bool {
 // CardOf is what a machine has for its life of its network: MAC and address.
 func CardOf(hw cluster.Hardware) string { return hw.MAC + " " + hw.Address }
 
-// OfNodeVM compares the VM of a node with the inventory, as OfVM does, with what becomes of
+// OfNodeVM compares the VM of a node with the inventory, as compareVM does, with what becomes of
 // its MAC and its address where it had those of the inventory, so that somebody has edited
 // them.
 func OfNodeVM(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM) []Drift {
