@@ -91,7 +91,7 @@ func TestMistakes(t *testing.T) {
 			`nodes.yaml: nodes.controlplane: a cluster needs at least one control plane (add one under controlplane:, or a counted row with role: controlplane)`},
 		{"Cilium without its chart", c, "proxmox:", "cni: cilium\nproxmox:",
 			`cluster.yaml:7:6: cni: cilium needs an addon of that name (write addons: [addons/cilium.yaml], and into that file: {name: cilium, namespace: kube-system, chart: {repository: "https://helm.cilium.io", name: cilium, version: 1.19.3}})`},
-		{"what is not supported yet", c, "proxmox:", "placement: {strategy: spread}\nproxmox:", `cluster.yaml:7:23: placement.strategy: spread is not supported yet (write pin)`},
+		{"what is not supported yet", c, "proxmox:", "talos: {boot: iso}\nproxmox:", `cluster.yaml:7:15: talos.boot: iso is not supported yet (write image)`},
 		{"a patch that is not there", c, "proxmox:", "patches: {all: [p.yaml]}\nproxmox:", `cluster.yaml:7:17: patches.all[0]: there is no file "inventory/dev/p.yaml" (paths are relative to inventory/dev)`},
 		{"an empty file", n, rightNodes, "", `nodes.yaml: the file is empty`},
 	} {
