@@ -322,7 +322,7 @@ var rooms = map[string]room{
 	"internal/lab/kube": {why: "one service, on the world",
 		may: []string{"internal/lab/world", "internal/lab/kube/containers", "internal/lab/kube/deprecation", "internal/lab/kube/drain", "internal/lab/kube/events", "internal/lab/kube/jobs", "internal/lab/kube/openapi", "internal/lab/kube/plumbing", "internal/lab/kube/registry", "internal/lab/kube/rules", "internal/lab/kube/system"}},
 	"internal/lab/kube/containers": {why: "a leaf of the lab: what a kubelet writes of containers and answers about them, without where pods are kept",
-		may: []string{"internal/lab/kube/rules"}},
+		may: []string{"internal/lab/kube/rules", "internal/retry"}},
 	"internal/lab/kube/deprecation": {why: "a leaf of the lab: what a kube-apiserver does about requests for deprecated APIs, without where objects are kept"},
 	"internal/lab/kube/drain":       {why: "a leaf of the lab: which pods Talos' own drain asks to go, and how long it waits, without where they are kept"},
 	"internal/lab/kube/events": {why: "a leaf of the lab: what components report in events, without where they are kept",

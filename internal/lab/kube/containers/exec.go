@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/remotecommand"
 
 	"github.com/talos-agent/talos-agent/internal/lab/kube/rules"
+	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
 // Calls are the subresources of pods that a kube-apiserver has from the kubelet of the
@@ -28,6 +29,10 @@ func Unreachable(format string, args ...any) error {
 // hangUpAfter is how long a kubelet waits for a client to close a connection on which
 // everything was sent.
 const hangUpAfter = 10 * time.Second
+
+// startsWithin is how long a container runtime takes to find that a command cannot be started. Clients rely on that: kubectl
+// reads from a connection before it has made the streams that it reads for (client-go 0.35, remotecommand).
+const startsWithin = 100 * time.Millisecond
 
 // The channels of a connection that are used, after its protocol.
 // Source: k8s.io/kubelet, pkg/cri/streaming/remotecommand.
@@ -60,6 +65,9 @@ func Exec(w http.ResponseWriter, r *http.Request, pod map[string]any, container 
 		return nil // answered by the library
 	}
 	defer conn.Close()
+	if retry.Sleep(r.Context(), startsWithin) != nil {
+		return nil
+	}
 	first := byte(errorChannel)
 	if query.Get("stdout") == "true" {
 		first = stdoutChannel
