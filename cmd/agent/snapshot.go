@@ -72,11 +72,6 @@ func placeFlags(cmd *cobra.Command) func() (archive.Place, error) {
 	}
 }
 
-// errNoFolder refuses a command that names no folder.
-func errNoFolder(cmd *cobra.Command) error {
-	return &fault.Usage{Err: fmt.Errorf("%swhich folder? use --dir DIR", nameInError(cmd))}
-}
-
 func newSnapshotNow(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "now [CLUSTER]",
@@ -380,18 +375,6 @@ one is passed over for the next older one, and named.`,
 		return nil
 	}
 	return cmd
-}
-
-// outFlag adds the flag that names the file to write.
-func outFlag(cmd *cobra.Command) *string {
-	out := cmd.Flags().String("out", "", "the file to write (required)")
-	completeFlag(cmd, "out", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
-	return out
-}
-
-// errNoOutput refuses a command that names no file to write.
-func errNoOutput(cmd *cobra.Command) error {
-	return &fault.Usage{Err: fmt.Errorf("%swhere to? use --out FILE", nameInError(cmd))}
 }
 
 func newSnapshotOpen(env *environment) *cobra.Command {

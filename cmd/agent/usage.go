@@ -98,3 +98,20 @@ func completeDirectories(_ *cobra.Command, args []string, _ string) ([]cobra.Com
 	}
 	return nil, cobra.ShellCompDirectiveFilterDirs
 }
+
+// errNoFolder refuses a command that names no folder.
+func errNoFolder(cmd *cobra.Command) error {
+	return &fault.Usage{Err: fmt.Errorf("%swhich folder? use --dir DIR", nameInError(cmd))}
+}
+
+// outFlag adds the flag that names the file to write.
+func outFlag(cmd *cobra.Command) *string {
+	out := cmd.Flags().String("out", "", "the file to write (required)")
+	completeFlag(cmd, "out", cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault))
+	return out
+}
+
+// errNoOutput refuses a command that names no file to write.
+func errNoOutput(cmd *cobra.Command) error {
+	return &fault.Usage{Err: fmt.Errorf("%swhere to? use --out FILE", nameInError(cmd))}
+}

@@ -214,6 +214,24 @@ func (n Node) Growth(has Hardware) []Growth {
 	return out
 }
 
+// Placement states on which hosts a node's VM may be made.
+type Placement struct {
+	// Pin is the host. Where Among has any it is chosen from these in every pass, until the VM is there:
+	// then it is where that is.
+	Pin   string
+	Among []string // in the order of the inventory; none: Pin is the inventory's
+	Why   string   // why it is that host, for people; "": the inventory has it, or the VM is there
+	Full  bool     // none of them has room for it
+}
+
+// Hosts are those on which the VM may be.
+func (p Placement) Hosts() []string {
+	if len(p.Among) > 0 {
+		return p.Among
+	}
+	return []string{p.Pin}
+}
+
 // Host is one Proxmox VE machine.
 type Host struct {
 	Name     string

@@ -203,24 +203,6 @@ type Node struct {
 	Locked  bool // never touched
 }
 
-// Placement states on which hosts a node's VM may be made.
-type Placement struct {
-	// Pin is the host. Where Among has any it is chosen from these in every pass, until the VM is there:
-	// then it is where that is.
-	Pin   string
-	Among []string // in the order of the inventory; none: Pin is the inventory's
-	Why   string   // why it is that host, for people; "": the inventory has it, or the VM is there
-	Full  bool     // none of them has room for it
-}
-
-// Hosts are those on which the VM may be.
-func (p Placement) Hosts() []string {
-	if len(p.Among) > 0 {
-		return p.Among
-	}
-	return []string{p.Pin}
-}
-
 // Disk is an extra disk of a node. Talos finds it by its serial.
 type Disk struct {
 	Name      string
