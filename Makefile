@@ -193,7 +193,7 @@ fuzz: ## fuzz every target for FUZZTIME each
 MUTATED_HELD  ?= reconcile/quorum reconcile/bounds reconcile/readiness internal/cluster internal/cluster/window sources/forge \
 	internal/host/harden internal/daemon/outbox internal/daemon/reporting
 MUTATED_MORE  ?= reconcile/plan reconcile/effect reconcile/capacity reconcile/leftover reconcile/drift reconcile/action reconcile/rendering internal/host/config
-MUTATED       ?= $(MUTATED_HELD) $(MUTATED_MORE) reconcile:journal.go,learn.go,begin.go,execute.go,status.go reconcile/proxmox:proof.go,delete.go
+MUTATED       ?= $(MUTATED_HELD) $(MUTATED_MORE) reconcile/journal reconcile:learn.go,begin.go,execute.go,status.go reconcile/proxmox:proof.go,delete.go
 MUTATED_BASE  ?=
 MUTATED_FLAGS ?=
 

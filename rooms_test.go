@@ -56,7 +56,10 @@ var rooms = map[string]room{
 		may: []string{"internal/cluster", "internal/cluster/window", "internal/gate", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
 	"reconcile": {why: "the loop meets the systems through its own interfaces, so it knows the planner and the nouns alone",
-		may: []string{"internal/cluster", "reconcile/action", "reconcile/drift", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/plan", "reconcile/readiness", "reconcile/snapshot/retention", "internal/fault", "internal/logging", "internal/text", "internal/retry", "reconcile/bounds", "reconcile/quorum", "reconcile/upgrade"}, never: append([]string{"net", "net/http"}, clients...)},
+		may: []string{"internal/cluster", "reconcile/action", "reconcile/drift", "reconcile/journal", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/plan", "reconcile/readiness", "reconcile/snapshot/retention", "internal/fault", "internal/logging", "internal/text", "internal/retry", "reconcile/bounds", "reconcile/quorum", "reconcile/upgrade"}, never: append([]string{"net", "net/http"}, clients...)},
+	"reconcile/journal": {why: "what must outlive the agent, through an interface of the few steps of a file system",
+		may: []string{"internal/cluster", "internal/fault", "internal/text"}, never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
+	"reconcile/journal/journaltest": {why: "for tests only, a leaf: a file system in memory that dies at any step", never: clients},
 	"reconcile/action": {why: "pure: what can be done, as values; doing it is for others; what a snapshot is for is a value of retention",
 		may:   []string{"internal/cluster", "internal/text", "reconcile/drift", "reconcile/snapshot/retention"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
@@ -170,7 +173,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/fault", "internal/host/config", "internal/platform", "internal/text", "reconcile/snapshot", "reconcile/snapshot/database", "reconcile/snapshot/retention", "sources/secrets"},
 		never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...), tests: []string{"internal/host/hosttest", "reconcile/snapshot/snapshottest"}},
 	"internal/host/state": {why: "the file system of the reconciler's journal, with the journal's hint where it cannot be written",
-		may: []string{"reconcile", "internal/fault", "internal/platform"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
+		may: []string{"reconcile/journal", "internal/fault", "internal/platform"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/host/harden": {why: "a leaf: changes this process only",
 		never: append([]string{"os/exec", "net", "net/http", "log", "log/slog"}, clients...)},
 	"internal/host/probe": {why: "finds the facts that doctor and setup judge, in their words; reads files with the limits of the config's loader",
@@ -259,7 +262,7 @@ var rooms = map[string]room{
 	"internal/daemon/agent": {why: "here sources and reconcile meet: joins the repository with every adapter; answers for the socket, whose interface it implements, and for doctor",
 		may: []string{"internal/logging", "internal/api", "internal/callgate", "internal/cluster", "internal/daemon/eventlog", "internal/daemon/follower", "internal/daemon/outbox",
 			"internal/daemon/reporting", "internal/daemon/reservations", "internal/daemon/snapshots", "internal/fault", "internal/history", "internal/host/doctor", "internal/host/setup", "internal/text",
-			"reconcile", "reconcile/bounds", "reconcile/factory", "reconcile/helm", "reconcile/kube", "reconcile/kube/manifests", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/rendering", "reconcile/snapshot/retention", "reconcile/talos",
+			"reconcile", "reconcile/bounds", "reconcile/factory", "reconcile/helm", "reconcile/journal", "reconcile/kube", "reconcile/kube/manifests", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/rendering", "reconcile/snapshot/retention", "reconcile/talos",
 			"sources", "sources/forge", "sources/git"},
 		never: append([]string{"os", "os/exec", "net/http"}, clients...), tests: []string{"internal/cluster/window", "internal/daemon/daemontest", "internal/daemon/sandbox", "internal/host/archive", "internal/worker", "reconcile/snapshot", "sources/notify", "sources/secrets", "internal/lab/talos/installer"}},
 	"internal/daemon/sandbox": {why: "does in a worker what the daemon is going to do with what was pushed: reads it (inventory, secrets) and renders it (machineconfig)",
@@ -282,10 +285,10 @@ var rooms = map[string]room{
 	"internal/daemon/outbox": {why: "a leaf: what waits to be sent, whatever it is and whoever gets it",
 		never: append([]string{"os", "net", "net/http", "log/slog"}, clients...)},
 	"internal/daemon/eventlog": {why: "keeps what was reported, in files of the state directory; knows neither who reports nor who reads",
-		may:   []string{"internal/cluster", "internal/history", "internal/host/state", "internal/logging", "reconcile"},
+		may:   []string{"internal/cluster", "internal/history", "internal/host/state", "internal/logging", "reconcile", "reconcile/journal"},
 		never: append([]string{"os", "net", "net/http"}, clients...)},
 	"internal/daemon/reporting": {why: "reports leave by the two rooms that send them, through the gate that counts; of git only the error is known that means an empty repository",
-		may: []string{"internal/logging", "internal/callgate", "internal/cluster", "internal/daemon/outbox", "internal/fault", "internal/text", "reconcile",
+		may: []string{"internal/logging", "internal/callgate", "internal/cluster", "internal/daemon/outbox", "internal/fault", "internal/text", "reconcile/journal",
 			"sources/forge", "sources/git", "sources/notify"}, never: append([]string{"os", "net", "net/http"}, clients...)},
 
 	"internal/lab": {why: "joins the simulated services; must not know how the agent thinks",
@@ -397,7 +400,7 @@ var rooms = map[string]room{
 // are tested against the lab over the real protocol.
 var testsMay = []string{"internal/lab", "internal/lab/pvehost", "internal/lab/pvesh", "internal/lab/world", "internal/lab/pve", "internal/lab/pve/accesslog", "internal/lab/talos", "internal/lab/kube",
 	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/cluster", "internal/fault", "internal/retry",
-	"internal/golden", "internal/host/hosttest", "internal/repo/repotest", "internal/yamlschema/schematest"}
+	"internal/golden", "internal/host/hosttest", "internal/repo/repotest", "internal/yamlschema/schematest", "reconcile/journal/journaltest"}
 
 func TestRoomsKeepTheImportRules(t *testing.T) {
 	seen := map[string]bool{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -79,6 +80,19 @@ func (r *Reconciler) beginWatch(ctx context.Context, d cluster.Desired, n cluste
 	}
 	return r.c.Journal.Update(func(f *cluster.Facts) {
 		f.Intend(cluster.Intent{Kind: cluster.IntendWatch, Node: n.Name, At: time.Now().UTC()})
+	})
+}
+
+// beginMove does what comes before a VM is given another network, which may isolate its node: a control plane is watched, and of a
+// worker it is noted, so that no more than may be unavailable are moved within a minute where the agent ends meanwhile.
+func (r *Reconciler) beginMove(ctx context.Context, d cluster.Desired, a action.ChangeVM) error {
+	if a.Node.Role == cluster.ControlPlane {
+		return r.beginWatch(ctx, d, a.Node, a.Voteless, false)
+	}
+	return r.c.Journal.Update(func(f *cluster.Facts) {
+		now := time.Now().UTC()
+		maps.DeleteFunc(f.Moved, func(_ string, at time.Time) bool { return now.Sub(at) >= action.WatchedFor })
+		f.Moved[a.Node.Name] = now
 	})
 }
 

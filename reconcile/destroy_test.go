@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 )
 
 // TestDestroyOfWhatWasShown: a command that names what was shown to the administrator
@@ -16,7 +17,7 @@ func TestDestroyOfWhatWasShown(t *testing.T) {
 	for name, named := range map[string]bool{"named": true, "not named": false} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f, files := newFake(1, 1), newMemFiles()
+				f, files := newFake(1, 1), journaltest.NewFiles()
 				a := start(t, f, files)
 				until(t, a, cluster.Ready)
 				fc, err := a.ForecastDestroy(t.Context(), nil)
@@ -66,7 +67,7 @@ func TestDestroyOfWhatWasShown(t *testing.T) {
 func TestDestroyOfSome(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 1)
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		defer a.stop()
 		until(t, a, cluster.Ready)
 		if err := a.Destroy([]int{f.vms["cp-1"].VMID}, nil); err != nil {
@@ -87,7 +88,7 @@ func TestDestroyOfSome(t *testing.T) {
 func TestDestroyOfAnUnprovenControlPlane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 1)
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		defer a.stop()
 		until(t, a, cluster.Ready)
 		hide := func(name string, protect bool) {

@@ -321,7 +321,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		return r.c.VMs.Delete(ctx, d, a.VM, p)
 	case action.ChangeVM:
 		if a.Moves {
-			if err := r.beginWatch(ctx, d, a.Node, a.Voteless, false); err != nil {
+			if err := r.beginMove(ctx, d, a); err != nil {
 				return err
 			}
 		}

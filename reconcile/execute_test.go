@@ -10,6 +10,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
+	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 )
 
 func TestBackoffAfter(t *testing.T) {
@@ -49,7 +51,7 @@ func TestWriterThatGoesOn(t *testing.T) {
 				delete(f.metas, name)
 			}
 		}
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		labels := func() (n int) {
 			f.mu.Lock()
 			defer f.mu.Unlock()
@@ -116,7 +118,7 @@ func TestBootstrapIsSentToTheNodeThatWasChosen(t *testing.T) {
 			{"the node of that machine has another name", true, false, renamed, false},
 			{"it was founded", true, true, chosen, false},
 		} {
-			j, err := OpenJournal(newMemFiles(), "dev", f.spec.ID)
+			j, err := journal.Open(journaltest.NewFiles(), "dev", f.spec.ID)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -592,94 +589,4 @@ func (f *fake) did() []string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return slices.Clone(f.done)
-}
-
-// memFiles is a file system in memory that can die before or after any step.
-type memFiles struct {
-	mu      sync.Mutex
-	files   map[string][]byte
-	unsaved map[string][]byte // written, not synced
-	steps   int
-	full    string // no room for what has this in it
-	dieAt   int    // step that does not happen any more; 0: immortal
-	torn    bool
-}
-
-var errDead = errors.New("the machine is off")
-
-func newMemFiles() *memFiles {
-	return &memFiles{files: map[string][]byte{}, unsaved: map[string][]byte{}}
-}
-
-func (m *memFiles) step() error {
-	m.steps++
-	if m.dieAt > 0 && m.steps >= m.dieAt {
-		return errDead
-	}
-	return nil
-}
-
-func (m *memFiles) Read(name string) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	b, ok := m.files[name]
-	if !ok {
-		return nil, fs.ErrNotExist
-	}
-	return slices.Clone(b), nil
-}
-
-func (m *memFiles) Write(name string, data []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.step(); err != nil {
-		return err
-	}
-	if m.full != "" && strings.Contains(string(data), m.full) {
-		return syscall.ENOSPC
-	}
-	m.unsaved[name] = slices.Clone(data)
-	return nil
-}
-
-func (m *memFiles) Sync(name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.step(); err != nil {
-		return err
-	}
-	m.files[name] = m.unsaved[name]
-	delete(m.unsaved, name)
-	return nil
-}
-
-func (m *memFiles) Remove(name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.step(); err != nil {
-		return err
-	}
-	delete(m.files, name)
-	return nil
-}
-
-func (m *memFiles) Rename(from, to string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if err := m.step(); err != nil {
-		return err
-	}
-	b, ok := m.files[from]
-	if half, unsynced := m.unsaved[from]; unsynced {
-		b, ok = half[:len(half)/2], true // all the disk has of it when the power goes
-	}
-	if !ok {
-		return fs.ErrNotExist
-	}
-	if m.torn {
-		b = b[:len(b)/2]
-	}
-	m.files[to] = b
-	delete(m.files, from)
-	return nil
 }

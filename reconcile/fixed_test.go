@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
+	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 )
 
 // changePods has the repository ask for another pod network.
@@ -20,13 +22,13 @@ func changePods(cidr string) func(*cluster.Spec) {
 // takes it back is not taken for a change.
 func TestFixedChangeThatWasApplied(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 1), newMemFiles()
+		f, files := newFake(1, 1), journaltest.NewFiles()
 		f.set(func() { changePods("10.244.0.0/16")(&f.spec) })
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
 		a.stop()
 		f.change(rev(2), rev(1), changePods("10.32.0.0/16"))
-		j, err := OpenJournal(files, "dev", f.spec.ID)
+		j, err := journal.Open(files, "dev", f.spec.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +55,7 @@ func TestFixedChangeThatWasApplied(t *testing.T) {
 // soon as it can be read.
 func TestFixedChangeWhileNothingIsRecalled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 1), newMemFiles()
+		f, files := newFake(1, 1), journaltest.NewFiles()
 		f.set(func() { changePods("10.244.0.0/16")(&f.spec) })
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
@@ -79,7 +81,7 @@ func TestFixedChangeWhileNothingIsRecalled(t *testing.T) {
 // TestFixedChangeOfADestroyedCluster: what was destroyed keeps nothing.
 func TestFixedChangeOfADestroyedCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 1), newMemFiles()
+		f, files := newFake(1, 1), journaltest.NewFiles()
 		f.set(func() { changePods("10.244.0.0/16")(&f.spec) })
 		a := start(t, f, files)
 		defer a.stop()

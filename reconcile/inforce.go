@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 )
 
 // Which revision is in force: the newest one, or the last good one while that is none.
@@ -111,7 +112,7 @@ func (r *Reconciler) keepApproval(ctx context.Context, f Fetched) {
 		}
 	})
 	if err != nil {
-		r.log.Error("cannot write that an approval holds for a revision that asks for the same", logging.Revision, f.Revision.Short(), logging.Err, err, logging.Hint, RecordsHint(err))
+		r.log.Error("cannot write that an approval holds for a revision that asks for the same", logging.Revision, f.Revision.Short(), logging.Err, err, logging.Hint, journal.RecordsHint(err))
 		return
 	}
 	r.log.Info("the approval holds: the new revision asks for the same", logging.Revision, f.Revision.Short())

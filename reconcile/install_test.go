@@ -52,7 +52,7 @@ func TestInstallIsNoted(t *testing.T) {
 						t.Errorf("noted before: %+v", in)
 					}
 					if c.dies {
-						files.dieAt = files.steps + 1
+						files.DieAt = files.Steps + 1
 					}
 				}
 				err := r.execute(t.Context(), d, do, nil)

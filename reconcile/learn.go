@@ -23,7 +23,7 @@ import (
 // knows the cluster, and a folder that never leads to an action leaves no file.
 func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	before := r.c.Journal.Facts()
-	after := cloneFacts(before)
+	after := r.c.Journal.Facts() // a copy of its own
 	switch nothing, seen := nothingOfOurs(*o), leftover.SeesAllVMs(*o); {
 	case !after.Lost:
 	case seen && nothing && (r.c.Journal.Fresh() || !leftover.MayHideEtcd(d, *o)):
@@ -380,6 +380,11 @@ func clampTimes(f *cluster.Facts, now time.Time) {
 			f.Installs[node] = in
 		}
 	}
+	for node, at := range f.Moved {
+		if at.After(now) {
+			f.Moved[node] = now.UTC()
+		}
+	}
 	for node, r := range f.Restarts {
 		if r.At.After(now) {
 			r.At = now.UTC()
@@ -395,7 +400,7 @@ func sameFacts(a, b cluster.Facts) bool {
 	intent := func(f cluster.Facts, kind cluster.IntentKind) cluster.Intent { in, _ := f.Intent(kind); return in }
 	return a.Lost == b.Lost && a.Applied == b.Applied && maps.Equal(a.Restarts, b.Restarts) && maps.Equal(a.Installs, b.Installs) && maps.Equal(a.Settled, b.Settled) && maps.EqualFunc(a.Replaced, b.Replaced, slices.Equal) && maps.Equal(a.Cards, b.Cards) &&
 		slices.Equal(a.Guarded, b.Guarded) && slices.EqualFunc(a.Drifts, b.Drifts, cluster.DriftRecord.Equal) && a.Looked.Equal(b.Looked) && slices.Equal(a.Installed, b.Installed) && slices.Equal(intent(a, cluster.IntendApproved).VMs, intent(b, cluster.IntendApproved).VMs) && slices.Equal(a.Forgotten, b.Forgotten) && intent(a, cluster.IntendBootstrap).Done == intent(b, cluster.IntendBootstrap).Done && intent(a, cluster.IntendConfig).Equal(intent(b, cluster.IntendConfig)) &&
-		intent(a, cluster.SeenContent).Equal(intent(b, cluster.SeenContent)) && intent(a, cluster.IntendUpgrade).Equal(intent(b, cluster.IntendUpgrade)) && intent(a, cluster.IntendRollback).Equal(intent(b, cluster.IntendRollback)) && maps.Equal(a.Earlier, b.Earlier)
+		intent(a, cluster.SeenContent).Equal(intent(b, cluster.SeenContent)) && intent(a, cluster.IntendUpgrade).Equal(intent(b, cluster.IntendUpgrade)) && intent(a, cluster.IntendRollback).Equal(intent(b, cluster.IntendRollback)) && maps.Equal(a.Earlier, b.Earlier) && maps.EqualFunc(a.Moved, b.Moved, time.Time.Equal)
 }
 
 func nothingOfOurs(o cluster.Observed) bool {
@@ -422,6 +427,7 @@ func forgetFounding(f *cluster.Facts) {
 	clear(f.Restarts)
 	clear(f.Installs)
 	clear(f.Earlier)
+	clear(f.Moved)
 	clear(f.Settled)
 	f.Replaced, f.Cards = nil, nil
 	f.Drifts, f.Looked = nil, time.Time{}

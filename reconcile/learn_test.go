@@ -11,6 +11,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
+	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -41,10 +43,10 @@ var (
 )
 
 // loseJournal has a reconciler find a journal that cannot be read.
-func loseJournal(t *testing.T, r *Reconciler, files *memFiles) {
+func loseJournal(t *testing.T, r *Reconciler, files *journaltest.Files) {
 	t.Helper()
-	files.files["dev.json"] = []byte("no journal")
-	j, err := OpenJournal(files, "dev", r.c.ID)
+	files.Saved["dev.json"] = []byte("no journal")
+	j, err := journal.Open(files, "dev", r.c.ID)
 	if err != nil || j.Fresh() || !j.Facts().Lost {
 		t.Fatalf("fresh: %v, %+v, %v", j.Fresh(), j.Facts(), err)
 	}
@@ -82,7 +84,7 @@ func TestFactsOfALostJournal(t *testing.T) {
 		if c.known {
 			must(r.c.Journal.Update(func(f *cluster.Facts) { f.Lost = false }))
 		}
-		warned, before := 0, files.steps
+		warned, before := 0, files.Steps
 		r.log = slog.New(handler(func(string) { warned++ }))
 		r.memo.last = &Fetched{Revision: rev(1)}
 		for range 2 {
@@ -91,8 +93,8 @@ func TestFactsOfALostJournal(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if r.c.Journal.Facts().Lost != c.isLost || (files.steps > before) != c.written || warned != c.warned {
-			t.Errorf("%s: lost: %v, written: %v, warned %d times", name, r.c.Journal.Facts().Lost, files.steps > before, warned)
+		if r.c.Journal.Facts().Lost != c.isLost || (files.Steps > before) != c.written || warned != c.warned {
+			t.Errorf("%s: lost: %v, written: %v, warned %d times", name, r.c.Journal.Facts().Lost, files.Steps > before, warned)
 		}
 	}
 }
@@ -120,7 +122,7 @@ func TestFactsAreWrittenWhenTheyMatter(t *testing.T) {
 		if c.given != nil {
 			c.given(r)
 		}
-		before := files.steps
+		before := files.Steps
 		first, o := seen(d, c.first), seen(d, c.vm)
 		if c.see != nil {
 			c.see(&o)
@@ -128,14 +130,14 @@ func TestFactsAreWrittenWhenTheyMatter(t *testing.T) {
 		if err := errors.Join(r.learnFacts(d, &first), r.learnFacts(d, &o)); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
-		if (files.steps > before) != c.written || r.c.Journal.Fresh() == (c.written || before > 0) {
-			t.Errorf("%s: written: %v, fresh: %v", name, files.steps > before, r.c.Journal.Fresh())
+		if (files.Steps > before) != c.written || r.c.Journal.Fresh() == (c.written || before > 0) {
+			t.Errorf("%s: written: %v, fresh: %v", name, files.Steps > before, r.c.Journal.Fresh())
 		}
 	}
 	_, r, files, d := newSteps(t)
-	files.dieAt = 1
+	files.DieAt = 1
 	o := seen(d, ourVM)
-	if err := r.learnFacts(d, &o); !errors.Is(err, errDead) {
+	if err := r.learnFacts(d, &o); !errors.Is(err, journaltest.ErrDead) {
 		t.Errorf("what cannot be written is learned: %v", err)
 	}
 }
@@ -438,7 +440,7 @@ func TestWhenAClusterWasReady(t *testing.T) {
 		"something is left": {cluster.Observed{}, plan.Plan{Blocked: []cluster.Block{{}}}, false},
 	} {
 		_, r, files, _ := newSteps(t)
-		if err := r.learnReady(c.o, &c.p); err != nil || r.c.Journal.Facts().WasReady() != c.want || (files.steps > 0) != c.want {
+		if err := r.learnReady(c.o, &c.p); err != nil || r.c.Journal.Facts().WasReady() != c.want || (files.Steps > 0) != c.want {
 			t.Errorf("%s: %v, %v", name, r.c.Journal.Facts().WasReady(), err)
 		}
 	}
@@ -539,7 +541,7 @@ func TestHowADestructionEnds(t *testing.T) {
 		logged := ""
 		r.log = slog.New(handler(func(message string) { logged += message }))
 		if c.broken {
-			files.dieAt = files.steps + 1
+			files.DieAt = files.Steps + 1
 		}
 		end := func() error { return r.endDestroy(cluster.Intent{Kind: cluster.IntendDestroy, At: asked}, left) }
 		if c.whole {

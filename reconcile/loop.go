@@ -9,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 )
 
 // Run makes passes until ctx ends. Errors never leave it: they are reported in the
@@ -50,7 +51,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		if r.memo.ended && r.c.EndRemoved {
 			discarded, err := r.c.Journal.Discard()
 			if err != nil {
-				r.log.Warn("cannot remove the journal of a cluster of which nothing is left", logging.Err, err, logging.Hint, RecordsHint(err))
+				r.log.Warn("cannot remove the journal of a cluster of which nothing is left", logging.Err, err, logging.Hint, journal.RecordsHint(err))
 			}
 			r.log.Info("the cluster is no longer in the repository, and nothing of it is left; it is forgotten")
 			r.c.OnForgotten(discarded)

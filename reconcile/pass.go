@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/placement"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
@@ -114,12 +115,12 @@ func (r *Reconciler) logUnwritable(err error) {
 	}
 	r.memo.unwritten = err.Error()
 	if before != r.memo.unwritten {
-		r.log.Error("cannot write the journal; nothing is changed until it can be written", logging.Err, err, logging.Hint, RecordsHint(err))
+		r.log.Error("cannot write the journal; nothing is changed until it can be written", logging.Err, err, logging.Hint, journal.RecordsHint(err))
 	}
 }
 
 func journalBlock(name string, err error) cluster.Block {
-	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its state: " + err.Error(), Hint: RecordsHint(err)}
+	return cluster.Block{Subject: name, Reason: cluster.JournalUnwritable, Message: "the agent cannot write its state: " + err.Error(), Hint: journal.RecordsHint(err)}
 }
 
 // seesRemoved reports whether the newest fetch has shown that the cluster is no longer

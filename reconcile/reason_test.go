@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -86,7 +87,7 @@ func TestClusterThatWasNeverThere(t *testing.T) {
 		f := newFake(1, 0)
 		f.removed = true
 		f.problems = cluster.Problems{{Severity: cluster.Error, File: "inventory/dev", Message: "there is no such cluster", Hint: "add that folder"}}
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		s := until(t, a, cluster.Stalled)
 		if s.Message != "dev: the inventory is invalid: inventory/dev: there is no such cluster" || s.Hint != "add that folder" || s.Reason != cluster.InventoryInvalid {
 			t.Errorf("status %+v", s)
@@ -101,7 +102,7 @@ func TestEveryStalledPushIsLogged(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		f := newFake(1, 0)
-		a := start(t, f, newMemFiles(), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		a := start(t, f, journaltest.NewFiles(), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		until(t, a, cluster.Ready)
 		for i := 2; i < 5; i++ {
 			f.set(func() {
@@ -135,7 +136,7 @@ func TestPassingPhases(t *testing.T) {
 			defer mu.Unlock()
 			return slices.Clone(phases)
 		}
-		a := start(t, f, newMemFiles(), func(c *Config) {
+		a := start(t, f, journaltest.NewFiles(), func(c *Config) {
 			c.OnStatus = func(s cluster.Status) {
 				if len(s.Nodes) != 2 {
 					return
@@ -224,7 +225,7 @@ func TestManyErrorsAreLoggedInPart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		f := newFake(1, 0)
-		a := start(t, f, newMemFiles(), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		a := start(t, f, journaltest.NewFiles(), func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 		until(t, a, cluster.Ready)
 		f.set(func() {
 			f.head, f.parents[rev(2)] = rev(2), rev(1)

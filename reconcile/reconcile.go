@@ -12,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -34,7 +35,7 @@ type Config struct {
 	Gates     Gates     // nil: none is looked at
 	Manifests Manifests // nil: nothing is seen of them, either
 	Snapshots Snapshots // nil: none are taken
-	Journal   *Journal
+	Journal   *journal.Journal
 	Policy    func() cluster.Policy
 	// Interval is how often a quiet cluster is looked at; 0: one minute.
 	Interval time.Duration

@@ -15,6 +15,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
+	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -33,9 +35,9 @@ type agent struct {
 	stop func()
 }
 
-func start(t *testing.T, f *fake, files *memFiles, changes ...func(*Config)) agent {
+func start(t *testing.T, f *fake, files *journaltest.Files, changes ...func(*Config)) agent {
 	t.Helper()
-	j, err := OpenJournal(files, "dev", f.spec.ID)
+	j, err := journal.Open(files, "dev", f.spec.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +62,7 @@ func TestOutcomesAndPassesAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
 		f.fail["create"] = 2
-		j, err := OpenJournal(newMemFiles(), "dev", f.spec.ID)
+		j, err := journal.Open(journaltest.NewFiles(), "dev", f.spec.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +109,7 @@ func TestWhatEndsDuringAPassIsNotDoneAgain(t *testing.T) {
 		f := newFake(1, 0)
 		f.renders, f.hang["bootstrap"] = 700*time.Millisecond, true
 		f.spec.Addons = []cluster.Addon{{Name: "web", Namespace: "web", Ownership: cluster.Managed, Chart: cluster.Chart{Repository: "https://charts.example.org", Name: "web", Version: "1.0.0"}}}
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		time.Sleep(time.Minute)
 		a.stop()
 		fetched := 0
@@ -137,7 +139,7 @@ func until(t *testing.T, a agent, want cluster.Condition) cluster.Status {
 
 func TestBringUpInThreeCrashes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(3, 2), newMemFiles()
+		f, files := newFake(3, 2), journaltest.NewFiles()
 		for range 3 {
 			a := start(t, f, files)
 			time.Sleep(4 * time.Second)
@@ -163,7 +165,7 @@ func TestBringUpInThreeCrashes(t *testing.T) {
 func TestStatusIsNotWrittenAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
-		j, err := OpenJournal(newMemFiles(), "dev", f.spec.ID)
+		j, err := journal.Open(journaltest.NewFiles(), "dev", f.spec.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -194,12 +196,12 @@ func TestStatusIsNotWrittenAgain(t *testing.T) {
 
 func TestQuietWhenReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 1), newMemFiles()
+		f, files := newFake(1, 1), journaltest.NewFiles()
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
-		did, steps := len(f.did()), files.steps
+		did, steps := len(f.did()), files.Steps
 		time.Sleep(time.Hour)
-		if len(f.did()) != did || files.steps != steps {
+		if len(f.did()) != did || files.Steps != steps {
 			t.Errorf("a converged cluster was changed: %v", f.did()[did:])
 		}
 		a.stop()
@@ -210,7 +212,7 @@ func TestQuietWhenReady(t *testing.T) {
 // status shows both what is wrong and how the cluster stands; also after a restart.
 func TestInvalidInventoryLeavesTheLastGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 1), newMemFiles()
+		f, files := newFake(1, 1), journaltest.NewFiles()
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
 		kill := func() {
@@ -295,7 +297,7 @@ func TestInvalidInventoryLeavesTheLastGood(t *testing.T) {
 // TestUnfitConfigsLeaveTheLastGood: an inventory can be valid and its configs not.
 func TestUnfitConfigsLeaveTheLastGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 1), newMemFiles()
+		f, files := newFake(1, 1), journaltest.NewFiles()
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
 		f.unfit.Store(new(rev(2)))
@@ -336,7 +338,7 @@ func TestUnfitConfigsLeaveTheLastGood(t *testing.T) {
 // host that is busy with its start, and the repository may not answer for long.
 func TestRecallIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 1), newMemFiles()
+		f, files := newFake(1, 1), journaltest.NewFiles()
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
 		a.stop()
@@ -367,7 +369,7 @@ func TestRecallIsTriedAgain(t *testing.T) {
 func TestRewrittenHistoryWaitsForRoot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		until(t, a, cluster.Ready)
 		f.push(rev(7), "")
 		a.Look()
@@ -391,7 +393,7 @@ func TestAcceptedIsNotRefusedOnceMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
 		said := func(string, bool) { time.Sleep(time.Second) } // passes are made meanwhile
-		a := start(t, f, newMemFiles(), func(c *Config) { c.OnCommand = said })
+		a := start(t, f, journaltest.NewFiles(), func(c *Config) { c.OnCommand = said })
 		defer a.stop()
 		until(t, a, cluster.Ready)
 		f.push(rev(7), "")
@@ -411,7 +413,7 @@ func TestAcceptedIsNotRefusedOnceMore(t *testing.T) {
 func TestUnknownDescentIsNotReady(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		until(t, a, cluster.Ready)
 		f.set(func() { f.unsure = errors.New("the history has a hole") })
 		f.push(rev(2), rev(1))
@@ -440,7 +442,7 @@ func TestApprovalHoldsForTheSame(t *testing.T) {
 	}
 	for _, restarts := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			f, files := newFake(1, 2), newMemFiles()
+			f, files := newFake(1, 2), journaltest.NewFiles()
 			a := start(t, f, files)
 			defer func() { a.stop() }()
 			until(t, a, cluster.Ready)
@@ -510,7 +512,7 @@ func TestApprovalHoldsForTheSame(t *testing.T) {
 // was approved any more, has the changes of the next one wait for an approval of their own.
 func TestApprovalThatCannotBeCompared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 2), newMemFiles()
+		f, files := newFake(1, 2), journaltest.NewFiles()
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
 		f.set(func() { f.fail["drain"] = 2 })
@@ -539,7 +541,7 @@ func TestApprovalThatCannotBeCompared(t *testing.T) {
 // would be one of whatever the revision changes.
 func TestApproveWithoutSteps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 2), newMemFiles()
+		f, files := newFake(1, 2), journaltest.NewFiles()
 		a := start(t, f, files)
 		defer a.stop()
 		until(t, a, cluster.Ready)
@@ -575,7 +577,7 @@ func TestNameLostPods(t *testing.T) {
 	for _, workers := range []int{0, 1} {
 		f := newFake(1, workers)
 		f.lost = map[string][]string{"cp-1": {"a/1"}, "wk-1": {"b/2"}}
-		j, err := OpenJournal(newMemFiles(), "dev", f.spec.ID)
+		j, err := journal.Open(journaltest.NewFiles(), "dev", f.spec.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -605,7 +607,7 @@ func TestNameLostPods(t *testing.T) {
 // each node the pods that no controller starts again, some by name; and note where none can be listed.
 func TestForecastNamesLostPods(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 3), newMemFiles()
+		f, files := newFake(1, 3), journaltest.NewFiles()
 		a := start(t, f, files)
 		defer a.stop()
 		until(t, a, cluster.Ready)
@@ -655,7 +657,7 @@ func TestForecastNamesLostPods(t *testing.T) {
 
 func TestSuspendDestroyResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 2), newMemFiles()
+		f, files := newFake(1, 2), journaltest.NewFiles()
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
 		if err := a.Suspend(); err != nil {
@@ -709,7 +711,7 @@ func TestRefresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
 		f.fail["create"] = 7
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		defer a.stop()
 		for {
 			if _, resting := a.exec.snapshot(); len(resting) == 1 && resting[0].Failed == 7 {
@@ -737,7 +739,7 @@ func TestRefresh(t *testing.T) {
 // over a restart; what kept the VM may go away later, and the VM stays.
 func TestDestroyEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 1), newMemFiles()
+		f, files := newFake(1, 1), journaltest.NewFiles()
 		protect := func(on bool) {
 			f.set(func() {
 				vm := f.vms["wk-1"]
@@ -793,7 +795,7 @@ func TestDestroyEnds(t *testing.T) {
 func TestDestroyOfAMovedVM(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 1)
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		defer a.stop()
 		until(t, a, cluster.Ready)
 		f.set(func() {
@@ -821,7 +823,7 @@ func TestCommandDuringTheEndOfADestroy(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFake(1, 0)
-				a := start(t, f, newMemFiles())
+				a := start(t, f, journaltest.NewFiles())
 				defer a.stop()
 				until(t, a, cluster.Ready)
 				f.set(func() {
@@ -858,7 +860,7 @@ func TestCommandDuringTheEndOfADestroy(t *testing.T) {
 func TestDestroyThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		defer a.stop()
 		until(t, a, cluster.Ready)
 		f.set(func() { f.fail["delete"] = 8 })
@@ -892,7 +894,7 @@ func TestDestroyThatFails(t *testing.T) {
 func TestDestroyUnderAnInvalidInventory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 1)
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		defer a.stop()
 		until(t, a, cluster.Ready)
 		f.set(func() {
@@ -932,7 +934,7 @@ func TestForecastDestroyCountsWhatIsBeingMade(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
 		f.hang["create"] = true
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		defer a.stop()
 		for range 60_000 {
 			if s := a.Status(); len(s.Running) == 1 && s.Running[0].Action == "create vm" {
@@ -951,7 +953,7 @@ func TestFailuresRestAndAreTold(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
 		f.fail["create"] = 6
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		began := time.Now()
 		time.Sleep(20 * time.Second)
 		if s := a.Status(); s.Condition != cluster.Stalled || !strings.HasSuffix(s.Message, "no luck") {
@@ -977,7 +979,7 @@ func TestPanicFailsOneActionOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
 		f.panics = true
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		time.Sleep(10 * time.Second)
 		f.set(func() { f.panics = false })
 		until(t, a, cluster.Ready)
@@ -990,7 +992,7 @@ func TestPanicFailsOneActionOnly(t *testing.T) {
 func TestPanicFailsOnePassOnly(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		until(t, a, cluster.Ready)
 		did := len(f.did())
 		f.set(func() { f.poison = true })
@@ -1012,7 +1014,7 @@ func TestPanicFailsOnePassOnly(t *testing.T) {
 func TestOnePassForAllThatHappened(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		until(t, a, cluster.Ready)
 		time.Sleep(time.Second)
 		f.set(func() { f.looks = 0 })
@@ -1042,7 +1044,7 @@ func TestOnePassForAllThatHappened(t *testing.T) {
 func TestRestlessMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		until(t, a, cluster.Ready)
 		f.set(func() { f.looks = 0 })
 		for began := time.Now(); time.Since(began) < time.Hour; time.Sleep(5 * time.Millisecond) {
@@ -1083,7 +1085,7 @@ func TestActionThatNeverEnds(t *testing.T) {
 		f := newFake(1, 0)
 		f.hang["create"] = true // it takes an hour
 		began := time.Now()
-		a := start(t, f, newMemFiles(), func(c *Config) {
+		a := start(t, f, journaltest.NewFiles(), func(c *Config) {
 			c.Usual = func() map[cluster.ActionKind]time.Duration {
 				return map[cluster.ActionKind]time.Duration{cluster.CreateVM: 2 * time.Minute}
 			}
@@ -1108,7 +1110,7 @@ func TestStopsWithinTheGrace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
 		f.hang["create"] = true
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		time.Sleep(time.Minute)
 		if s := a.Status(); len(s.Running) != 1 || s.Running[0].Action != "create vm" {
 			t.Fatalf("running: %+v", s.Running)
@@ -1123,7 +1125,7 @@ func TestStopsWithinTheGrace(t *testing.T) {
 
 func TestSourceDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 0), newMemFiles()
+		f, files := newFake(1, 0), journaltest.NewFiles()
 		f.fetchErr = errors.New("connection refused")
 		a := start(t, f, files)
 		s := until(t, a, cluster.Unknown)
@@ -1163,14 +1165,14 @@ func TestSourceDown(t *testing.T) {
 
 func TestLostJournalFailsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 0), newMemFiles()
+		f, files := newFake(1, 0), journaltest.NewFiles()
 		a := start(t, f, files)
 		for len(f.did()) < 5 { // until the config is applied
 			time.Sleep(100 * time.Millisecond)
 		}
 		a.stop()
 		f.set(func() { f.founded = 0 })
-		a = start(t, f, newMemFiles())
+		a = start(t, f, journaltest.NewFiles())
 		s := until(t, a, cluster.Stalled)
 		if s.Reason != cluster.JournalLost {
 			t.Errorf("status %+v", s)
@@ -1185,7 +1187,7 @@ func TestLostJournalFailsClosed(t *testing.T) {
 		a.stop()
 
 		// With etcd there, a lost journal is rebuilt.
-		a = start(t, f, newMemFiles())
+		a = start(t, f, journaltest.NewFiles())
 		until(t, a, cluster.Ready)
 		if facts := a.c.Journal.Facts(); facts.Lost || !intentOf(facts, cluster.IntendBootstrap).Done || facts.Applied != rev(1) {
 			t.Errorf("rebuilt facts %+v", facts)
@@ -1198,14 +1200,14 @@ func TestLostJournalFailsClosed(t *testing.T) {
 // was seen what there is; and a host that cannot be asked is not called a loss.
 func TestLostJournalThatIsWrittenTo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 0), newMemFiles()
+		f, files := newFake(1, 0), journaltest.NewFiles()
 		a := start(t, f, files)
 		for len(f.did()) < 5 { // until the config is applied
 			time.Sleep(100 * time.Millisecond)
 		}
 		a.stop()
 		f.set(func() { f.founded, f.blind = 0, true })
-		a = start(t, f, newMemFiles())
+		a = start(t, f, journaltest.NewFiles())
 		time.Sleep(time.Minute)
 		if s := a.Status(); s.Condition != cluster.Reconciling || !strings.Contains(s.Message, "cannot see") || strings.Contains(s.Message, "lost") {
 			t.Errorf("status %+v", s)
@@ -1223,7 +1225,7 @@ func TestLostJournalThatIsWrittenTo(t *testing.T) {
 
 		// When nothing is left, there is nothing to remember.
 		f.set(func() { clear(f.vms); clear(f.machines) })
-		a = start(t, f, newMemFiles())
+		a = start(t, f, journaltest.NewFiles())
 		until(t, a, cluster.Ready)
 		a.stop()
 	})
@@ -1235,7 +1237,7 @@ func TestNewClusterInTheMist(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
 		f.veiled = true
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		time.Sleep(time.Hour)
 		if did := f.did(); slices.ContainsFunc(did, func(s string) bool { return strings.HasPrefix(s, "create") }) {
 			t.Errorf("did %v", did)
@@ -1248,8 +1250,8 @@ func TestNewClusterInTheMist(t *testing.T) {
 
 func TestNothingBeforeTheJournalIsThere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 0), newMemFiles()
-		files.dieAt = 1
+		f, files := newFake(1, 0), journaltest.NewFiles()
+		files.DieAt = 1
 		a := start(t, f, files)
 		s := until(t, a, cluster.Stalled)
 		if len(f.did()) != 0 || s.Reason != cluster.JournalUnwritable {
@@ -1263,7 +1265,7 @@ func TestNothingBeforeTheJournalIsThere(t *testing.T) {
 // again, so that a cluster is not Ready before that is known for good.
 func TestFirstReadyIsWrittenDown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 0), newMemFiles()
+		f, files := newFake(1, 0), journaltest.NewFiles()
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
 		time.Sleep(time.Hour)
@@ -1273,15 +1275,15 @@ func TestFirstReadyIsWrittenDown(t *testing.T) {
 		a.stop()
 
 		// The same once more, on a file system that is full just then.
-		f, files = newFake(1, 0), newMemFiles()
-		files.full = fmt.Sprintf("%q:%q", "kind", cluster.SeenReady)
+		f, files = newFake(1, 0), journaltest.NewFiles()
+		files.Full = fmt.Sprintf("%q:%q", "kind", cluster.SeenReady)
 		a = start(t, f, files)
 		if s := until(t, a, cluster.Stalled); s.Reason != cluster.JournalUnwritable || s.Nodes[0].Phase != cluster.PhaseReady {
 			t.Errorf("%+v", s)
 		}
-		files.mu.Lock()
-		files.full = ""
-		files.mu.Unlock()
+		files.Mu.Lock()
+		files.Full = ""
+		files.Mu.Unlock()
 		until(t, a, cluster.Ready)
 		a.stop()
 	})
@@ -1298,7 +1300,7 @@ func (brokenGates) SeeJobs(context.Context, cluster.Desired, []cluster.ObjectNam
 func TestGatesThatPanic(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFake(1, 0)
-		a := start(t, f, newMemFiles(), func(c *Config) { c.Gates = brokenGates{} })
+		a := start(t, f, journaltest.NewFiles(), func(c *Config) { c.Gates = brokenGates{} })
 		until(t, a, cluster.Ready)
 		a.stop()
 	})

@@ -51,7 +51,7 @@ func TestResetIsNoted(t *testing.T) {
 				boot = c.boot
 			}
 			if c.dies {
-				files.dieAt = files.steps + 1
+				files.DieAt = files.Steps + 1
 			}
 			if c.err != nil {
 				s.fails, s.why = "reset", c.err

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
+	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
@@ -47,7 +49,7 @@ func (f *fake) runs(t *testing.T, name string) (versions [2]string, config strin
 // and when nobody answers.
 func TestNewNodesGetWhatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 2), newMemFiles()
+		f, files := newFake(1, 2), journaltest.NewFiles()
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
 		f.installs = errors.New("the registry does not answer")
@@ -90,7 +92,7 @@ func patched(text string) []cluster.Patch {
 // more holds it back.
 func TestNewNodesGetTheConfigThatRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 3), newMemFiles()
+		f, files := newFake(1, 3), journaltest.NewFiles()
 		f.refuses = "unknown keys"
 		digest := func(name, patch string) string {
 			d, _ := f.Desired(cluster.Snapshot{Spec: cluster.Spec{Versions: f.spec.Versions, Nodes: []cluster.Node{{Name: name, Patches: patched(patch)}}}}, cluster.Facts{}, time.Time{})
@@ -153,7 +155,7 @@ func TestNewNodesWhileNobodyAnswers(t *testing.T) {
 	}{{"recorded", false, false}, {"not recorded", true, false}, {"not recorded, and another", true, true}} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f, files := newFake(1, 2), newMemFiles()
+				f, files := newFake(1, 2), journaltest.NewFiles()
 				f.refuses = "unknown keys"
 				set := func(text string) func(*cluster.Spec) {
 					return func(s *cluster.Spec) {
@@ -178,7 +180,7 @@ func TestNewNodesWhileNobodyAnswers(t *testing.T) {
 					})
 				}
 				if c.forget {
-					j, err := OpenJournal(files, "dev", f.spec.ID)
+					j, err := journal.Open(files, "dev", f.spec.ID)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -227,7 +229,7 @@ func TestNewNodesOfAWorkTree(t *testing.T) {
 			}
 		}
 		set("one")
-		a := start(t, f, newMemFiles())
+		a := start(t, f, journaltest.NewFiles())
 		defer a.stop()
 		until(t, a, cluster.Ready)
 		first := f.machines["wk-2"].ConfigDigest
@@ -246,7 +248,7 @@ func TestNewNodesOfAWorkTree(t *testing.T) {
 // follows from talos_version is a warning, one that is written is refused.
 func TestContractIsKept(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 1), newMemFiles()
+		f, files := newFake(1, 1), journaltest.NewFiles()
 		a := start(t, f, files)
 		until(t, a, cluster.Ready)
 		a.stop()
@@ -281,9 +283,9 @@ func TestContractIsKept(t *testing.T) {
 	})
 }
 
-func openFacts(t *testing.T, f *fake, files *memFiles) cluster.Facts {
+func openFacts(t *testing.T, f *fake, files *journaltest.Files) cluster.Facts {
 	t.Helper()
-	j, err := OpenJournal(files, "dev", f.spec.ID)
+	j, err := journal.Open(files, "dev", f.spec.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +296,7 @@ func openFacts(t *testing.T, f *fake, files *memFiles) cluster.Facts {
 // with what the repository has.
 func TestConfigIsForgottenWithTheCluster(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f, files := newFake(1, 0), newMemFiles()
+		f, files := newFake(1, 0), journaltest.NewFiles()
 		f.hang["bootstrap"] = true
 		a := start(t, f, files)
 		f.runs(t, "cp-1")
@@ -303,7 +305,7 @@ func TestConfigIsForgottenWithTheCluster(t *testing.T) {
 			t.Fatalf("%+v", in)
 		}
 		f.loseVM("cp-1")
-		j, err := OpenJournal(files, "dev", f.spec.ID)
+		j, err := journal.Open(files, "dev", f.spec.ID)
 		if err != nil {
 			t.Fatal(err)
 		}

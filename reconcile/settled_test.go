@@ -54,7 +54,7 @@ func TestWhatIsBegunIsWrittenFirst(t *testing.T) {
 					d.Spec.Nodes = append(slices.Clone(d.Spec.Nodes[:3]), n)
 				}
 				if c.dies {
-					files.dieAt = files.steps + 1
+					files.DieAt = files.Steps + 1
 				}
 				s.after = func(string) {
 					if o := drift.OriginOf(d, cluster.Observed{Facts: r.c.Journal.Facts()}, n, "cores"); o.Begun != c.begun {

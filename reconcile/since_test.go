@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 )
 
 // TestSinceWhenItDiffers: since when something differs is kept while it cannot be looked at, and
@@ -55,7 +56,7 @@ func TestSinceOverARestart(t *testing.T) {
 	}
 	restart := func() {
 		t.Helper()
-		j, err := OpenJournal(files, "dev", r.c.ID)
+		j, err := journal.Open(files, "dev", r.c.ID)
 		must(err)
 		r.c.Journal = j
 		r, err = New(r.c)
@@ -75,13 +76,13 @@ func TestSinceOverARestart(t *testing.T) {
 	if first.By == "" || !first.Since.Equal(by.Started) {
 		t.Fatalf("%+v", first)
 	}
-	steps := files.steps
+	steps := files.Steps
 	for i := range 5 {
 		if got := look(time.Duration(3+i)*time.Minute, n.Cores+1, by); got != first {
 			t.Errorf("%+v, want %+v", got, first)
 		}
 	}
-	if files.steps != steps {
+	if files.Steps != steps {
 		t.Error("what was written is written again")
 	}
 	restart() // a crash

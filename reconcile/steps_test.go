@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,8 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
+	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 )
 
 // steps note what the systems around the loop are asked for, in order. One of it fails.
@@ -219,9 +222,9 @@ func (s stepsOfMachines) Change(_ context.Context, _ cluster.Desired, _ cluster.
 }
 
 // newSteps is a cluster with three healthy members of etcd, and with a journal.
-func newSteps(t *testing.T) (*steps, *Reconciler, *memFiles, cluster.Desired) {
+func newSteps(t *testing.T) (*steps, *Reconciler, *journaltest.Files, cluster.Desired) {
 	t.Helper()
-	f, files := newFake(3, 1), newMemFiles()
+	f, files := newFake(3, 1), journaltest.NewFiles()
 	s := &steps{fake: f, etcd: func(o *cluster.Observed) {
 		o.Members, o.MembersAgree, o.MembersAsked = cluster.Saw([]cluster.Member{{Name: "cp-1"}, {Name: "cp-2"}, {Name: "cp-3"}}), cluster.Saw(true), []string{"cp-1", "cp-2", "cp-3"}
 		o.Machines = map[string]cluster.Machine{}
@@ -229,7 +232,7 @@ func newSteps(t *testing.T) (*steps, *Reconciler, *memFiles, cluster.Desired) {
 			o.Machines[name] = cluster.Machine{Reach: cluster.Configured, Services: map[string]cluster.Service{"etcd": {Healthy: true}}}
 		}
 	}}
-	j, err := OpenJournal(files, "dev", f.spec.ID)
+	j, err := journal.Open(files, "dev", f.spec.ID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -298,7 +301,8 @@ func TestStepsOfActions(t *testing.T) {
 		"change a vm's network":           {do: action.ChangeVM{Node: cp, Moves: true}, want: []string{"forget", "look", "change vm", "watch"}, ok: true},
 		"a network that etcd needs":       {do: action.ChangeVM{Node: cp, Moves: true}, few: true, want: []string{"forget", "look"}},
 		"a network of no vote":            {do: action.ChangeVM{Node: cp, Moves: true, Voteless: true}, few: true, want: []string{"change vm", "watch"}, ok: true},
-		"a worker's network":              {do: action.ChangeVM{Node: wk, Moves: true}, few: true, fails: "journal", want: []string{"change vm", "watch"}, ok: true},
+		"a worker's network":              {do: action.ChangeVM{Node: wk, Moves: true}, few: true, want: []string{"change vm", "watch"}, ok: true},
+		"a worker's network, unwritten":   {do: action.ChangeVM{Node: wk, Moves: true}, fails: "journal"},
 		"a network, unwritten":            {do: action.ChangeVM{Node: cp, Moves: true}, fails: "journal", want: []string{"forget", "look"}},
 		"a vm that is not changed":        {do: action.ChangeVM{Node: cp, Moves: true}, fails: "change vm", want: []string{"forget", "look", "change vm"}},
 		"change a config":                 {do: action.ChangeConfig{Node: cp, Config: config}, want: []string{"forget", "look", "change config", "watch"}, ok: true},
@@ -383,7 +387,7 @@ func TestStepsOfActions(t *testing.T) {
 					}
 				}
 				if s.fails = c.fails; c.fails == "journal" {
-					files.dieAt = files.steps + 1
+					files.DieAt = files.Steps + 1
 				}
 				if c.few {
 					healthy := s.etcd
@@ -471,6 +475,12 @@ func TestWhatActionsWriteDown(t *testing.T) {
 		}},
 		"whose config is changed":  {do: action.ChangeConfig{Node: f.spec.Nodes[0]}, want: func(f cluster.Facts) bool { return intentOf(f, cluster.IntendWatch).Node == "cp-1" }},
 		"whose network is changed": {do: action.ChangeVM{Node: f.spec.Nodes[0], Moves: true, Voteless: true}, want: func(f cluster.Facts) bool { return intentOf(f, cluster.IntendWatch).Node == "cp-1" }},
+		"a worker whose network is changed": {do: action.ChangeVM{Node: wk, Moves: true}, given: func(f *cluster.Facts) {
+			f.Moved["wk-8"], f.Moved["wk-9"] = time.Now().Add(-action.WatchedFor), time.Now().Add(-action.WatchedFor/2)
+		}, want: func(f cluster.Facts) bool {
+			_, watched := f.Intent(cluster.IntendWatch)
+			return !watched && slices.Equal(slices.Sorted(maps.Keys(f.Moved)), []string{"wk-1", "wk-9"}) && time.Since(f.Moved["wk-1"]) < 2*action.WatchedFor
+		}},
 		"a vm that stays where it is": {do: action.ChangeVM{Node: f.spec.Nodes[0]}, quiet: true, want: func(f cluster.Facts) bool {
 			_, ok := f.Intent(cluster.IntendWatch)
 			return !ok
@@ -490,12 +500,12 @@ func TestWhatActionsWriteDown(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			before := files.steps
+			before := files.Steps
 			if err := r.execute(t.Context(), d, c.do, func(cluster.Progress) {}); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
-			if facts := r.c.Journal.Facts(); !c.want(facts) || (files.steps == before) != c.quiet {
-				t.Errorf("%s: %+v, written: %v", name, facts, files.steps > before)
+			if facts := r.c.Journal.Facts(); !c.want(facts) || (files.Steps == before) != c.quiet {
+				t.Errorf("%s: %+v, written: %v", name, facts, files.Steps > before)
 			}
 		})
 	}
@@ -529,7 +539,7 @@ func TestRefusedRebootIsNoRestart(t *testing.T) {
 					t.Error("it is not noted before")
 				}
 				if what == "reboot" && c.dies {
-					files.dieAt = files.steps + 1
+					files.DieAt = files.Steps + 1
 				}
 			}
 			err := r.execute(t.Context(), d, action.RebootNode{Node: d.Spec.Nodes[3], Restart: now}, nil)

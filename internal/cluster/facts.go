@@ -57,6 +57,9 @@ type Facts struct {
 	// Earlier are, by node, the version of Talos that its machine ran before the one that it runs, and which the
 	// other slot of its disk has: no API of Talos shows that. It is taken out when another one is to be installed there.
 	Earlier map[string]string `json:"earlier,omitempty"`
+	// Moved are, by name, the workers whose VM was given another network within the last minute, and when:
+	// it is written before that.
+	Moved map[string]time.Time `json:"moved,omitempty"`
 	// Forgotten are the nodes whose machines do not come back, by an administrator's
 	// command, until their VMs are deleted; at most one for each node.
 	Forgotten []Forgotten `json:"forgotten,omitempty"`

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
@@ -80,7 +81,11 @@ func Of(s cluster.Spec, phases map[string]cluster.Phase, o cluster.Observed, rem
 // ended since has begun one of which the node is still to be seen to do well.
 func IsDisrupted(o cluster.Observed, n cluster.Node) bool {
 	in, _ := o.Facts.Intent(cluster.IntendWatch)
-	if since := o.Now.Sub(in.At); in.Node == n.Name && since >= 0 && since < action.WatchedFor {
+	isWatched := func(at time.Time) bool {
+		since := o.Now.Sub(at)
+		return since >= 0 && since < action.WatchedFor
+	}
+	if in.Node == n.Name && isWatched(in.At) || isWatched(o.Facts.Moved[n.Name]) {
 		return true
 	}
 	return isChanged(o, n)

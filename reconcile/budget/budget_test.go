@@ -28,6 +28,8 @@ func (w *world) watch(node string, at time.Time) {
 	w.o.Facts.Intend(cluster.Intent{Kind: cluster.IntendWatch, Node: node, At: at})
 }
 
+func (w *world) move(node string, at time.Time) { w.o.Facts.Moved = map[string]time.Time{node: at} }
+
 // TestOf: a unit is spent by a node that is not Ready, that is under pressure, that somebody cordoned, on which
 // something that disrupts it is under way, or that was changed a moment ago; and by one that is removed from its drain on.
 func TestOf(t *testing.T) {
@@ -46,6 +48,10 @@ func TestOf(t *testing.T) {
 		"changed a moment ago": {func(w *world) { w.watch("wk-1", now.Add(-action.WatchedFor/2)) }, true},
 		"changed long ago":     {func(w *world) { w.watch("wk-1", now.Add(-action.WatchedFor)) }, false},
 		"another was changed":  {func(w *world) { w.watch("wk-2", now) }, false},
+		"moved a moment ago":   {func(w *world) { w.move("wk-1", now.Add(-action.WatchedFor/2)) }, true},
+		"moved long ago":       {func(w *world) { w.move("wk-1", now.Add(-action.WatchedFor)) }, false},
+		"moved in the future":  {func(w *world) { w.move("wk-1", now.Add(time.Second)) }, false},
+		"another was moved":    {func(w *world) { w.move("wk-2", now) }, false},
 		"it leaves":            {func(w *world) { w.removed = true }, false},
 		"it leaves, drained":   {func(w *world) { w.removed = true; w.see(cluster.KubeNode{Turn: "t"}) }, true},
 		"it leaves, in work":   {func(w *world) { w.removed = true; w.run(true) }, true},

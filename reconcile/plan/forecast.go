@@ -46,6 +46,7 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 	}
 	o.Running, o.Backoffs = nil, nil
 	o.Facts.Drop(cluster.IntendWatch)
+	o.Facts.Moved = nil
 
 	own, hosts, gates, soak, jobs := d.Spec.Window, p.Window, o.Gates, d.Spec.Soak, o.Jobs
 	d.Spec.Upgrade, p.Upgrade = bounds.UpgradeInOpenWindow(d.Spec, p) // which is not off because that is left out below

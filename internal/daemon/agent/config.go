@@ -13,9 +13,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/daemon/snapshots"
 	"github.com/talos-agent/talos-agent/internal/history"
-	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/forge"
@@ -28,8 +28,8 @@ type Config struct {
 	Clusters []string // empty: all in the repository
 	Interval time.Duration
 	Policy   func() cluster.Policy
-	Files    reconcile.Files // of the journal
-	Known    []string        // clusters that have a journal already
+	Files    journal.Files // of the journal
+	Known    []string      // clusters that have a journal already
 	CacheDir string
 	Dial     func(ctx context.Context, network, addr string) (net.Conn, error)
 	Log      *slog.Logger

@@ -12,7 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/follower"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
-	"github.com/talos-agent/talos-agent/reconcile"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 )
 
 // StuckAfter is how far behind its own schedule a loop may be before it counts
@@ -86,7 +86,7 @@ func (a *Agent) stillRefused(names []string, known bool) []string {
 		if slices.Contains(names, name) {
 			continue
 		}
-		if _, err := a.c.Files.Read(reconcile.JournalName(name)); known && errors.Is(err, fs.ErrNotExist) {
+		if _, err := a.c.Files.Read(journal.NameOf(name)); known && errors.Is(err, fs.ErrNotExist) {
 			delete(a.refused, name)
 			a.dropTraces(name, true)
 			a.c.Log.Info("a cluster that could not be managed is no longer in the repository, and has no journal; it is forgotten", logging.Cluster, name)

@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 	"github.com/talos-agent/talos-agent/reconcile/kube"
 	"github.com/talos-agent/talos-agent/reconcile/kube/manifests"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
@@ -41,7 +42,7 @@ type managedCluster struct {
 // assemble wires one cluster.
 func (a *Agent) assemble(name string) (*managedCluster, error) {
 	id := cluster.ClusterID(a.c.Owner, name)
-	journal, err := reconcile.OpenJournal(a.c.Files, name, id)
+	kept, err := journal.Open(a.c.Files, name, id)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +70,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		m.commits = reporting.NewCommits(a.forge, func(err error) { a.c.OnUnreachable(forgeOf(name), err) }, log)
 	}
 	c := reconcile.Config{
-		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: journal, Policy: a.c.Policy,
+		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: kept, Policy: a.c.Policy,
 		Host:      a.pve,
 		Observers: []reconcile.Observer{m.fleet, inOrder{m.kube, m.helm, deployed}},
 		Images:    a.images, VMs: vms{a.pve}, Machines: machines{m.fleet}, Nodes: nodes{m.kube}, Gates: m.kube, Releases: m.helm, Manifests: deployed,
@@ -91,7 +92,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 	if m.Reconciler, err = reconcile.New(c); err != nil {
 		return nil, err
 	}
-	if journal.Fresh() {
+	if kept.Fresh() {
 		a.c.Runs.Hold(name)
 	}
 	return m, nil
@@ -108,7 +109,7 @@ func (a *Agent) builtWith(fingerprint, beside string) (string, error) {
 		if name == beside {
 			continue
 		}
-		built, err := reconcile.ReadFingerprint(a.c.Files, name)
+		built, err := journal.ReadFingerprint(a.c.Files, name)
 		if err != nil || built == fingerprint {
 			return name, err
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/logging"
-	"github.com/talos-agent/talos-agent/reconcile"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 )
 
 // Files is the directory that is kept in: the state directory.
@@ -76,7 +76,7 @@ func appendLine[T any](l *lines, v T, list func() []T) {
 	})
 	if err != nil && !l.failed {
 		l.log.Warn("cannot keep the history on disk; it is kept in memory", logging.File, l.name, logging.Err, err,
-			logging.Hint, reconcile.RecordsHint(err))
+			logging.Hint, journal.RecordsHint(err))
 	}
 	l.failed = err != nil
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/callgate"
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/reconcile"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
 
@@ -42,7 +42,7 @@ func (m memFiles) Rename(from, to string) error {
 }
 
 // startNotifier notifies one target, and remembers it in files, if there are any.
-func startNotifier(t Target, sender notify.Target, files reconcile.Files) *Notifier {
+func startNotifier(t Target, sender notify.Target, files journal.Files) *Notifier {
 	log := slog.New(slog.DiscardHandler)
 	n := &Notifier{c: Config{Agent: "north", Host: "pve1", Sent: OpenSentNotices(files, []Target{t}, log), OnAttempt: func(string, error) {}, Log: log}}
 	n.add(t, sender)

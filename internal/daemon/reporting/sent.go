@@ -9,7 +9,7 @@ import (
 	"sync"
 
 	"github.com/talos-agent/talos-agent/internal/logging"
-	"github.com/talos-agent/talos-agent/reconcile"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 	"github.com/talos-agent/talos-agent/sources/notify"
 )
 
@@ -20,7 +20,7 @@ const SentFile = "notified"
 // SentNotices remembers the last notice to each target about each cluster, so that
 // a restart is no news. It may be lost: then everything is sent once more.
 type SentNotices struct {
-	files reconcile.Files // nil: in memory only
+	files journal.Files // nil: in memory only
 	log   *slog.Logger
 
 	mu      sync.Mutex
@@ -29,7 +29,7 @@ type SentNotices struct {
 
 // OpenSentNotices reads which notices were sent, and forgets targets that do not
 // exist any more. Without files it remembers nothing over a restart.
-func OpenSentNotices(files reconcile.Files, targets []Target, log *slog.Logger) *SentNotices {
+func OpenSentNotices(files journal.Files, targets []Target, log *slog.Logger) *SentNotices {
 	sn := &SentNotices{files: files, log: log, notices: map[string]map[string]notify.Notice{}}
 	if files == nil || len(targets) == 0 {
 		return sn
@@ -78,9 +78,9 @@ func (sn *SentNotices) set(target, name string, notice *notify.Notice) {
 	}
 	raw, err := json.Marshal(sn.notices)
 	if err == nil {
-		err = reconcile.Replace(sn.files, SentFile, raw)
+		err = journal.Replace(sn.files, SentFile, raw)
 	}
 	if err != nil {
-		sn.log.Warn("cannot write down what was notified; after a restart it is notified again", logging.Err, err, logging.Hint, reconcile.RecordsHint(err))
+		sn.log.Warn("cannot write down what was notified; after a restart it is notified again", logging.Err, err, logging.Hint, journal.RecordsHint(err))
 	}
 }

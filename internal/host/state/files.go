@@ -10,7 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/platform"
-	"github.com/talos-agent/talos-agent/reconcile"
+	"github.com/talos-agent/talos-agent/reconcile/journal"
 )
 
 // MaxFile bounds a file of the state directory: thousands of pins fit.
@@ -21,17 +21,17 @@ const MaxFile = 1 << 20
 // it returns. One that Open did not return is not locked.
 type Dir struct{ Path string }
 
-var _ reconcile.Files = Dir{}
+var _ journal.Files = Dir{}
 
 // Open makes the state directory and takes its lock, so that exactly one
 // agent works with it. The lock goes with the process.
 func Open(dir string) (Dir, func(), error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return Dir{}, nil, fault.WithHint(fmt.Errorf("make state directory: %w", err), reconcile.RecordsHint(err))
+		return Dir{}, nil, fault.WithHint(fmt.Errorf("make state directory: %w", err), journal.RecordsHint(err))
 	}
 	f, err := os.OpenFile(filepath.Join(dir, "lock"), os.O_RDWR|os.O_CREATE|platform.NoFollow, 0o600)
 	if err != nil {
-		return Dir{}, nil, fault.WithHint(fmt.Errorf("open the lock of state directory: %w", err), reconcile.RecordsHint(err))
+		return Dir{}, nil, fault.WithHint(fmt.Errorf("open the lock of state directory: %w", err), journal.RecordsHint(err))
 	}
 	if err := platform.Lock(f); err != nil {
 		_ = f.Close()
@@ -44,7 +44,7 @@ func Open(dir string) (Dir, func(), error) {
 	return Dir{Path: dir}, func() { _ = f.Close() }, nil
 }
 
-// Read implements reconcile.Files.
+// Read implements journal.Files.
 func (s Dir) Read(name string) ([]byte, error) {
 	f, err := os.OpenFile(filepath.Join(s.Path, name), os.O_RDONLY|platform.NoFollow|platform.NoWait, 0)
 	if platform.IsLink(err) {
@@ -80,7 +80,7 @@ func (s Dir) odd(name, what string) error {
 		"the agent writes plain files only: put the right one back from a backup, or move it away; then what it held counts as lost")
 }
 
-// Write implements reconcile.Files. It refuses what Read would refuse.
+// Write implements journal.Files. It refuses what Read would refuse.
 func (s Dir) Write(name string, data []byte) error {
 	if len(data) > MaxFile {
 		return fmt.Errorf("%s would be larger than %d bytes", name, MaxFile)
@@ -123,10 +123,10 @@ func (s Dir) Append(name string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// Sync implements reconcile.Files.
+// Sync implements journal.Files.
 func (s Dir) Sync(name string) error { return platform.Sync(filepath.Join(s.Path, name)) }
 
-// Rename implements reconcile.Files.
+// Rename implements journal.Files.
 func (s Dir) Rename(from, to string) error {
 	if err := os.Rename(filepath.Join(s.Path, from), filepath.Join(s.Path, to)); err != nil {
 		return err
@@ -134,7 +134,7 @@ func (s Dir) Rename(from, to string) error {
 	return platform.Sync(s.Path)
 }
 
-// Remove implements reconcile.Files.
+// Remove implements journal.Files.
 func (s Dir) Remove(name string) error {
 	if err := os.Remove(filepath.Join(s.Path, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err

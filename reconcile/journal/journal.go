@@ -1,4 +1,6 @@
-package reconcile
+// Package journal keeps the few facts of a cluster that the world does not show, on disk, so that what was
+// decided outlives a crash at any instant.
+package journal
 
 import (
 	"bytes"
@@ -63,7 +65,7 @@ type Journal struct {
 // journalVersion is the version of the file that is written. Older ones are read,
 // too; a newer one is refused. It grows with every new field, because an older agent
 // would take what it does not know for damage.
-const journalVersion = 13
+const journalVersion = 14
 
 // record is the journal's file.
 type record struct {
@@ -106,14 +108,14 @@ func (r recordV1) upgraded() record {
 	return out
 }
 
-// JournalName is the name of the file that holds a cluster's journal.
-func JournalName(clusterName string) string { return clusterName + ".json" }
+// NameOf is the name of the file that holds a cluster's journal.
+func NameOf(clusterName string) string { return clusterName + ".json" }
 
-// OpenJournal reads a cluster's journal. It never fails for what the file
+// Open reads a cluster's journal. It never fails for what the file
 // holds: a journal that cannot be read is lost, kept aside as name.corrupt, and
 // logged. It fails when the file system does.
-func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
-	j := &Journal{files: files, name: JournalName(clusterName), id: clusterID}
+func Open(files Files, clusterName, clusterID string) (*Journal, error) {
+	j := &Journal{files: files, name: NameOf(clusterName), id: clusterID}
 	raw, err := files.Read(j.name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -149,12 +151,12 @@ func OpenJournal(files Files, clusterName, clusterID string) (*Journal, error) {
 // cluster is not to be touched, and keeps no other from being built. It fails when the
 // file system does.
 func ReadFingerprint(files Files, clusterName string) (string, error) {
-	raw, err := files.Read(JournalName(clusterName))
+	raw, err := files.Read(NameOf(clusterName))
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", nil
 	case err != nil:
-		return "", fault.WithHint(fmt.Errorf("read journal %s: %w", JournalName(clusterName), text.Plain(err)), cmp.Or(fault.HintOf(err), unreadHint))
+		return "", fault.WithHint(fmt.Errorf("read journal %s: %w", NameOf(clusterName), text.Plain(err)), cmp.Or(fault.HintOf(err), unreadHint))
 	}
 	line, _, _ := bytes.Cut(raw, []byte("\n"))
 	var record struct {
@@ -187,7 +189,7 @@ func cloneFacts(f cluster.Facts) cluster.Facts {
 	f.Images = maps.Clone(f.Images)
 	f.Charts = maps.Clone(f.Charts)
 	f.Restarts, f.Installs, f.Earlier = maps.Clone(f.Restarts), maps.Clone(f.Installs), maps.Clone(f.Earlier)
-	f.Settled = maps.Clone(f.Settled)
+	f.Settled, f.Moved = maps.Clone(f.Settled), maps.Clone(f.Moved)
 	f.Replaced, f.Cards = maps.Clone(f.Replaced), maps.Clone(f.Cards)
 	f.Guarded, f.Installed = slices.Clone(f.Guarded), slices.Clone(f.Installed)
 	f.Forgotten, f.Drifts = slices.Clone(f.Forgotten), slices.Clone(f.Drifts)
@@ -227,6 +229,9 @@ func (j *Journal) Update(change func(*cluster.Facts)) error {
 	}
 	if after.Restarts == nil {
 		after.Restarts = map[string]cluster.Restart{}
+	}
+	if after.Moved == nil {
+		after.Moved = map[string]time.Time{}
 	}
 	change(&after)
 	j.facts = after

@@ -1,4 +1,4 @@
-package reconcile
+package journal
 
 import (
 	"crypto/sha256"
@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 )
 
 func TestJournalSurvivesEveryCrash(t *testing.T) {
@@ -22,12 +23,12 @@ func TestJournalSurvivesEveryCrash(t *testing.T) {
 	}
 	for die := 1; die <= 8; die++ {
 		t.Run(fmt.Sprint("step ", die), func(t *testing.T) {
-			files := newMemFiles()
-			j, err := OpenJournal(files, "dev", "id")
+			files := journaltest.NewFiles()
+			j, err := Open(files, "dev", "id")
 			if err != nil {
 				t.Fatal(err)
 			}
-			files.dieAt = die
+			files.DieAt = die
 			err1 := j.Update(first)
 			before := j.Facts()
 			err2 := j.Update(second)
@@ -38,9 +39,9 @@ func TestJournalSurvivesEveryCrash(t *testing.T) {
 			if err2 != nil && !cmp.Equal(before, after) {
 				t.Errorf("an update that failed changed the facts in memory: %s", cmp.Diff(before, after))
 			}
-			files.dieAt = 0
-			files.unsaved = map[string][]byte{}
-			again, err := OpenJournal(files, "dev", "id")
+			files.DieAt = 0
+			files.Unsaved = map[string][]byte{}
+			again, err := Open(files, "dev", "id")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -61,54 +62,54 @@ func TestJournalSurvivesEveryCrash(t *testing.T) {
 }
 
 func TestJournalDetectsDamage(t *testing.T) {
-	files := newMemFiles()
-	j, _ := OpenJournal(files, "dev", "id")
+	files := journaltest.NewFiles()
+	j, _ := Open(files, "dev", "id")
 	if err := j.Update(func(f *cluster.Facts) { f.Intend(cluster.Intent{Kind: cluster.IntendSuspend}) }); err != nil {
 		t.Fatal(err)
 	}
-	good := files.files["dev.json"]
+	good := files.Saved["dev.json"]
 	for i := range good {
 		bad := append([]byte(nil), good...)
 		bad[i] ^= 0x10
-		files := newMemFiles()
-		files.files["dev.json"] = bad
-		j, err := OpenJournal(files, "dev", "id")
+		files := journaltest.NewFiles()
+		files.Saved["dev.json"] = bad
+		j, err := Open(files, "dev", "id")
 		if err != nil {
 			t.Fatalf("bit %d: %v", i, err)
 		}
 		if f := j.Facts(); !f.Lost {
 			t.Fatalf("a flipped bit at byte %d went unnoticed: %+v", i, f)
 		}
-		if string(files.files["dev.json.corrupt"]) != string(bad) {
+		if string(files.Saved["dev.json.corrupt"]) != string(bad) {
 			t.Fatalf("the damaged journal was not kept")
 		}
 		// The loss is itself durable.
-		if j, _ = OpenJournal(files, "dev", "id"); !j.Facts().Lost {
+		if j, _ = Open(files, "dev", "id"); !j.Facts().Lost {
 			t.Fatal("the loss was forgotten at the next start")
 		}
 	}
-	torn := newMemFiles()
-	torn.files["dev.json"] = good[:len(good)/2]
-	if j, err := OpenJournal(torn, "dev", "id"); err != nil || !j.Facts().Lost {
+	torn := journaltest.NewFiles()
+	torn.Saved["dev.json"] = good[:len(good)/2]
+	if j, err := Open(torn, "dev", "id"); err != nil || !j.Facts().Lost {
 		t.Errorf("torn: %v", err)
 	}
 }
 
 func TestJournalOfSomebodyElse(t *testing.T) {
-	files := newMemFiles()
-	j, _ := OpenJournal(files, "dev", "id")
+	files := journaltest.NewFiles()
+	j, _ := Open(files, "dev", "id")
 	if err := j.Update(func(*cluster.Facts) {}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenJournal(files, "dev", "other"); err == nil {
+	if _, err := Open(files, "dev", "other"); err == nil {
 		t.Error("a journal of another cluster was taken")
 	}
 	raw, err := encodeRecord(record{Version: journalVersion + 1, Cluster: "id"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	files.files["dev.json"] = raw
-	if _, err := OpenJournal(files, "dev", "id"); err == nil {
+	files.Saved["dev.json"] = raw
+	if _, err := Open(files, "dev", "id"); err == nil {
 		t.Error("a journal of a newer agent was overwritten")
 	}
 }
@@ -116,7 +117,7 @@ func TestJournalOfSomebodyElse(t *testing.T) {
 // TestReadFingerprint: the secrets of a cluster are known from every journal that can be
 // read, and none keeps others from being built.
 func TestReadFingerprint(t *testing.T) {
-	files := newMemFiles()
+	files := journaltest.NewFiles()
 	for name, r := range map[string]record{
 		"built": {Version: journalVersion, Facts: cluster.Facts{Fingerprint: "sha256:1"}},
 		"newer": {Version: journalVersion + 1, Facts: cluster.Facts{Fingerprint: "sha256:2"}},
@@ -126,10 +127,10 @@ func TestReadFingerprint(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		files.files[JournalName(name)] = raw
+		files.Saved[NameOf(name)] = raw
 	}
-	files.files[JournalName("torn")] = []byte(`{"version":6,"finger`)
-	files.files[JournalName("by hand")] = []byte(`{"fingerprint":"sha256:3"}`)
+	files.Saved[NameOf("torn")] = []byte(`{"version":6,"finger`)
+	files.Saved[NameOf("by hand")] = []byte(`{"fingerprint":"sha256:3"}`)
 	for name, want := range map[string]string{"built": "sha256:1", "newer": "sha256:2", "new": "", "torn": "", "by hand": "sha256:3", "none": ""} {
 		if got, err := ReadFingerprint(files, name); err != nil || got != want {
 			t.Errorf("%s: %q, %v", name, got, err)
@@ -140,8 +141,8 @@ func TestReadFingerprint(t *testing.T) {
 // TestJournalOfTheVersionBefore: nothing that an older agent wrote is lost, and
 // what is written then is of this version.
 func TestJournalOfTheVersionBefore(t *testing.T) {
-	files := newMemFiles()
-	files.files["dev.json"] = withChecksum(`{"version":1,"cluster":"id","bootstrap":{"node":"cp-1","uuid":"u","at":"2026-11-20T10:00:00Z","done":true},` +
+	files := journaltest.NewFiles()
+	files.Saved["dev.json"] = withChecksum(`{"version":1,"cluster":"id","bootstrap":{"node":"cp-1","uuid":"u","at":"2026-11-20T10:00:00Z","done":true},` +
 		`"suspended":true,"destroying":true,"applied":"main@sha1:1","fingerprint":"f","images":{"i":{"schematic":"s","sha256":"00","bytes":1}},"charts":{"c":"d"}}`)
 	want := cluster.Facts{
 		Intents: []cluster.Intent{
@@ -160,9 +161,9 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 	ninth := withChecksum(strings.Replace(strings.TrimSpace(strings.SplitN(string(second), "\n", 2)[0]), `"version":2`, `"version":9`, 1))
 	for _, older := range [][]byte{nil, nil, second, nil, third, nil, fourth, nil, fifth, nil, sixth, nil, seventh, nil, eighth, nil, ninth, nil} {
 		if older != nil {
-			files.files["dev.json"] = older
+			files.Saved["dev.json"] = older
 		}
-		j, err := OpenJournal(files, "dev", "id")
+		j, err := Open(files, "dev", "id")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,19 +173,19 @@ func TestJournalOfTheVersionBefore(t *testing.T) {
 		if err := j.Update(func(*cluster.Facts) {}); err != nil {
 			t.Fatal(err)
 		}
-		if raw := string(files.files["dev.json"]); !strings.HasPrefix(raw, `{"version":13,`) {
+		if raw := string(files.Saved["dev.json"]); !strings.HasPrefix(raw, `{"version":14,`) {
 			t.Fatalf("written: %s", raw)
 		}
 	}
-	files.files["dev.json"] = withChecksum(`{"version":0,"cluster":"id"}`)
-	if j, err := OpenJournal(files, "dev", "id"); err != nil || !j.Facts().Lost {
+	files.Saved["dev.json"] = withChecksum(`{"version":0,"cluster":"id"}`)
+	if j, err := Open(files, "dev", "id"); err != nil || !j.Facts().Lost {
 		t.Errorf("a version that never was: %v", err)
 	}
 }
 
 // brokenFiles fail at one operation, and have a torn journal.
 type brokenFiles struct {
-	*memFiles
+	*journaltest.Files
 	at  string
 	err error
 }
@@ -193,21 +194,21 @@ func (b brokenFiles) Read(name string) ([]byte, error) {
 	if b.at == "read" {
 		return nil, b.err
 	}
-	return b.memFiles.Read(name)
+	return b.Files.Read(name)
 }
 
 func (b brokenFiles) Write(name string, data []byte) error {
 	if b.at == "write" {
 		return b.err
 	}
-	return b.memFiles.Write(name, data)
+	return b.Files.Write(name, data)
 }
 
 func (b brokenFiles) Rename(from, to string) error {
 	if b.at == "aside" && strings.HasSuffix(to, ".corrupt") {
 		return b.err
 	}
-	return b.memFiles.Rename(from, to)
+	return b.Files.Rename(from, to)
 }
 
 // TestJournalOnABrokenDisk: a journal that the file system does not give is not lost, and one
@@ -215,21 +216,21 @@ func (b brokenFiles) Rename(from, to string) error {
 func TestJournalOnABrokenDisk(t *testing.T) {
 	torn := []byte(`{"version":7`)
 	for at, words := range map[string]string{"read": "read journal dev.json", "aside": "set unreadable journal", "write": "write journal dev.json"} {
-		files := brokenFiles{newMemFiles(), at, syscall.EIO}
-		files.files["dev.json"] = torn
-		j, err := OpenJournal(files, "dev", "id")
+		files := brokenFiles{journaltest.NewFiles(), at, syscall.EIO}
+		files.Saved["dev.json"] = torn
+		j, err := Open(files, "dev", "id")
 		if !errors.Is(err, syscall.EIO) || !strings.Contains(fmt.Sprint(err), words) {
 			t.Errorf("%s fails: %v, and the journal %+v", at, err, j)
 		}
-		kept := files.files["dev.json"]
+		kept := files.Saved["dev.json"]
 		if at == "write" {
-			kept = files.files["dev.json.corrupt"]
+			kept = files.Saved["dev.json.corrupt"]
 		}
 		if string(kept) != string(torn) {
 			t.Errorf("%s fails: what was there is overwritten: %q", at, kept)
 		}
 	}
-	if got, err := ReadFingerprint(brokenFiles{newMemFiles(), "read", syscall.EIO}, "dev"); !errors.Is(err, syscall.EIO) || got != "" {
+	if got, err := ReadFingerprint(brokenFiles{journaltest.NewFiles(), "read", syscall.EIO}, "dev"); !errors.Is(err, syscall.EIO) || got != "" {
 		t.Errorf("secrets of a journal that cannot be read: %q, %v", got, err)
 	}
 }
@@ -256,12 +257,12 @@ func TestJournalIsReadStrictly(t *testing.T) {
 	if _, err := decodeRecord([]byte(`{"version":7,"cluster":"id"}`)); err == nil {
 		t.Error("a journal without its checksum is read")
 	}
-	files := newMemFiles()
-	files.files["dev.json"] = []byte(`{"version":7,"fingerprint":"f","x":`)
+	files := journaltest.NewFiles()
+	files.Saved["dev.json"] = []byte(`{"version":7,"fingerprint":"f","x":`)
 	if got, err := ReadFingerprint(files, "dev"); err != nil || got != "" {
 		t.Errorf("of half a line: %q, %v", got, err)
 	}
-	files.files["dev.json"] = []byte(`{"fingerprint":"f","fingerprint":7}`)
+	files.Saved["dev.json"] = []byte(`{"fingerprint":"f","fingerprint":7}`)
 	if got, err := ReadFingerprint(files, "dev"); err != nil || got != "" {
 		t.Errorf("of a line that is no journal: %q, %v", got, err)
 	}
@@ -298,10 +299,10 @@ func FuzzDecodeRecord(f *testing.F) {
 // TestJournalOfNothing: what is learned of a cluster of which nothing is made leaves no file
 // until it is kept; a file is discarded when nothing in it matters without the cluster.
 func TestJournalOfNothing(t *testing.T) {
-	files := newMemFiles()
+	files := journaltest.NewFiles()
 	open := func() *Journal {
 		t.Helper()
-		j, err := OpenJournal(files, "dev", "id")
+		j, err := Open(files, "dev", "id")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -309,16 +310,16 @@ func TestJournalOfNothing(t *testing.T) {
 	}
 	j := open()
 	j.Hold(func(f *cluster.Facts) { f.Applied, f.Lost = rev(1), false })
-	if f := j.Facts(); f.Applied != rev(1) || f.Lost || !j.Fresh() || len(files.files) > 0 {
-		t.Fatalf("%+v, fresh %v, files %v", f, j.Fresh(), files.files)
+	if f := j.Facts(); f.Applied != rev(1) || f.Lost || !j.Fresh() || len(files.Saved) > 0 {
+		t.Fatalf("%+v, fresh %v, files %v", f, j.Fresh(), files.Saved)
 	}
-	if whole, err := j.Discard(); !whole || err != nil || j.Facts().Applied != rev(1) || files.steps > 0 {
-		t.Errorf("nothing to discard: %v, %v, %d steps", whole, err, files.steps)
+	if whole, err := j.Discard(); !whole || err != nil || j.Facts().Applied != rev(1) || files.Steps > 0 {
+		t.Errorf("nothing to discard: %v, %v, %d steps", whole, err, files.Steps)
 	}
 	for i := range 2 {
-		before := files.steps
-		if err := j.Keep(); err != nil || (files.steps > before) != (i == 0) {
-			t.Fatalf("kept once more: %v, %v", files.steps > before, err)
+		before := files.Steps
+		if err := j.Keep(); err != nil || (files.Steps > before) != (i == 0) {
+			t.Fatalf("kept once more: %v, %v", files.Steps > before, err)
 		}
 	}
 	if f := open().Facts(); f.Applied != rev(1) || f.Lost || j.Fresh() {
@@ -340,12 +341,14 @@ func TestJournalOfNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	files.dieAt = files.steps + 1
-	if whole, err := j.Discard(); whole || !errors.Is(err, errDead) || j.Fresh() || open().Fresh() {
+	files.DieAt = files.Steps + 1
+	if whole, err := j.Discard(); whole || !errors.Is(err, journaltest.ErrDead) || j.Fresh() || open().Fresh() {
 		t.Errorf("it cannot be removed: %v, %v", whole, err)
 	}
-	files.dieAt = 0
+	files.DieAt = 0
 	if gone, err := j.Discard(); !gone || err != nil || !open().Fresh() {
 		t.Errorf("nothing in it: discarded %v, %v", gone, err)
 	}
 }
+
+func rev(n int) cluster.Revision { return cluster.Revision(fmt.Sprintf("main@sha1:%040d", n)) }
