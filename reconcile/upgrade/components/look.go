@@ -49,6 +49,8 @@ type node struct {
 	why   cluster.Reason     // of what it lacks
 	// answers: its machine shows its config, and would take another one.
 	answers bool
+	// inTurn: it is out of service for its turn, and was not NotReady for longer than a boot takes.
+	inTurn bool
 	// passed: others do not wait for it, whatever it lacks.
 	passed bool
 }
@@ -65,6 +67,9 @@ func lookAtAll(s cluster.Spec, o cluster.Observed) []node {
 func lookAt(n cluster.Node, o cluster.Observed) node {
 	out := lookAtVersions(n, o)
 	out.why, out.lacks = findLack(out, o)
+	kn := o.Nodes.Value[n.Name]
+	isDown := !kn.Ready && !kn.NotReadySince.IsZero() && o.Now.Sub(kn.NotReadySince) >= readiness.BootWithin
+	out.inTurn = kn.Turn != "" && kn.Cordoned && !isDown
 	return out
 }
 

@@ -13,7 +13,8 @@ import (
 // stays so, for Next.
 //
 // A node that does not come up with the newer version gets its step whatever the others do: it is out
-// of service already. The others get theirs one after the other, as in Next.
+// of service already. The others get theirs one after the other, as in Next, and none while a node is out of
+// service for its turn: two kinds of change are never under way at once.
 func Revert(to string, s cluster.Spec, o cluster.Observed) (next map[string]cluster.Components, waiting cluster.Wait) {
 	nodes := lookAtAll(s, o)
 	fillUnseen(nodes)
@@ -38,6 +39,9 @@ func takeBack(to string, s cluster.Spec, o cluster.Observed, nodes []node) clust
 			}
 		}
 	}
+	if why := awaitTurn(to, nodes); why.Reason != "" {
+		return why
+	}
 	planes, workers := splitRoles(nodes)
 	if taken, why := giveOlder(to, kubelet, workers, max(1, s.MaxUnavailable)); taken || why.Reason != "" {
 		return why
@@ -56,6 +60,20 @@ func takeBack(to string, s cluster.Spec, o cluster.Observed, nodes []node) clust
 		}
 	}
 	return cluster.Wait{}
+}
+
+// awaitTurn is the wait for a node that is out of service for its turn and comes back from it, without a reason where there is none,
+// or where a node does not come up with a version that is newer than the one that is gone back to: that one is not kept down for it.
+func awaitTurn(to string, nodes []node) (why cluster.Wait) {
+	for _, n := range nodes {
+		switch {
+		case n.inTurn && !n.Locked && why.Reason == "":
+			why = cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForHop, Message: "it is out of service for its turn"}
+		case !n.inTurn && n.answers && n.lacks != "" && hasNewer(n, to):
+			return cluster.Wait{}
+		}
+	}
+	return why
 }
 
 // findNewer is what is newer than a version besides kube-apiservers, and so forbids that one of them
@@ -99,7 +117,7 @@ func giveOlder(to string, p part, group []*node, atOnce int) (taken bool, why cl
 		switch {
 		case isPending && n.Locked:
 			locked = n.awaitUnlock(p)
-		case isPending && n.lacks != "" && n.answers:
+		case isPending && n.lacks != "" && n.answers && !n.inTurn:
 			down = append(down, n)
 		case isPending && n.lacks == "":
 			up = append(up, n)

@@ -4,10 +4,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // TestRevertUpgrade: an upgrade that is taken back at any point of it, whatever of it came up, ends with
@@ -165,3 +167,56 @@ func TestHasNewer(t *testing.T) {
 		}
 	}
 }
+
+// TestRevertAwaitsTurns: while a node is out of service for its turn nothing goes back, unless it was NotReady for longer than a boot
+// takes, or is locked, or another node does not come up with the newer version.
+func TestRevertAwaitsTurns(t *testing.T) {
+	type world struct {
+		*modelled
+		o cluster.Observed
+	}
+	change := func(w world, node string, edit func(*cluster.KubeNode)) {
+		kn := w.o.Nodes.Value[node]
+		edit(&kn)
+		w.o.Nodes.Value[node] = kn
+	}
+	isDown := func(since time.Duration) func(*world) {
+		return func(w *world) {
+			change(*w, "wk-1", func(kn *cluster.KubeNode) { kn.Ready, kn.NotReadySince = false, w.o.Now.Add(-since) })
+		}
+	}
+	for name, c := range map[string]struct {
+		edit    func(*world)
+		gives   string // the node that is given its kubelet
+		waitFor string
+	}{
+		"Ready, about to be in service":   {edit: func(*world) {}, waitFor: "wk-1"},
+		"boots":                           {edit: isDown(readiness.BootWithin - 1), waitFor: "wk-1"},
+		"stuck":                           {edit: isDown(readiness.BootWithin), gives: "wk-1"},
+		"NotReady since an unknown time":  {edit: func(w *world) { change(*w, "wk-1", func(kn *cluster.KubeNode) { kn.Ready = false }) }, waitFor: "wk-1"},
+		"in service":                      {edit: func(w *world) { change(*w, "wk-1", func(kn *cluster.KubeNode) { kn.Cordoned = false }) }, gives: "wk-1"},
+		"cordoned by somebody":            {edit: func(w *world) { change(*w, "wk-1", func(kn *cluster.KubeNode) { kn.Turn = "" }) }, gives: "wk-1"},
+		"locked":                          {edit: func(w *world) { w.spec.Nodes[1].Locked = true }, gives: "wk-2"},
+		"another does not come up":        {edit: func(w *world) { change(*w, "wk-2", func(kn *cluster.KubeNode) { kn.Ready = false }) }, gives: "wk-2"},
+		"another does not answer":         {edit: func(w *world) { w.o.Machines["wk-2"] = cluster.Machine{Reach: cluster.Silent} }, waitFor: "wk-1"},
+		"another lacks the older version": {edit: func(w *world) { w.takeBack("wk-2"); w.o.Machines["wk-2"] = w.observe().Machines["wk-2"] }, waitFor: "wk-1"},
+	} {
+		w := world{modelled: newModel(1, 2, to)}
+		w.o = w.observe()
+		change(w, "wk-1", func(kn *cluster.KubeNode) { kn.Turn, kn.Cordoned = "t", true })
+		c.edit(&w)
+		next, waiting := Revert(from, w.spec, w.o)
+		gives := ""
+		for _, n := range w.spec.Nodes {
+			for range w.changesOf(n, next) {
+				gives += n.Name
+			}
+		}
+		if gives != c.gives || waiting.Subject != c.waitFor {
+			t.Errorf("%s: %q is given something, and it waits for %+v", name, gives, waiting)
+		}
+	}
+}
+
+// takeBack has a worker have the older kubelet by its config, and run the newer one still.
+func (w *modelled) takeBack(node string) { w.has[node].Kubelet = from }
