@@ -72,7 +72,7 @@ func hintOfUpgrade(d cluster.Desired, o cluster.Observed, field, have string) st
 		return fmt.Sprintf("a control plane goes back only while another one is seen to run Talos %s, with the older etcd, and by one minor version: repair that one, or set %s to what the others run", asked.Spec.Versions.Talos, field)
 	}
 	set := fmt.Sprintf("set %s to %s, which it runs", field, have)
-	if before := goesBackTo(asked, o, field, have); before != "" {
+	if before := GoesBackTo(asked, o, field, have); before != "" {
 		set += fmt.Sprintf(", or to %s, which all nodes ran before", before)
 	}
 	if why := asked.NoWay; why != "" {
@@ -81,9 +81,9 @@ func hintOfUpgrade(d cluster.Desired, o cluster.Observed, field, have string) st
 	return set + ", or bring the node to the version of the others by hand"
 }
 
-// goesBackTo is the older version that all nodes ran before and that can be asked for again; "" : none is known. Nothing goes back over two minor
+// GoesBackTo is the older version that all nodes ran before and that can be asked for again; "" : none is known. Nothing goes back over two minor
 // versions at once.
-func goesBackTo(asked cluster.Desired, o cluster.Observed, field, have string) string {
+func GoesBackTo(asked cluster.Desired, o cluster.Observed, field, have string) string {
 	in, _ := o.Facts.Intent(cluster.IntendConfig)
 	before, newest, goal := in.Previous.Talos, in.Asked.Talos, asked.Goal.Talos
 	if field == "kubernetes_version" {

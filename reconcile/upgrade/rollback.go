@@ -57,7 +57,11 @@ func judgeGoingBack(d cluster.Desired, o cluster.Observed, n cluster.Node, to st
 		return known && minors > 1
 	}
 	if isAhead(asked.Talos) || slices.ContainsFunc(d.Spec.Nodes, func(other cluster.Node) bool { return isAhead(o.Machines[other.Name].Talos) }) {
-		return refuse(cluster.TalosVersionDrift, "set talos_version back and push: the others go back first", fmt.Sprintf("another node would be two minor versions ahead of Talos %s, which it ran before", to))
+		hint := "set talos_version back and push: the others go back first"
+		if !leadsBack(d, o, to) {
+			hint = hintOfEtcd(d, o, to)
+		}
+		return refuse(cluster.TalosVersionDrift, hint, fmt.Sprintf("another node would be two minor versions ahead of Talos %s, which it ran before", to))
 	}
 	sharesEtcd := slices.ContainsFunc(d.Spec.ControlPlanes(), func(cp cluster.Node) bool {
 		return cp.Name != n.Name && ladder.ShareEtcd(o.Machines[cp.Name].Talos, to)
@@ -143,9 +147,13 @@ func isNotTaken(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 func BlockRollbacks(d cluster.Desired, o cluster.Observed) (out []cluster.Block) {
 	for _, n := range d.Spec.Nodes {
 		if in := o.Facts.Installs[n.Name]; isNotTaken(d, o, n) {
+			back := ""
+			if before := drift.GoesBackTo(d.Repository(), o, "talos_version", in.Version()); before != "" {
+				back = "talos_version set back to " + before + " and pushed has that installed; "
+			}
 			out = append(out, cluster.Block{Subject: n.Name, Reason: cluster.RollbackNotTaken, About: in.Version(),
 				Message: fmt.Sprintf("it was rebooted into the Talos that it ran before, %s, and runs %s still, or again: the older one did not start, or the machine was not asked", in.Failed, in.Version()),
-				Hint:    "`talos-agent status " + d.Spec.Name + "` shows what it printed meanwhile; talos_version set back and pushed has the older one installed; any other commit that changes the cluster's files ends this"})
+				Hint:    "`talos-agent status " + d.Spec.Name + "` shows what it printed meanwhile; " + back + "a commit that changes the cluster's files ends this"})
 		}
 	}
 	return out

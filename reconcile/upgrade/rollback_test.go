@@ -1,6 +1,7 @@
 package upgrade
 
 import (
+	"maps"
 	"strings"
 	"testing"
 
@@ -158,7 +159,7 @@ func TestHintsOfRollback(t *testing.T) {
 		d := cluster.Desired{Schematic: "s"}
 		d.Revision = "main@sha1:1"
 		d.Spec.Versions.Talos = "v1.14.1"
-		d.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}, {Name: "cp-2", Role: cluster.ControlPlane}, {Name: "wk-1", Role: cluster.Worker}}
+		d.Spec.Nodes = []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}, {Name: "cp-2", Role: cluster.ControlPlane}, {Name: "wk-1", Role: cluster.Worker}, {Name: "wk-2", Role: cluster.Worker}}
 		o := cluster.Observed{Machines: map[string]cluster.Machine{
 			"cp-1": {Reach: cluster.Configured, BootID: "b", Talos: c.first, Schematic: "s"}, "cp-2": {Reach: cluster.Configured, BootID: "c", Talos: c.second, Schematic: "s"},
 			"wk-1": {Reach: cluster.Configured, BootID: "b", Talos: c.before, Schematic: "s"}}}
@@ -169,10 +170,28 @@ func TestHintsOfRollback(t *testing.T) {
 		if c.before == d.Spec.Versions.Talos {
 			continue // it was not rolled back
 		}
+		o.Machines["wk-1"] = cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: "v1.14.1", Schematic: "s"}
+		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendConfig, Previous: cluster.Versions{Talos: c.before}})
+		if blocks := BlockRollbacks(d, o); len(blocks) != 1 || strings.Contains(blocks[0].Hint, "talos_version set back to "+c.before) != c.advised {
+			t.Errorf("%s: of a worker that did not go back: %+v", name, blocks)
+		}
+		if _, refused := JudgeRollback(d, ahead(o, c.before), d.Spec.Nodes[2]); refused.Reason != cluster.TalosVersionDrift || strings.HasPrefix(refused.Hint, "set talos_version back") != c.advised {
+			t.Errorf("%s: of a worker that another node would be ahead of: %+v", name, refused)
+		}
+		o.Machines["wk-1"] = cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: c.before, Schematic: "s"}
 		if _, _, hint := DescribeFailed(d, o, d.Spec.Nodes[2]); strings.Contains(hint, "set back") != c.advised || hint == "" {
 			t.Errorf("%s: of a worker that went back: %s", name, hint)
 		}
 	}
+}
+
+// ahead is a cluster whose last worker ran some version before, and another node runs one that is two minor versions newer than it.
+func ahead(o cluster.Observed, before string) cluster.Observed {
+	o.Machines = maps.Clone(o.Machines)
+	o.Machines["wk-1"] = cluster.Machine{Reach: cluster.Configured, BootID: "b", Talos: "v1.14.1"}
+	o.Machines["wk-2"] = cluster.Machine{Reach: cluster.Configured, Talos: "v1.16.0"}
+	o.Facts.Installs, o.Facts.Earlier = nil, map[string]string{"wk-1": before}
+	return o
 }
 
 // TestRollbackNotTaken: a machine that runs after its rollback what it ran before that is named until another commit comes, is not
