@@ -1,6 +1,7 @@
 package render
 
 import (
+	"bytes"
 	"errors"
 	"maps"
 	"os"
@@ -66,5 +67,18 @@ func TestRulesAskForFoldersOnly(t *testing.T) {
 		if _, err := dropIgnored(map[string][]byte{".helmignore": []byte(rules), "a/b": nil, "a.x": nil, "b": nil}); err != nil {
 			t.Errorf("%q: %v", rules, err)
 		}
+	}
+}
+
+// TestIgnoreFileOfAnySize: rules without end are refused, and as many as may be are not.
+func TestIgnoreFileOfAnySize(t *testing.T) {
+	rules := bytes.Repeat([]byte("/tests/x\n"), maxIgnoreSize/9+1)
+	files := map[string][]byte{".helmignore": rules[:maxIgnoreSize], "a.yaml": nil}
+	if _, err := dropIgnored(files); err != nil {
+		t.Error(err)
+	}
+	files[".helmignore"] = rules[:maxIgnoreSize+1]
+	if _, err := dropIgnored(files); err == nil || !strings.Contains(err.Error(), ".helmignore has 16385 bytes") {
+		t.Errorf("one byte more: %v", err)
 	}
 }

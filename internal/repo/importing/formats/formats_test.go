@@ -263,3 +263,23 @@ func TestPatchesOfArguments(t *testing.T) {
 		t.Errorf("%q", left)
 	}
 }
+
+// TestRefusePatch: a patch with a secret in it, in whatever place, is not copied.
+func TestRefusePatch(t *testing.T) {
+	for body, refused := range map[string]bool{
+		"machine:\n  sysctls:\n    a: b\n":                                           false,
+		"# the token of the registry is in the secrets\nmachine: {}\n":               false,
+		"# token: ${values.token}\nmachine: {}\n":                                    false,
+		"machine:\n  # registry_password: hunter2\n  install: {}\n":                  true,
+		"machine: {} # authkey = \"abc\"\n":                                          true,
+		"# tskey-auth-k1\nmachine: {}\n":                                             true,
+		"# https://ann:pw@example.org\nmachine: {}\n":                                true,
+		"machine:\n  files:\n    - content: |\n        credential = abc\n":           true,
+		"machine:\n  files:\n    - content: |\n        [credentials]\n        a=b\n": true,
+		"machine:\n  files:\n    - content: |\n        [plugins]\n":                  false,
+	} {
+		if why, hint := refusePatch(body); (why != "") != refused || (hint != "") != refused {
+			t.Errorf("%q: %q, %q", body, why, hint)
+		}
+	}
+}

@@ -203,6 +203,9 @@ func refusePatch(body string) (why, hint string) {
 	if strings.Contains(body, "{{") {
 		return "has a template", "write what it comes to"
 	}
+	if clearSecret.MatchString(body) || inComment.MatchString(body) {
+		return "has what looks like a secret, as in a comment, and was not copied", "take it out, or copy it by hand, with ${values.NAME} for the secret: docs/how-to/patches-with-secrets.md"
+	}
 	for _, d := range docs {
 		if key := findSecret(d, ""); key != "" {
 			return "has a secret by its name in " + key + ", and was not copied", "copy it by hand, with ${values.NAME} for the secret: docs/how-to/patches-with-secrets.md"
@@ -215,7 +218,10 @@ func refusePatch(body string) (why, hint string) {
 var clearSecret = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----|AGE-SECRET-KEY-1|tskey-|\bgh[oprsu]_|github_pat_|glpat-|://[^/\s:@]*:[^/\s@$]+@`)
 
 // inContent matches what the content of a file has where it has a secret.
-var inContent = regexp.MustCompile(`(?i)\b(pass|password|passwd|passphrase|secret|token|api[_-]?key)\b`)
+var inContent = regexp.MustCompile(`(?i)\b(pass|password|passwd|passphrase|secret|token|credentials?|api[_-]?key|auth[_-]?key|private[_-]?key)\b`)
+
+// inComment matches a comment with a value of what is a secret by its name, as a line that was taken out of use has.
+var inComment = regexp.MustCompile(`(?im)#.*(secret|token|password|passwd|passphrase|credentials?|(api|auth|private|ssh|pre_?shared)_?key)["']?\s*[:=]\s*["']?[^\s"'$]`)
 
 // harmless matches what settings have whose names sound like secrets, such as
 // authentication-token-webhook.
