@@ -122,7 +122,7 @@ var rooms = map[string]room{
 		may: []string{"internal/cluster", "internal/text", "internal/fault", "internal/retry", "internal/logging", "reconcile/proxmox/accesslog", "reconcile/proxmox/hardware", "reconcile/proxmox/pveconf"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"}},
 	"reconcile/proxmox/accesslog": {why: "reads one file that it is named; knows no request of ours, no node and no clock",
 		may: []string{"internal/fault", "internal/platform"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
-	"reconcile/proxmox/hardware": {why: "pure: reads what hardware a VM has, in the terms of the inventory, from options that it is handed, and spells further options",
+	"reconcile/proxmox/hardware": {why: "pure: reads what hardware a VM has, in the terms of the inventory, from options that it is handed, and spells the options that make or change a VM",
 		may: []string{"internal/cluster", "reconcile/proxmox/pveconf"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/proxmox/pveconf": {why: "pure: reads and spells values that it is handed; knows no request and no node",
 		never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},

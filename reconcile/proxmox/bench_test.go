@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 )
 
 // BenchmarkQuietPass is what a pass costs the agent in which nothing changed,
@@ -59,7 +60,7 @@ func canned(b *testing.B, d cluster.Desired, calls *atomic.Int64) http.RoundTrip
 		rows = append(rows, map[string]any{"type": "qemu", "vmid": n.VMID, "node": testHost, "pool": testPool, "status": "running", "name": n.Name, "uptime": 1000,
 			"maxcpu": n.Cores, "maxmem": n.MemoryMiB << 20, "maxdisk": n.DiskBytes, "tags": "controlplane;dev;talos-agent", "id": fmt.Sprintf("qemu/%d", n.VMID), "template": 0,
 			"cpu": 0.0123, "mem": 1 << 30, "memhost": 1 << 30, "netin": 110, "netout": 110, "diskread": 71168, "diskwrite": 0, "disk": 0})
-		p, err := createParams(d, n, testPool, d.Image)
+		p, err := hardware.CreateParams(d, n, testPool, d.Image)
 		if err != nil {
 			b.Fatal(err)
 		}

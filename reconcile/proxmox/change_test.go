@@ -436,24 +436,6 @@ func TestWhoChangedIt(t *testing.T) {
 	})
 }
 
-// TestMarkDescription: what people wrote into a description stays.
-func TestMarkDescription(t *testing.T) {
-	mark := cluster.Mark{Version: 1, Cluster: "c", Node: "n"}.String()
-	old := cluster.Mark{Version: 1, Cluster: "other", Node: "n"}.String()
-	wanted := mark + "\nNode n."
-	for have, want := range map[string]string{
-		"":                  wanted,
-		"mine":              mark + "\nmine",
-		old + "\nmine":      mark + "\nmine",
-		mark + "\nmine":     mark + "\nmine",
-		"mine\n\nand yours": mark + "\nmine\n\nand yours",
-	} {
-		if got := markDescription(have, wanted); got != want {
-			t.Errorf("%q: %q, want %q", have, got, want)
-		}
-	}
-}
-
 // config is the configuration of a node's VM.
 func (s *stand) config(n cluster.Node) map[string]string {
 	vm, ok := s.host.VM(n.VMID)

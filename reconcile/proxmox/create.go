@@ -42,15 +42,15 @@ func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, 
 	if boot.Medium != cluster.BootImage {
 		return fmt.Errorf("boot medium %q is not supported", boot.Medium)
 	}
-	wanted, err := createParams(d, n, c.poolOf(n), boot.Image)
+	wanted, err := hardware.CreateParams(d, n, c.poolOf(n), boot.Image)
 	if err != nil {
 		return err
 	}
 	id := c.identityOf(d, n.VMID, n.Name)
-	var tags checks
-	tagList := tags.tags(n.VMTags())
-	if tags.is("host", host, hostPattern); tags.err() != nil {
-		return tags.err()
+	var tags hardware.Checks
+	tagList := tags.Tags(n.VMTags())
+	if tags.Is("host", host, hardware.HostPattern); tags.Err() != nil {
+		return tags.Err()
 	}
 	done, err := c.takeStorages(ctx, host, n, progress)
 	if err != nil {
@@ -200,8 +200,8 @@ func (c *Client) tag(ctx context.Context, id identity, p proven, wanted string) 
 			c.setUntagged(id.vmid, false)
 			return nil, nil
 		}
-		var check checks
-		return params{"tags": check.tags(all)}, check.err()
+		var check hardware.Checks
+		return params{"tags": check.Tags(all)}, check.Err()
 	}, func(err error) bool {
 		var e *Error
 		refused := errors.As(err, &e) && (errors.Is(err, errForbidden) || e.Params["tags"] != "")

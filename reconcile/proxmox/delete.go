@@ -37,12 +37,12 @@ func (c *Client) remove(ctx context.Context, d cluster.Desired, vm cluster.VM, p
 	if n, ok := d.Spec.Node(vm.Node); ok && (n.Protect || n.Locked) {
 		return fmt.Errorf("node %s is protected or locked in the inventory", n.Name)
 	}
-	var check checks
-	check.vmid(vm.VMID)
-	check.is("node name", vm.Node, namePattern)
-	check.is("cluster id", d.Spec.ID, uuidPattern)
-	check.is("host", vm.Host, hostPattern)
-	if err := check.err(); err != nil {
+	var check hardware.Checks
+	check.VMID(vm.VMID)
+	check.Is("node name", vm.Node, hardware.NamePattern)
+	check.Is("cluster id", d.Spec.ID, hardware.UUIDPattern)
+	check.Is("host", vm.Host, hardware.HostPattern)
+	if err := check.Err(); err != nil {
 		return err
 	}
 	id := c.identityOf(d, vm.VMID, vm.Node)

@@ -16,9 +16,9 @@
 //
 // The package uses the API of Proxmox VE 8.4 and 9 with an API token over HTTPS
 // and uses go-proxmox for requests and authentication only. Proxmox VE reports
-// most things in prose: the one table that reads it is in texts.go. Every
-// string that came from an inventory passes an allow-list in encode.go before
-// it reaches a request.
+// most things in prose: the one table that reads it is in texts.go. The
+// options of VMs are spelled in the room hardware, where every string that came
+// from an inventory passes an allow-list before it reaches a request.
 //
 // It must not know what the planner decides, what runs inside a VM, or that
 // there is such a thing as a lab.

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -25,7 +26,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 	// A value often has the alphabet of names, so that some are taken.
 	word := rapid.OneOf(nasty, rapid.String(), rapid.StringMatching(`[a-zA-Z0-9.,=;:/ _-]{1,12}`), rapid.StringMatching(`[a-z][a-z0-9-]{0,8}[a-z0-9]`))
 	good := desired(1)
-	if _, err := createParams(good, good.Spec.Nodes[0], testPool, good.Image); err != nil {
+	if _, err := hardware.CreateParams(good, good.Spec.Nodes[0], testPool, good.Image); err != nil {
 		t.Fatalf("everything is refused: %v", err)
 	}
 	taken := 0
@@ -43,7 +44,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 			cache = rapid.OneOf(rapid.SampledFrom([]string{"directsync", "unsafe"}), word).Draw(t, "cache")
 			n.Options = map[cluster.VMField]string{cluster.FieldDiskOption(n.Disks[0].Serial, cluster.DiskCache): cache}
 		}
-		if uuidPattern.MatchString(d.Spec.ID) && n.UUID == desired(1).Spec.Nodes[0].UUID {
+		if hardware.UUIDPattern.MatchString(d.Spec.ID) && n.UUID == desired(1).Spec.Nodes[0].UUID {
 			n.UUID = cluster.NodeUUID(d.Spec.ID, n.Name)
 		}
 		n.VMID = rapid.SampledFrom([]int{411, 411, 411, 411, 99, -1, 1_000_000_000}).Draw(t, "vmid")
@@ -51,7 +52,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 		gw := d.Spec.Network.Gateway
 		d.Spec.Network.Gateway = rapid.SampledFrom([]netip.Addr{gw, gw, gw, {}, netip.MustParseAddr("fe80::1%eth0,gw=x")}).Draw(t, "gateway")
 
-		p, err := createParams(d, n, pool, d.Image)
+		p, err := hardware.CreateParams(d, n, pool, d.Image)
 		if err != nil {
 			if strings.ContainsAny(err.Error(), "\x00\r") {
 				t.Fatalf("the refusal is not words: %q", err)
@@ -105,7 +106,7 @@ func TestNothingIsSmuggled(t *testing.T) {
 // TestOptionsOfNewVM: each option that an inventory may have is in the request that makes a VM, and nothing of it is
 // there without it; what is no value of it is refused.
 func TestOptionsOfNewVM(t *testing.T) {
-	plain, err := createParams(desired(1), desired(1).Spec.Nodes[0], testPool, desired(1).Image)
+	plain, err := hardware.CreateParams(desired(1), desired(1).Spec.Nodes[0], testPool, desired(1).Image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,12 +132,12 @@ func TestOptionsOfNewVM(t *testing.T) {
 		if c.key != "" {
 			want[c.key] = c.option
 		}
-		if got, err := createParams(d, n, testPool, d.Image); err != nil || !maps.Equal(got, want) {
+		if got, err := hardware.CreateParams(d, n, testPool, d.Image); err != nil || !maps.Equal(got, want) {
 			t.Errorf("%s %s: %v, %v", c.field, c.value, got, err)
 		}
 		for _, bad := range []string{c.value + ",x=1", "x y", c.value + ";", "", "x_1"} {
 			n.Options = map[cluster.VMField]string{c.field: bad}
-			if _, err := createParams(d, n, testPool, d.Image); err == nil {
+			if _, err := hardware.CreateParams(d, n, testPool, d.Image); err == nil {
 				t.Errorf("%s %q is taken", c.field, bad)
 			}
 		}
@@ -186,7 +187,7 @@ func TestCreateParams(t *testing.T) {
 	d.Spec.Network.VLAN = 20
 	d.Spec.Network.Nameservers = append(d.Spec.Network.Nameservers, netip.MustParseAddr("9.9.9.9"))
 	d.Spec.Schematic.Extensions = []string{"siderolabs/qemu-guest-agent"}
-	p, err := createParams(d, n, testPool, d.Image)
+	p, err := hardware.CreateParams(d, n, testPool, d.Image)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +203,7 @@ func TestCreateParams(t *testing.T) {
 		}
 	}
 	d.Spec.Network.Mode = cluster.AddressReserved
-	if p, err = createParams(d, n, "", d.Image); err != nil {
+	if p, err = hardware.CreateParams(d, n, "", d.Image); err != nil {
 		t.Fatal(err)
 	}
 	for _, key := range []string{"ipconfig0", "nameserver", "pool", "tags"} {
@@ -212,27 +213,12 @@ func TestCreateParams(t *testing.T) {
 	}
 }
 
-func TestGibibytes(t *testing.T) {
-	for bytes, want := range map[int64]string{1 << 30: "1", 20 << 30: "20", 1536 << 20: "1.5", 1 << 20: "0.0009765625", 1000 << 30: "1000", 100 << 20: "0.09765625"} {
-		var c checks
-		if got := c.gibibytes("x", bytes); got != want || c.err() != nil {
-			t.Errorf("%d: got %q, %v; want %q", bytes, got, c.err(), want)
-		}
-	}
-	for _, bytes := range []int64{0, -1, 1, 1<<30 + 1} {
-		var c checks
-		if c.gibibytes("x", bytes); c.err() == nil {
-			t.Errorf("%d is taken", bytes)
-		}
-	}
-}
-
 // TestRefusalsComeAllAtOnce: a person fixes everything in one go.
 func TestRefusalsComeAllAtOnce(t *testing.T) {
 	d := desired(1)
 	n := d.Spec.Nodes[0]
 	n.Bridge, n.CPUType, n.Datastore, n.Cores = "a,b", "x=y", "a b", 0
-	_, err := createParams(d, n, "p,q", d.Image)
+	_, err := hardware.CreateParams(d, n, "p,q", d.Image)
 	for _, want := range []string{`bridge "a,b"`, `cpu type "x=y"`, `datastore "a b"`, "0 cores", `pool "p,q"`} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("%v lacks %s", err, want)

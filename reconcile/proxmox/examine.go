@@ -18,6 +18,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -249,7 +250,7 @@ type StorageState struct {
 
 // Storages returns the storages of a host that the token may see, by name.
 func (c *Client) Storages(ctx context.Context, host string) (map[string]StorageState, error) {
-	if !hostPattern.MatchString(host) {
+	if !hardware.HostPattern.MatchString(host) {
 		return nil, fmt.Errorf("%q is no name of a host", host)
 	}
 	var rows []struct{ Storage, Type, Active, Enabled, Shared, Content, Total, Avail pveconf.Scalar }
@@ -275,7 +276,7 @@ type BridgeState struct {
 
 // Bridges returns the bridges of a host that the token may see, by name.
 func (c *Client) Bridges(ctx context.Context, host string) (map[string]BridgeState, error) {
-	if !hostPattern.MatchString(host) {
+	if !hardware.HostPattern.MatchString(host) {
 		return nil, fmt.Errorf("%q is no name of a host", host)
 	}
 	var rows []struct {

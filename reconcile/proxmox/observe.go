@@ -14,6 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -164,7 +165,7 @@ func formatReason(err error) string {
 func (l *look) askTasks() {
 	out := make([]hostTasks, len(l.names))
 	runEach(len(l.names), func(i int) {
-		if !hostPattern.MatchString(l.names[i]) {
+		if !hardware.HostPattern.MatchString(l.names[i]) {
 			out[i].err = fmt.Errorf("%q is no name of a host", l.names[i])
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 )
 
 // candidates are the guests in our pools.
@@ -23,7 +24,7 @@ func (l *look) candidates() map[int]row {
 // provenOthers reports whether a VM provably belongs to another cluster of an
 // agent, which stays so until its row changes.
 func provenOthers(f facts, clusterID string) bool {
-	return f.marked && f.mark.Cluster != clusterID && uuidPattern.MatchString(f.mark.Cluster) && f.uuid == cluster.NodeUUID(f.mark.Cluster, f.mark.Node)
+	return f.marked && f.mark.Cluster != clusterID && hardware.UUIDPattern.MatchString(f.mark.Cluster) && f.uuid == cluster.NodeUUID(f.mark.Cluster, f.mark.Node)
 }
 
 // disproves reports whether what was read of a VM shows that it is not the one it

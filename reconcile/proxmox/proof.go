@@ -240,7 +240,7 @@ const (
 // with privileges on the pool does not see it. It may be on any of the hosts.
 func (c *Client) behind(ctx context.Context, id identity, hosts ...string) (hidden, error) {
 	for _, host := range hosts {
-		if !hostPattern.MatchString(host) {
+		if !hardware.HostPattern.MatchString(host) {
 			return hidden{}, fmt.Errorf("%q is no name of a host", host)
 		}
 	}

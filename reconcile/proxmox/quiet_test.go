@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 )
 
 // settled makes running VMs of ours without the agent's help, one pass long
@@ -17,7 +18,7 @@ import (
 func (s *stand) settled(d cluster.Desired) *Client {
 	s.t.Helper()
 	for _, n := range d.Spec.Nodes {
-		p, err := createParams(d, n, testPool, d.Image)
+		p, err := hardware.CreateParams(d, n, testPool, d.Image)
 		if err != nil {
 			s.t.Fatal(err)
 		}

@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 )
 
 // upid is the name of a task, taken apart. It is all one ever needs to know of
@@ -30,7 +32,7 @@ func parseUPID(s string) (upid, error) {
 			return upid{}, fmt.Errorf("task name %q: %q is not a hexadecimal number of its length", sanitize(s), sanitize(n))
 		}
 	}
-	if !hostPattern.MatchString(f[1]) || f[5] == "" || f[7] == "" {
+	if !hardware.HostPattern.MatchString(f[1]) || f[5] == "" || f[7] == "" {
 		return upid{}, fmt.Errorf("task name %q lacks its host, type or user", sanitize(s))
 	}
 	sec, err := strconv.ParseInt(f[4], 16, 64)

@@ -17,12 +17,13 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // images lists what disks can be imported from on a storage: name and bytes.
 func (c *Client) images(ctx context.Context, host, store string) (map[string]int64, error) {
-	if !storagePattern.MatchString(store) {
+	if !hardware.StoragePattern.MatchString(store) {
 		return nil, fmt.Errorf("%q is no name of a storage", store)
 	}
 	var rows []struct{ VolID, Size pveconf.Scalar }
@@ -40,7 +41,7 @@ func (c *Client) images(ctx context.Context, host, store string) (map[string]int
 
 // volumes lists how large the disks of guests on a storage are, by VMID.
 func (c *Client) volumes(ctx context.Context, host, store string) (map[int]int64, error) {
-	if !storagePattern.MatchString(store) {
+	if !hardware.StoragePattern.MatchString(store) {
 		return nil, fmt.Errorf("%q is no name of a storage", store)
 	}
 	var rows []struct{ VMID, Size, Content pveconf.Scalar }
@@ -75,12 +76,12 @@ type place struct {
 }
 
 func (c *Client) upload(ctx context.Context, at place, body io.Reader, progress func(cluster.Progress)) error {
-	var check checks
-	check.is("host", at.host, hostPattern)
-	check.is("datastore", at.store, storagePattern)
-	check.is("image", at.name, imagePattern)
-	check.must(at.size > 0, "the image is empty")
-	if err := check.err(); err != nil {
+	var check hardware.Checks
+	check.Is("host", at.host, hardware.HostPattern)
+	check.Is("datastore", at.store, hardware.StoragePattern)
+	check.Is("image", at.name, hardware.ImagePattern)
+	check.Must(at.size > 0, "the image is empty")
+	if err := check.Err(); err != nil {
 		return err
 	}
 	what := "image " + at.name + " on " + at.host + "/" + at.store

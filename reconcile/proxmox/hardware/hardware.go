@@ -1,5 +1,7 @@
 // Package hardware reads what hardware a VM has from its options in Proxmox VE, in the terms of the inventory, and which
-// of its volumes are not the agent's.
+// of its volumes are not the agent's; and it spells the options that make the VM of a node, or change it.
+//
+// Every string that came from an inventory passes an allow-list in alphabet.go before it is in a request.
 //
 // The package is pure. It must not know how Proxmox VE is asked, or what is done about what it reads.
 package hardware

@@ -193,3 +193,36 @@ func TestOptions(t *testing.T) {
 		}
 	}
 }
+
+func TestGibibytes(t *testing.T) {
+	for bytes, want := range map[int64]string{1 << 30: "1", 20 << 30: "20", 1536 << 20: "1.5", 1 << 20: "0.0009765625", 1000 << 30: "1000", 100 << 20: "0.09765625"} {
+		var c Checks
+		if got := c.gibibytes("x", bytes); got != want || c.Err() != nil {
+			t.Errorf("%d: got %q, %v; want %q", bytes, got, c.Err(), want)
+		}
+	}
+	for _, bytes := range []int64{0, -1, 1, 1<<30 + 1} {
+		var c Checks
+		if c.gibibytes("x", bytes); c.Err() == nil {
+			t.Errorf("%d is taken", bytes)
+		}
+	}
+}
+
+// TestMarkDescription: what people wrote into a description stays.
+func TestMarkDescription(t *testing.T) {
+	mark := cluster.Mark{Version: 1, Cluster: "c", Node: "n"}.String()
+	old := cluster.Mark{Version: 1, Cluster: "other", Node: "n"}.String()
+	wanted := mark + "\nNode n."
+	for have, want := range map[string]string{
+		"":                  wanted,
+		"mine":              mark + "\nmine",
+		old + "\nmine":      mark + "\nmine",
+		mark + "\nmine":     mark + "\nmine",
+		"mine\n\nand yours": mark + "\nmine\n\nand yours",
+	} {
+		if got := markDescription(have, wanted); got != want {
+			t.Errorf("%q: %q, want %q", have, got, want)
+		}
+	}
+}
