@@ -75,6 +75,10 @@ daemon cannot be reached.`,
 		if about, err := c.About(cmd.Context()); err == nil {
 			problems = about.Problems
 			p.PrintProblems(problems)
+			if about.StandsBy != "" {
+				_, err := fmt.Fprintln(env.stdout, about.StandsBy)
+				return err
+			}
 		}
 		p.PrintStatuses(all)
 		p.PrintDoctorHint(all, problems)

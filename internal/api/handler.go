@@ -79,6 +79,7 @@ func methodsOf(mux *http.ServeMux, r *http.Request) (methods []string) {
 // statuses are those of errors that are no failure of the daemon, by their reason.
 var statuses = map[cluster.Reason]int{
 	cluster.Starting:        http.StatusServiceUnavailable,
+	cluster.StandingBy:      http.StatusServiceUnavailable,
 	cluster.NothingToAccept: http.StatusConflict,
 	cluster.NothingToDo:     http.StatusConflict,
 	cluster.InventoryUnread: http.StatusConflict,

@@ -114,6 +114,8 @@ type About struct {
 	// be loaded, where the old one is in force, or a repository of which no
 	// cluster is known because it cannot be read.
 	Problems []string `json:"trouble,omitempty"`
+	// StandsBy is why this agent does nothing, where another one of several acts, or none does yet; "": that is not so.
+	StandsBy string `json:"standsBy,omitempty"`
 	// Clusters are those that are managed, sorted. There are none while
 	// they are unknown.
 	Clusters []string `json:"clusters,omitzero"`

@@ -14,6 +14,7 @@ const (
 	SuspendedByAdmin      Reason = "SuspendedByAdmin"
 	Destroying            Reason = "Destroying"
 	Starting              Reason = "Starting"
+	StandingBy            Reason = "StandingBy"
 	RepositoryUnavailable Reason = "RepositoryUnavailable"
 	InternalError         Reason = "InternalError"
 )

@@ -26,6 +26,7 @@ var conditionReasons = []ReasonInfo{
 	{SuspendedByAdmin, Everyone, HoldsNothing, "An administrator suspended the cluster; nothing is changed.", "`talos-agent resume CLUSTER`."},
 	{Destroying, Everyone, HoldsNothing, "An administrator asked for the cluster to be destroyed.", "Nothing; `talos-agent resume CLUSTER` stops it."},
 	{Starting, Everyone, HoldsNothing, "The agent has just started and has not looked yet.", "Nothing."},
+	{StandingBy, Everyone, HoldsNothing, "This agent is one of several, of which another one acts, or none does yet.", "Run the command on the host that is named; `talos-agent status` shows which."},
 	{RepositoryUnavailable, Everyone, HoldsNothing, "The repository cannot be fetched, and no inventory was read since the agent started.", "The message shows why; `talos-agent doctor` tries it again."},
 	{InternalError, Everyone, HoldsNothing, "A programming error of the agent.", "Report it with the agent's log."},
 }

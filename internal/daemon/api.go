@@ -25,6 +25,9 @@ func (d *Daemon) Agent() (api.Agent, error) {
 	if a := d.current(); a != nil {
 		return a, nil
 	}
+	if err := d.standsBy(); err != nil {
+		return nil, err
+	}
 	return nil, api.ErrStarting
 }
 
@@ -55,6 +58,9 @@ func (d *Daemon) About() api.About {
 		d.mu.RLock()
 		about.Clusters = d.names
 		d.mu.RUnlock()
+		if err := d.standsBy(); err != nil {
+			about.StandsBy = err.Error()
+		}
 	}
 	about.Problems = d.problems.list(problems)
 	return about

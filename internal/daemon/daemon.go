@@ -84,6 +84,8 @@ type Daemon struct {
 	problems problems     // that are no cluster's
 	pulse    history.Pulse
 
+	standby standby
+
 	mu     sync.RWMutex
 	agent  *agent.Agent              // nil: none runs; only the goroutine of run sets it
 	names  []string                  // of the last agent's clusters; nil: there was none yet
@@ -115,10 +117,15 @@ func (d *Daemon) run(ctx context.Context) error {
 		}
 	}()
 	defer d.monitor.retire()
-	if err := d.startAgent(ctx, d.setMissing); err != nil {
+	defer func() { d.leave(d.quit()) }()
+	if s.Election.Pool != "" {
+		err = d.takePart(ctx, s.Election)
+	} else {
+		err = d.startAgent(ctx, d.setMissing)
+	}
+	if err != nil {
 		return err
 	}
-	defer d.quit()
 	d.monitor.Reload(true, time.Now())
 
 	hup := make(chan os.Signal, 1)
@@ -154,6 +161,10 @@ func (d *Daemon) serve(ctx context.Context, hup <-chan os.Signal) error {
 			d.notify(daemon.SdNotifyStopping)
 			d.log.Info("stopping: what is under way has a few seconds, what runs in Proxmox VE goes on and is found again")
 			return nil
+		case lease := <-d.leases():
+			err = d.begin(lease)
+		case <-d.leaseEnds():
+			err = d.yield()
 		case <-hup:
 			err = d.reload(ctx, true)
 		case <-poll.C:
@@ -275,8 +286,8 @@ func (d *Daemon) stopAgent() {
 // its calls are cut off ends with the process.
 const quitTimeout = 9500 * time.Millisecond
 
-// quit stops the agent for good.
-func (d *Daemon) quit() {
+// quit stops the agent for good, and reports whether that has ended.
+func (d *Daemon) quit() bool {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -286,7 +297,9 @@ func (d *Daemon) quit() {
 	defer late.Stop()
 	select {
 	case <-ended:
+		return true
 	case <-late.C:
 		d.log.Warn("shutdown timed out; the agent ends without waiting for what is under way, which the next one finds again")
+		return false
 	}
 }

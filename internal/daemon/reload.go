@@ -46,8 +46,8 @@ func (d *Daemon) reload(ctx context.Context, asked bool) error {
 		d.agent.LookAll()
 		return nil
 	}
-	if next.Socket != running.Socket || next.StateDir != running.StateDir {
-		d.log.Warn("a changed socket or state_dir takes a restart of the daemon: `systemctl restart talos-agent`")
+	if next.Socket != running.Socket || next.StateDir != running.StateDir || next.Election != running.Election {
+		d.log.Warn("a changed socket, state_dir or leader_election takes a restart of the daemon: `systemctl restart talos-agent`")
 	}
 	d.log.Info("restarting with changed files", logging.Detail, changed)
 	// An address that the daemon does without already must not keep it from the
@@ -55,6 +55,17 @@ func (d *Daemon) reload(ctx context.Context, asked bool) error {
 	missing := d.setMissing
 	if next.Metrics != running.Metrics || next.Webhook.Listen != running.Webhook.Listen {
 		missing = nil
+	}
+	if d.standby.elector != nil {
+		if problem := d.standby.terms.use(next.Proxmox); problem != nil {
+			d.log.Warn("the election of a leader goes on as it was", logging.Err, problem)
+		}
+		if d.standby.lease == nil {
+			d.adopt(next)
+			d.reportLoad(problems, asked)
+			return nil
+		}
+		ctx = d.standby.lease.Context
 	}
 	d.stopAgent()
 	d.adopt(next)

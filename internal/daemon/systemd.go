@@ -64,6 +64,9 @@ func (d *Daemon) notify(state string) {
 func (d *Daemon) statusLine() string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if err := d.standsBy(); d.agent == nil && err != nil {
+		return err.Error()
+	}
 	if len(d.states) == 0 {
 		return "reading the repository"
 	}

@@ -49,6 +49,8 @@ type configFile struct {
 	Snapshots snapshotsFile `yaml:"snapshots" example:"{directory: /mnt/backup/etcd, every: 6h}"`
 	// A DHCP server of this host that gives nodes their addresses.
 	DHCP dhcpFile `yaml:"dhcp" example:"{directory: /var/lib/talos-agent-dhcp}"`
+	// Several agents on hosts of one cluster of Proxmox VE, of which one acts and the others stand by.
+	LeaderElection electionFile `yaml:"leader_election" example:"{pool: talos-agent-leader}"`
 	// The unix socket that the commands talk to.
 	Socket string `yaml:"socket" is:"absolute" default:"/run/talos-agent/agent.sock" example:"/run/talos-agent/agent.sock"`
 	// What the agent must remember: little, and written rarely.

@@ -503,3 +503,34 @@ func FuzzConfig(f *testing.F) {
 		}
 	})
 }
+
+// TestLeaderElection: the pool is one for this alone, with room for others in it, and a lease leaves time for requests.
+func TestLeaderElection(t *testing.T) {
+	for text, want := range map[string]struct {
+		election Election
+		wrong    string // "": nothing
+	}{
+		"": {},
+		"leader_election: {pool: talos-agent-leader}\n":     {Election{"talos-agent-leader", 30 * time.Second}, ""},
+		"leader_election: {pool: ops/leader, lease: 15s}\n": {Election{"ops/leader", 15 * time.Second}, ""},
+		"leader_election: {pool: leader, lease: 5m}\n":      {Election{"leader", 5 * time.Minute}, ""},
+		"leader_election: {pool: leader, lease: 14s}\n":     {Election{}, "leader_election.lease"},
+		"leader_election: {pool: leader, lease: 301s}\n":    {Election{}, "leader_election.lease"},
+		"leader_election: {lease: 30s}\n":                   {Election{}, "leader_election.lease"},
+		"leader_election: {pool: a/b/c}\n":                  {Election{}, "leader_election.pool"},
+		"leader_election: {pool: talos}\n":                  {Election{}, "leader_election.pool"},
+		"leader_election: {pool: \"../talos\"}\n":           {Election{}, "leader_election.pool"},
+	} {
+		dir := hosttest.New(t, hosttest.Files(t), map[string]string{"config.yaml": strings.Replace(fullConfig, "rules/", "", 1) + text})
+		s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), Credentials{})
+		var wrong []string
+		for _, p := range problems {
+			if p.Severity == cluster.Error {
+				wrong = append(wrong, p.Field)
+			}
+		}
+		if got := strings.Join(wrong, ","); got != want.wrong || want.wrong == "" && s.Election != want.election {
+			t.Errorf("%q: %+v, wrong: %s", text, s.Election, got)
+		}
+	}
+}

@@ -70,6 +70,7 @@ type Settings struct {
 	KeepRuns                   int // of each cluster's history
 	Snapshots                  Snapshots
 	Reservations               string // the directory of those for a DHCP server; "": none
+	Election                   Election
 }
 
 // Format implements fmt.Formatter: settings hold secrets, some of them in fields
@@ -160,6 +161,7 @@ func load(path, policyPath string, from Credentials) (Settings, cluster.Problems
 	l.loadNotifications()
 	l.loadSnapshots()
 	l.loadDHCP()
+	l.loadElection()
 	l.hintRestart()
 	l.out.PolicyNow.Store(&l.out.Policy)
 	return l.out, l.Finish()

@@ -403,6 +403,9 @@ func createPool(c *call) (any, error) {
 	if c.s.pools[name] != nil {
 		return nil, perlError("create pool failed: pool '%s' already exists", name)
 	}
+	if i := strings.LastIndex(name, "/"); i >= 0 && c.s.pools[name[:i]] == nil {
+		return nil, perlError("create pool failed: parent '%s' of pool '%s' does not exist", name[:i], name)
+	}
 	c.s.pools[name] = &pool{comment: c.str("comment")}
 	return nil, nil
 }
@@ -449,6 +452,11 @@ func deletePool(c *call) (any, error) {
 	}
 	if members := c.s.inPool(name); len(members) > 0 {
 		return nil, perlError("delete pool failed: pool '%s' is not empty (contains VM %d)", name, members[0].id)
+	}
+	for _, other := range sortedKeys(c.s.pools) {
+		if strings.HasPrefix(other, name+"/") {
+			return nil, perlError("delete pool failed: pool '%s' is not empty (contains pool '%s')", name, other)
+		}
 	}
 	delete(c.s.pools, name)
 	c.s.granted = nil

@@ -303,6 +303,9 @@ func (s *Server) handleCall(c *call) (any, error) {
 	if errs := m.CheckParams(c.in); len(errs) > 0 {
 		return nil, refuseParams(errs)
 	}
+	if s.noQuorum.Load() && rt.method != http.MethodGet && strings.HasPrefix(rt.path, "/pools") {
+		return nil, perlError("cfs-lock 'file-user_cfg' error: no quorum!") // after ten seconds
+	}
 	if s.noQuorum.Load() && rt.method != http.MethodGet && !rt.harmless {
 		return nil, perlError("cluster not ready - no quorum?")
 	}

@@ -1,0 +1,51 @@
+package config
+
+import (
+	"strings"
+	"time"
+)
+
+type electionFile struct {
+	// A resource pool of Proxmox VE for this alone, in which the agents note who leads. The agent's user and its
+	// token need Pool.Audit and Pool.Allocate on /pool/ and its name. Without it this agent is the only one.
+	Pool string `yaml:"pool" is:"pool" example:"talos-agent-leader"`
+	// How long the agent acts after it could note that it leads, from 15s to 5m. Another one takes over after
+	// about three times as long.
+	Lease time.Duration `yaml:"lease" default:"30s" example:"30s"`
+}
+
+// Election is how this agent agrees with others on who acts. Without a pool it is the only one.
+type Election struct {
+	Pool  string
+	Lease time.Duration
+}
+
+// How long a lease may be: a request to Proxmox VE has a third of it.
+const (
+	leastLease, mostLease = 15 * time.Second, 5 * time.Minute
+	defaultLease          = 30 * time.Second
+)
+
+// loadElection fills in how the agents of a cluster of Proxmox VE agree on who acts.
+func (l *loader) loadElection() {
+	e := l.file.LeaderElection
+	if e.Pool == "" {
+		if e.Lease != 0 {
+			l.Wrong("leader_election.lease", "name the pool in which the agents agree, or remove it", "is set without a pool")
+		}
+		return
+	}
+	switch {
+	case strings.Count(e.Pool, "/") > 1:
+		l.Wrong("leader_election.pool", "write a name such as talos-agent-leader, or one in one other pool: ops/talos-agent-leader", "lies in two others, so that Proxmox VE makes no pool in it")
+	case e.Pool == l.out.Policy.Pool:
+		l.Wrong("leader_election.pool", "make a pool for this alone, such as talos-agent-leader", "is the pool of the policy: VMs are there")
+	}
+	if e.Lease == 0 {
+		e.Lease = defaultLease
+	}
+	if e.Lease < leastLease || e.Lease > mostLease {
+		l.Wrong("leader_election.lease", "write a time from 15s to 5m", "is %s", e.Lease)
+	}
+	l.out.Election = Election{Pool: e.Pool, Lease: e.Lease}
+}
