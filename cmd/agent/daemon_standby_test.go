@@ -55,15 +55,13 @@ func TestOneOfTwoActs(t *testing.T) {
 	// A pool that is not there is named.
 	r.launch()
 	r.until("the pool is missed", func() bool { return r.try("status").has("resource pool talos-agent-leader is not there") })
-	r.lab.PVE.Role("TalosAgentLeader", "Pool.Allocate", "Pool.Audit")
-	user, _, _ := strings.Cut(r.lab.Token, "!")
-	token, _, _ := strings.Cut(r.lab.Token, "=")
-	r.lab.PVE.Grant(user, "TalosAgentLeader", "/pool/"+pool)
-	r.lab.PVE.Grant(token, "TalosAgentLeader", "/pool/"+pool)
+	root := administrator{t: t, lab: r.lab, token: r.lab.PVE.AdminToken()}
+	for _, c := range pveumCommands(t, "TestOneOfTwoActs") {
+		root.pveum(c)
+	}
 	pve, err := proxmox.New(proxmox.Config{URL: r.lab.PVE.URL(), Token: cluster.SecretString(r.lab.Token), CA: r.lab.CA()})
 	must(err)
 	defer pve.Close()
-	must(pve.CreatePool(t.Context(), proxmox.Pool{Name: pool}))
 
 	r.until("the first one leads", func() bool { return r.leads() })
 	r.untilReady(commit)
@@ -83,6 +81,7 @@ func TestOneOfTwoActs(t *testing.T) {
 	b.until("it is suspended", func() bool { return b.status().Condition == cluster.Suspended })
 	b.run(exitOK, do("resume", "dev"))
 	next := b.push(b.inventory(2))
+	b.run(exitOK, do("reconcile", "dev"))
 	b.untilReady(next)
 
 	r.launch()

@@ -26,7 +26,7 @@ import (
 // the agent what init gives it, and lets it bring a cluster up, scale it and tear
 // it down, on either version.
 func TestDocsPrivileges(t *testing.T) {
-	commands := pveumCommands(t)
+	commands := pveumCommands(t, "TestDocsPrivileges")
 	asInitDoes(t, commands)
 	for _, flavour := range []string{"9.2", "8.4"} {
 		t.Run(flavour, func(t *testing.T) {
@@ -72,9 +72,9 @@ func asInitDoes(t *testing.T, commands [][]string) {
 	}
 }
 
-// pveumCommands runs the blocks of a page with a pveum that only notes
+// pveumCommands runs the blocks of pages that a test checks with a pveum that only notes
 // its arguments.
-func pveumCommands(t *testing.T) [][]string {
+func pveumCommands(t *testing.T, test string) [][]string {
 	t.Helper()
 	dir := t.TempDir()
 	log := filepath.Join(dir, "log")
@@ -85,7 +85,7 @@ func pveumCommands(t *testing.T) [][]string {
 	blocks := 0
 	for _, p := range readPages(t) {
 		for _, b := range p.blocks {
-			if b.checked != "by TestDocsPrivileges" {
+			if b.checked != "by "+test {
 				continue
 			}
 			blocks++

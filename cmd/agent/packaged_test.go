@@ -141,7 +141,7 @@ var comments = regexp.MustCompile(`^(#.*\n)*$`)
 // other programs read.
 func kindOfFile(content map[string]any) string {
 	for _, k := range []struct{ key, kind string }{
-		{"apiVersion", "other"}, {"creation_rules", "other"}, {"scrape_configs", "other"}, {"rule_files", "other"}, {"ipam", "other"}, {"jobs", "other"}, {"talos-agent", "other"}, {"repository", "config"}, {"snapshots", "config"}, {"pool", "policy"}, {"chart", "addon"},
+		{"apiVersion", "other"}, {"creation_rules", "other"}, {"scrape_configs", "other"}, {"rule_files", "other"}, {"ipam", "other"}, {"jobs", "other"}, {"talos-agent", "other"}, {"repository", "config"}, {"snapshots", "config"}, {"leader_election", "config"}, {"pool", "policy"}, {"chart", "addon"},
 		{"controlplane", "nodes"}, {"workers", "nodes"}, {"counted", "nodes"},
 		{"cluster_name", "cluster"}, {"network", "cluster"}, {"talos", "cluster"}, {"addons", "cluster"}, {"patches", "cluster"}, {"apply", "cluster"}, {"window", "cluster"}, {"gates", "cluster"}, {"talos_version", "cluster"},
 	} {

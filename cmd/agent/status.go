@@ -40,6 +40,8 @@ status is shown in place until then.
 Colours are for terminals; CLICOLOR_FORCE=1 or FORCE_COLOR=1 wants them elsewhere,
 as in the log of a CI run, NO_COLOR=1 nowhere.
 
+Of an agent that stands by it shows which one acts, and ends with 0.
+
 Exit codes: 0 every cluster is Ready (or suspended); 3 at least one is not
 Ready, but being worked on; 4 at least one is stalled or cannot be seen; 5 the
 daemon cannot be reached.`,

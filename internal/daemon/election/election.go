@@ -166,7 +166,7 @@ func (e *Elector) campaign(ctx context.Context) (own Term, ok bool) {
 type candidacy struct {
 	Term
 	since  time.Time
-	before Note // of an own one: of the last term before it
+	before Term // of an own one: the last one before it
 }
 
 // comesUp removes the terms before an own one, and reports whether the agents that led in them have stopped: the last one has noted
@@ -176,7 +176,7 @@ func (e *Elector) comesUp(ctx context.Context, own *candidacy, terms []Term) boo
 	defer cancel()
 	last := newest(slices.DeleteFunc(slices.Clone(terms), func(t Term) bool { return t.Number >= own.Number }))
 	if own.since.IsZero() && last.Number > 0 {
-		own.Note.Led, own.Note.Suspended, own.before = last.Note.Led, last.Note.Suspended, last.Note
+		own.Note.Led, own.Note.Suspended, own.before = last.Note.Led, last.Note.Suspended, last
 	}
 	own.Note.Beat++
 	err := e.c.Terms.Write(within, own.Term)
@@ -187,15 +187,15 @@ func (e *Elector) comesUp(ctx context.Context, own *candidacy, terms []Term) boo
 	}
 	switch {
 	case err != nil:
-		e.set(State{Leader: own.before.Host, Why: "this agent cannot lead: " + err.Error()})
+		e.set(State{Leader: own.before.Note.Host, Number: own.before.Number, Why: "this agent cannot lead: " + err.Error()})
 		return false
 	case own.since.IsZero():
 		own.since = time.Now()
 	}
-	if own.before.Ended || time.Since(own.since) >= e.others() {
+	if own.before.Note.Ended || time.Since(own.since) >= e.others() {
 		return true
 	}
-	e.set(State{Leader: own.before.Host, Why: "it is silent, and this agent leads when that one cannot act any more"})
+	e.set(State{Leader: own.before.Note.Host, Number: own.before.Number, Why: "this agent leads as soon as no other one can act any more"})
 	return false
 }
 
