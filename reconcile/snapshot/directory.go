@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/platform"
@@ -29,6 +30,7 @@ type File interface {
 	io.ReaderAt
 	io.Closer
 	Size() int64
+	Changed() time.Time // when its content was written last
 }
 
 // NewFile is a file that is written.
@@ -144,16 +146,19 @@ func (f *Folder) Open(name string) (File, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return readFile{file, info.Size()}, nil
+	return readFile{file, info.Size(), info.ModTime()}, nil
 }
 
-// readFile is a File with the size that it had when it was opened.
+// readFile is a File as it was when it was opened.
 type readFile struct {
 	*os.File
-	size int64
+	size    int64
+	changed time.Time
 }
 
 func (f readFile) Size() int64 { return f.size }
+
+func (f readFile) Changed() time.Time { return f.changed }
 
 // Create implements Directory.
 func (f *Folder) Create(name string) (NewFile, error) {

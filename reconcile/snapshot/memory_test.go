@@ -9,6 +9,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // errCrash is what every call returns once the process has ended.
@@ -115,6 +116,9 @@ func (m *memory) Open(name string) (File, error) {
 type memoryFile struct{ *bytes.Reader }
 
 func (memoryFile) Close() error { return nil }
+
+// Changed implements File: nobody changes a file in memory.
+func (memoryFile) Changed() time.Time { return time.Time{} }
 
 func (m *memory) Create(name string) (NewFile, error) {
 	m.mu.Lock()

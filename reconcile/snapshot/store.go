@@ -53,6 +53,8 @@ type Entry struct {
 	Size    int64           `json:"size"` // of the file, in bytes
 	State   retention.State `json:"state"`
 	Problem string          `json:"problem,omitempty"` // why it is damaged, or could not be read
+	// Changed is when the file was written last: it distinguishes one that has other content since.
+	Changed time.Time `json:"-"`
 	// Header is what the file has in clear. Only that of a verified one is proved to be
 	// its own.
 	Header *Header `json:"header,omitempty"`
@@ -134,7 +136,7 @@ func (s *Store) read(e *Entry, look func(File) error) error {
 	if err != nil {
 		return err
 	}
-	e.Size = f.Size()
+	e.Size, e.Changed = f.Size(), f.Changed()
 	return errors.Join(look(f), f.Close())
 }
 
@@ -226,7 +228,7 @@ func (s *Store) Prune(ctx context.Context, cluster string) (_ []Kept, err error)
 	all = slices.DeleteFunc(all, func(e Entry) bool { return e.Cluster != cluster })
 	tried := map[string]bool{}
 	for i := range all {
-		if read, known := s.recall(all[i].File); known && read.Size == all[i].Size && all[i].State == retention.Unverified {
+		if read, known := s.recall(all[i].File); known && read.Size == all[i].Size && read.Changed.Equal(all[i].Changed) && all[i].State == retention.Unverified {
 			all[i].State, all[i].Problem = read.State, read.Problem
 		}
 	}

@@ -223,6 +223,7 @@ func (s *Store) readBack(ctx context.Context, part string, sum []byte, e *Entry)
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
+	e.Changed = f.Changed()
 	read := sha256.New()
 	if _, err := copyUntil(ctx, read, io.NewSectionReader(f, 0, f.Size())); err != nil {
 		return err

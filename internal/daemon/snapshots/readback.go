@@ -47,7 +47,7 @@ func (k *Keeper) readBack(s *snapshot.Store, all []snapshot.Entry, of lineage) {
 			break
 		}
 		if tried := k.states[e.File]; !tried.isOf(e) && e.State == retention.Unverified && of.has(e) {
-			files, k.states[e.File] = append(files, e), known{retention.Unverified, e.Size}
+			files, k.states[e.File] = append(files, e), known{retention.Unverified, e.Size, e.Changed}
 		}
 	}
 	if len(files) == 0 {
@@ -102,7 +102,7 @@ func (k *Keeper) learn(read snapshot.Entry, of lineage) bool {
 	if read.State == retention.Verified && !of.has(read) { // its header is proved only now
 		return false
 	}
-	k.states[read.File] = known{read.State, read.Size}
+	k.states[read.File] = known{read.State, read.Size, read.Changed}
 	return read.State == retention.Verified
 }
 

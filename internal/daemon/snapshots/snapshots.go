@@ -106,13 +106,16 @@ type Source struct {
 	Identify func(d cluster.Desired) (Identity, error)
 }
 
-// known is what reading a file has shown, which had that size then: one that is shorter or longer now is not what was read.
+// known is what reading a file has shown, which had that size then, and was written then: one that has another is not what was read.
 type known struct {
-	state retention.State
-	size  int64
+	state   retention.State
+	size    int64
+	changed time.Time
 }
 
-func (k known) isOf(e snapshot.Entry) bool { return k.state != "" && k.size == e.Size }
+func (k known) isOf(e snapshot.Entry) bool {
+	return k.state != "" && k.size == e.Size && k.changed.Equal(e.Changed)
+}
 
 // Keeper is the snapshots of one cluster.
 type Keeper struct {
@@ -136,8 +139,9 @@ func (a *Archive) Keep(name string, from Source, onRead func()) *Keeper {
 	return &Keeper{Archive: a, cluster: name, source: from, onRead: onRead, states: map[string]known{}, readings: map[*reading]bool{}}
 }
 
-// seenFor is how long a look at the folder is good: somebody may add or remove files.
-const seenFor = time.Minute
+// seenFor is how long a look at the folder is good: somebody may add, change or remove files, and what rests on a snapshot must not
+// begin without one.
+const seenFor = 5 * time.Second
 
 // Observe implements reconcile.Observer.
 func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
@@ -264,7 +268,7 @@ func (k *Keeper) note(stored *snapshot.Entry, kept []snapshot.Kept) {
 	defer k.looking.Unlock()
 	k.at = time.Time{}
 	if stored != nil {
-		k.states[stored.File] = known{retention.Verified, stored.Size}
+		k.states[stored.File] = known{retention.Verified, stored.Size, stored.Changed}
 		if stored.Kind == retention.Manual && !k.requested.Truncate(time.Second).After(stored.At) { // what was asked for since is another
 			k.requested = time.Time{}
 		}
@@ -274,7 +278,7 @@ func (k *Keeper) note(stored *snapshot.Entry, kept []snapshot.Kept) {
 		case old.Prune:
 			delete(k.states, old.File)
 		case old.State == retention.Damaged:
-			k.states[old.File] = known{retention.Damaged, old.Size}
+			k.states[old.File] = known{retention.Damaged, old.Size, old.Changed}
 		}
 	}
 }
