@@ -1,11 +1,9 @@
 package plan
 
 import (
-	"cmp"
 	"fmt"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
@@ -26,21 +24,8 @@ func (m *planner) planSystemPods() {
 			return
 		}
 	}
-	if !m.o.SystemPods.Known {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.SystemPodsUnknown, Within: apiWithin,
-			Message: "cannot see the pods of kube-system: " + cmp.Or(m.o.SystemPods.Why, "there is no answer yet")})
-		return
-	}
-	waits := !m.o.Facts.WasReady() && m.holdIf(readiness.AwaitDNS(m.d, m.o, joinWithin))
-	var names []string
-	for _, w := range readiness.ListUnplaced(m.o) {
-		if !w.Served && !(waits && w.DNS) {
-			names = append(names, w.Name+": "+w.Why)
-		}
-	}
-	if len(names) > 0 {
-		m.wait(cluster.Wait{Subject: m.d.Spec.Name, Reason: cluster.PodsUnschedulable, Within: pressureWithin,
-			Message: "no node takes pods of kube-system: " + text.JoinSome(names, 3, "; "), Hint: "`kubectl -n kube-system get pods,events` shows them; give the nodes what they lack, or add one"})
+	for _, w := range readiness.AwaitSystemPods(m.d, m.o, readiness.Patience{API: apiWithin, DNS: joinWithin, Pods: pressureWithin}) {
+		m.wait(w)
 	}
 }
 

@@ -155,11 +155,23 @@ func (m *planner) holdIf(w cluster.Wait, holds bool) bool {
 // planInstaller has the machine of a node that is to be upgraded pull the installer, in service. One whose next boot would run
 // what was taken back, whatever it is booted for, gets what it runs for that.
 func (m *planner) planInstaller(n cluster.Node) {
-	if mach := m.o.Machines[n.Name]; upgrade.BootsAnother(m.d, m.o, n) && !n.Locked && !m.isHeld() && !m.appliesNothing() {
+	left := ""
+	switch {
+	case n.Locked:
+		left = "it is locked in the inventory"
+	case m.appliesNothing():
+		left = "apply is off"
+	case m.isHeld():
+		left = "a machine is another one than the inventory has"
+	}
+	if w := upgrade.AwaitOverwritten(m.d, m.o, n, left); w.Reason != "" && len(m.turnOf(n)) == 0 && !m.isRunning(cluster.InstallTalos, n.Name) && !m.isRunning(cluster.UpgradeTalos, n.Name) {
+		m.wait(w)
+		return
+	}
+	if mach := m.o.Machines[n.Name]; left == "" && upgrade.BootsAnother(m.d, m.o, n) {
 		const change = "what its next boot runs, which was taken back"
-		if failed := upgrade.FailedInstall(m.d, m.o, n); failed != "" {
-			m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.UpgradeFailed, About: mach.Talos, Message: "its next boot may run what was taken back: to install what it runs over that failed: " + failed, Hint: "see what the installer has printed; a commit that changes the cluster's files has it tried again"},
-				[]cluster.FieldDifference{{Field: "next boot", Has: "what was taken back", Wants: mach.Talos, By: "a push that was taken back", Since: m.o.Facts.Installs[n.Name].At}})
+		if b := upgrade.BlockOverwrite(m.d, m.o, n); b.Reason != "" {
+			m.blockDrift(b, b.Drift)
 			return
 		}
 		if mach.Installer != m.installer() {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
@@ -66,6 +67,41 @@ func BootsAnother(d cluster.Desired, o cluster.Observed, n cluster.Node) bool {
 		return !in.Done
 	}
 	return in.Failed == ""
+}
+
+// AwaitOverwritten is the wait for a machine that runs what it is to run, and whose next boot may run what was taken back: what has
+// been begun may still be installed, or nothing is installed over it for now, which is why left is not "". Without a reason: there is
+// none.
+func AwaitOverwritten(d cluster.Desired, o cluster.Observed, n cluster.Node, left string) cluster.Wait {
+	in, ok := InstallOf(o, n)
+	w := cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForInstaller, About: in.Boot,
+		Drift: []cluster.FieldDifference{{Field: "next boot", Has: "perhaps Talos " + in.Version(), Wants: o.Machines[n.Name].Talos, By: "a push that was taken back", Since: in.At}}}
+	switch {
+	case !ok || in.Back || !runsAsked(d, o.Machines[n.Name]):
+		return cluster.Wait{}
+	case MayRun(o, n):
+		w.Within, w.Message = InstallWithin, fmt.Sprintf("it is not known how the installation of %s ended, so that its next boot may run that; it runs what it is to run, which is installed over it at %s", in.Image, text.Moment(in.At.Add(InstallWithin)))
+		if in.Image == Installer(d) {
+			w.Drift, w.Message = nil, fmt.Sprintf("it is not known how the installation of what it runs ended, so that its next boot may run what was taken back; it is installed again at %s", text.Moment(in.At.Add(InstallWithin)))
+		}
+	case left != "" && BootsAnother(d, o, n):
+		w.Message = fmt.Sprintf("its next boot may run what was taken back, and nothing is installed over that: %s", left)
+	default:
+		return cluster.Wait{}
+	}
+	return w
+}
+
+// BlockOverwrite is that what a machine runs could not be installed over what was taken back; without a reason: it could, or was not
+// tried.
+func BlockOverwrite(d cluster.Desired, o cluster.Observed, n cluster.Node) cluster.Block {
+	failed := FailedInstall(d, o, n)
+	if failed == "" {
+		return cluster.Block{}
+	}
+	return cluster.Block{Subject: n.Name, Reason: cluster.UpgradeFailed, About: o.Machines[n.Name].Talos, Message: "its next boot may run what was taken back: to install what it runs over that failed: " + failed,
+		Hint:  "see what the installer has printed; a commit that changes the cluster's files has it tried again",
+		Drift: []cluster.FieldDifference{{Field: "next boot", Has: "what was taken back", Wants: o.Machines[n.Name].Talos, By: "a push that was taken back", Since: o.Facts.Installs[n.Name].At}}}
 }
 
 // runsAsked reports whether a machine is seen to run what all are to run now.

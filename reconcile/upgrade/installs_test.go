@@ -1,6 +1,8 @@
 package upgrade
 
 import (
+	"cmp"
+	"strings"
 	"testing"
 	"time"
 
@@ -127,6 +129,49 @@ func TestInstalledForAnother(t *testing.T) {
 		o.Facts.Installs = map[string]cluster.Install{"wk-1": in}
 		if got := IsInstalled(d, o, n); got != c.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestAwaitOverwritten: as long as the next boot of a machine may run what was taken back that is waited for, whatever it runs.
+func TestAwaitOverwritten(t *testing.T) {
+	const other = "factory.talos.dev/nocloud-installer/s:v1.14.1"
+	at := time.Date(2026, 11, 29, 14, 0, 0, 0, time.UTC)
+	for name, c := range map[string]struct {
+		in    cluster.Install
+		after time.Duration
+		runs  string // what the machine runs
+		boot  string
+		left  string
+		want  string // part of the message; "" : no wait
+	}{
+		"nothing was installed":         {boot: "b"},
+		"how it ended is not known":     {in: cluster.Install{Image: other, Boot: "b"}, boot: "b", after: time.Minute, want: "how the installation of " + other + " ended, so that its next boot may run that; it runs what it is to run, which is installed over it at 2026-11-29 14:15 UTC"},
+		"over it, not known":            {in: cluster.Install{Image: "own", Boot: "b"}, boot: "b", after: time.Minute, want: "is installed again at 2026-11-29 14:15 UTC"},
+		"it has had its time":           {in: cluster.Install{Image: other, Boot: "b"}, boot: "b", after: InstallWithin},
+		"and nothing is done":           {in: cluster.Install{Image: other, Boot: "b"}, boot: "b", after: InstallWithin, left: "apply is off", want: "nothing is installed over that: apply is off"},
+		"it is there, nothing done":     {in: cluster.Install{Image: other, Boot: "b", Done: true}, boot: "b", left: "it is locked", want: "nothing is installed over that: it is locked"},
+		"it is there":                   {in: cluster.Install{Image: other, Boot: "b", Done: true}, boot: "b"},
+		"it has booted since":           {in: cluster.Install{Image: other, Boot: "a"}, boot: "b", after: time.Minute, left: "apply is off"},
+		"it runs another one":           {in: cluster.Install{Image: other, Boot: "b"}, boot: "b", after: time.Minute, runs: "v1.14.1"},
+		"it was to go back":             {in: cluster.Install{Image: other, Boot: "b", Back: true}, boot: "b", after: time.Minute, left: "apply is off"},
+		"the installer has failed":      {in: cluster.Install{Image: other, Boot: "b", Failed: "exit code 7"}, boot: "b", left: "apply is off"},
+		"the machine is not to be seen": {in: cluster.Install{Image: other, Boot: "b"}, after: time.Minute},
+	} {
+		d := cluster.Desired{Schematic: "s"}
+		d.Spec.Versions.Talos = "v1.13.9"
+		if c.in.Image == "own" {
+			c.in.Image = Installer(d)
+		}
+		n := cluster.Node{Name: "wk-1"}
+		o := cluster.Observed{Now: at.Add(c.after), Machines: map[string]cluster.Machine{"wk-1": {Reach: cluster.Configured, Talos: cmp.Or(c.runs, "v1.13.9"), Schematic: "s", BootID: c.boot}}}
+		if c.in != (cluster.Install{}) {
+			c.in.At = at
+			o.Facts.Installs = map[string]cluster.Install{"wk-1": c.in}
+		}
+		w := AwaitOverwritten(d, o, n, c.left)
+		if (w.Reason == "") != (c.want == "") || !strings.Contains(w.Message, c.want) {
+			t.Errorf("%s: %+v", name, w)
 		}
 	}
 }
