@@ -2,6 +2,9 @@ package agent_test
 
 import (
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -87,5 +90,38 @@ func TestTakenBackBeforeItsBoot(t *testing.T) {
 			s.T.Errorf("asked for another Talos: %s", got)
 		}
 		s.CheckRules(size{ControlPlanes: 1, Workers: 2})
+	})
+}
+
+// TestTakenBackInADeath: an agent dies in an installation, which goes on, and the upgrade is taken back before the next one looks.
+// The cluster is not Ready as long as the next boot of that machine may run what was taken back, and what it runs is installed over it.
+func TestTakenBackInADeath(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 2}
+	inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		before := len(s.Lab.World.Calls())
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
+		s.Until(time.Hour, "installs", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Running, func(r cluster.RunningStatus) bool { return r.Action == cluster.InstallTalos })
+		})
+		s.Die()
+		s.goesBack()
+		push("and back", "talos_version: v1.13.9", "talos_version: v1.13.8")
+		s.Until(time.Hour, "waits for what was begun", func(st cluster.Status) bool {
+			return st.Condition == cluster.Reconciling && slices.ContainsFunc(st.Nodes, func(n cluster.NodeStatus) bool {
+				return strings.Contains(n.WaitsFor, "so that its next boot may run that")
+			})
+		})
+		began := time.Now()
+		s.untilAppliedIn(time.Hour, "as before")
+		if waited := time.Since(began); waited < 10*time.Minute {
+			s.T.Errorf("Ready after %s, while the installer may have run", waited)
+		}
+		s.wantTalos("v1.13.8")
+		w.wantDown("")
+		if got := s.timesInstalled(before); len(got) != 1 || slices.ContainsFunc(slices.Collect(maps.Values(got)), func(n int) bool { return n != 2 }) {
+			s.T.Errorf("asked for another Talos: %v", got)
+		}
+		s.CheckRules(sz)
 	})
 }
