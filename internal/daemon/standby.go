@@ -152,6 +152,9 @@ func (d *Daemon) takeOver(lease election.Lease) error {
 			return err
 		}
 	}
+	d.mu.Lock()
+	d.states = map[string]cluster.Status{} // those of an earlier time
+	d.mu.Unlock()
 	s.takes.Store(&suspended)
 	s.own.Led = true
 	return writeOwnState(d.files, s.own)
@@ -199,11 +202,8 @@ func (d *Daemon) yield() error {
 		d.standby.stuck = true
 		return errors.New("another agent may lead now, and this one did not stop in time; its process ends")
 	}
-	d.standby.lease.End()
+	d.standby.lease.End() // whose last note has what is suspended, by the last statuses
 	d.standby.lease = nil
-	d.mu.Lock()
-	d.states = map[string]cluster.Status{}
-	d.mu.Unlock()
 	return nil
 }
 

@@ -51,6 +51,7 @@ func TestTakeOver(t *testing.T) {
 		}
 		d := &Daemon{log: slog.New(slog.DiscardHandler), files: files, settings: config.Settings{Owner: owner}}
 		d.standby.own = own
+		d.states = map[string]cluster.Status{"dev": {}} // of an earlier time
 		lease := election.Lease{Led: c.led, Suspended: c.suspended}
 		if c.led == "own" {
 			lease.Led = own.State
