@@ -30,6 +30,7 @@ type executor struct {
 
 	mu       sync.Mutex
 	running  map[cluster.ActionID]*cluster.Running
+	ends     map[cluster.ActionID]context.CancelCauseFunc // of those that run
 	backoffs map[cluster.ActionID]cluster.Backoff
 	undone   map[cluster.ActionID]undoing
 	failed   []string // since the last pass, in words
@@ -37,7 +38,7 @@ type executor struct {
 }
 
 func newExecutor(r *Reconciler) *executor {
-	return &executor{r: r, wake: make(chan struct{}, 1), running: map[cluster.ActionID]*cluster.Running{}, backoffs: map[cluster.ActionID]cluster.Backoff{}, undone: map[cluster.ActionID]undoing{}}
+	return &executor{r: r, wake: make(chan struct{}, 1), running: map[cluster.ActionID]*cluster.Running{}, ends: map[cluster.ActionID]context.CancelCauseFunc{}, backoffs: map[cluster.ActionID]cluster.Backoff{}, undone: map[cluster.ActionID]undoing{}}
 }
 
 func compareIDs(a, b cluster.ActionID) int {
@@ -115,7 +116,8 @@ func (e *executor) start(d cluster.Desired, a action.Action) {
 		e.mu.Unlock()
 		return
 	}
-	e.running[info.ID()] = run
+	ctx, end := context.WithCancelCause(e.ctx)
+	e.running[info.ID()], e.ends[info.ID()] = run, end
 	e.wg.Add(1)
 	e.mu.Unlock()
 
@@ -123,7 +125,8 @@ func (e *executor) start(d cluster.Desired, a action.Action) {
 	log.Info("action started")
 	go func() {
 		defer e.wg.Done()
-		err := e.guard(d, a, func(p cluster.Progress) {
+		defer end(nil)
+		err := e.guard(ctx, d, a, func(p cluster.Progress) {
 			e.mu.Lock()
 			defer e.mu.Unlock()
 			run.Progress = p
@@ -132,6 +135,9 @@ func (e *executor) start(d cluster.Desired, a action.Action) {
 				e.wakeLoop()
 			}
 		})
+		if cause := context.Cause(ctx); err != nil && errors.Is(cause, errSwitchedOff) {
+			err = cause
+		}
 		took := time.Since(run.Since)
 		outcome := cluster.Outcome{Action: info.Kind, Subject: info.Subject, Text: info.Text, Began: run.Since.UTC(), DurationMS: took.Milliseconds()}
 		if err != nil {
@@ -154,7 +160,7 @@ func (e *executor) start(d cluster.Desired, a action.Action) {
 }
 
 // guard turns a panic in an adapter into the failure of one action.
-func (e *executor) guard(d cluster.Desired, a action.Action, p Progress) (err error) {
+func (e *executor) guard(ctx context.Context, d cluster.Desired, a action.Action, p Progress) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			info := a.Info()
@@ -162,13 +168,14 @@ func (e *executor) guard(d cluster.Desired, a action.Action, p Progress) (err er
 			e.r.log.Error("an action panicked", logging.Action, string(info.Kind), logging.Err, err, logging.Stack, string(debug.Stack()))
 		}
 	}()
-	return e.r.execute(e.ctx, d, a, p)
+	return e.r.execute(ctx, d, a, p)
 }
 
 func (e *executor) finish(info action.Info, err error) {
 	id := info.ID()
 	e.mu.Lock()
 	delete(e.running, id)
+	delete(e.ends, id)
 	if err == nil {
 		delete(e.backoffs, id)
 		e.backOffUndone(id, time.Now())
@@ -237,6 +244,25 @@ func (e *executor) backOffUndone(id cluster.ActionID, now time.Time) {
 		e.backoffs[id] = cluster.Backoff{ActionID: id, Until: now.Add(backoffAfter(nil, backoffs)), Failed: backoffs, Undone: true,
 			Error: fmt.Sprintf("what it set was changed soon after, %d times in a row", u.times),
 			Hint:  "find out who writes it, which `talos-agent diff` shows where it is noted, and stop that, or remove it from nodes.yaml"}
+	}
+}
+
+// errSwitchedOff is that an action waited for a machine whose VM is off.
+var errSwitchedOff = errors.New("its vm is off: somebody has switched it off meanwhile")
+
+// offFor is how long ago an action must have begun whose machine may be off by then: the reboot of a guest does not switch its VM off.
+const offFor = 10 * time.Second
+
+// endSwitchedOff ends the actions that wait for a machine to come back whose VM is seen to be off: nothing comes back before that is
+// started, which is another action on the same node.
+func (e *executor) endSwitchedOff(o cluster.Observed) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for id, run := range e.running {
+		waits := slices.Contains([]cluster.ActionKind{cluster.RebootNode, cluster.UpgradeTalos, cluster.RollBackTalos}, id.Kind)
+		if vm := o.VMs[run.Node]; waits && vm.Owner == cluster.Ours && vm.Power == cluster.Stopped && o.Now.Sub(run.Since) >= offFor {
+			e.ends[id](errSwitchedOff)
+		}
 	}
 }
 

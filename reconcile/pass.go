@@ -94,6 +94,7 @@ func (r *Reconciler) pass(ctx context.Context) {
 		}
 	}
 	r.logUnwritable(err)
+	r.exec.endSwitchedOff(o)
 	var started []string
 	for _, a := range p.Actions {
 		r.exec.start(d, a)

@@ -93,6 +93,32 @@ func TestTakenBackBeforeItsBoot(t *testing.T) {
 	})
 }
 
+// TestSwitchedOffInItsReboot: a VM that somebody switches off while its node reboots for its turn is started at once, and not when the
+// machine has had its time.
+func TestSwitchedOffInItsReboot(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	sz := size{ControlPlanes: 1, Workers: 2}
+	inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
+		s.Until(time.Hour, "a worker reboots", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Running, func(r cluster.RunningStatus) bool {
+				return r.Action == cluster.RebootNode && r.Subject == "dev-wk-1" && time.Since(r.Since) > 2*time.Second
+			})
+		})
+		began := time.Now()
+		must(s.Lab.PVE.Stop(s.vmidOf("dev-wk-1")))
+		s.Until(time.Hour, "started again", func(st cluster.Status) bool {
+			return time.Since(began) > time.Second && isRunning(s, s.vmidOf("dev-wk-1"))
+		})
+		if took := time.Since(began); took > 2*time.Minute {
+			s.T.Errorf("it was off for %s", took)
+		}
+		s.untilAppliedIn(2*time.Hour, "upgraded")
+		s.wantTalos("v1.13.9")
+		s.CheckRules(sz)
+	})
+}
+
 // TestTakenBackInADeath: an agent dies in an installation, which goes on, and the upgrade is taken back before the next one looks.
 // The cluster is not Ready as long as the next boot of that machine may run what was taken back, and what it runs is installed over it.
 func TestTakenBackInADeath(t *testing.T) {
