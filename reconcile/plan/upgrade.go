@@ -270,9 +270,9 @@ func (m *planner) nodesBefore() []cluster.Wait {
 func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 	back, installed := m.goesBack(n, drift.Fields(m.turnOf(n))), upgrade.IsInstalled(m.d, m.o, n)
 	for _, other := range m.nodesBefore() {
-		of := cluster.Node{Name: other.About}
+		of, _ := m.nodeNamed(other.About)
 		failed, rolls := upgrade.FailedInstall(m.d, m.o, of) != "", upgrade.RollsBack(m.d, m.o, of)
-		if back && !failed && !rolls && !upgrade.IsPending(m.d, m.o, of) {
+		if back && !failed && !rolls && !upgrade.IsPending(m.d, m.o, of) && (!m.isPending(of) || upgrade.IsBusy(m.o.VMs[of.Name])) {
 			continue // who knows when it can be begun with
 		}
 		begun := installed || other.Reason == cluster.WaitingForTurn && !rolls && m.isPending(n)
