@@ -12,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 )
@@ -98,10 +99,10 @@ func (m *managedCluster) Console(ctx context.Context, node string, each func(tex
 		ctx, cancel := context.WithCancel(ctx)
 		defer cancel()
 		defer context.AfterFunc(a.ctx, cancel)()
-		var clean cluster.Console
+		var clean text.Console
 		return a.pve.Console(ctx, n.Host, n.VMID, func(piece []byte) error {
-			if text := clean.Clean(piece); text != "" {
-				return each(text)
+			if printed := clean.Clean(piece); printed != "" {
+				return each(printed)
 			}
 			return nil
 		})

@@ -127,7 +127,7 @@ func (c *consoles) judge(key consoleKey, n cluster.NodeStatus, l *listened, now 
 // stream reads a console until ctx ends, and calls each with what is printed, cleaned and
 // without the greeting of the terminal itself.
 func (c *consoles) stream(ctx context.Context, n cluster.NodeStatus, each func(printed string) error) error {
-	var clean cluster.Console
+	var clean text.Console
 	return c.read(ctx, n.Host, n.VMID, func(piece []byte) error {
 		printed := clean.Clean(piece)
 		if before, after, ok := strings.Cut(printed, terminalGreeting); ok {
