@@ -27,6 +27,7 @@ type Hardware struct {
 	Address      string              // ipconfig0 in canonical form, "" without
 	Agent        bool
 	OnBoot       bool
+	TPM          string `json:",omitempty"` // version of its TPM; "": none. One that is not wanted may be there.
 	// Options are further options, by field. Of what is wanted they are those that the inventory
 	// has: what it does not have, a VM keeps as it is. Of what is seen they are all.
 	Options map[VMField]string `json:",omitempty"`
@@ -65,6 +66,7 @@ const (
 	FieldOnBoot  VMField = "start at boot"
 	FieldTags    VMField = "tags"
 	FieldMark    VMField = "description"
+	FieldTPM     VMField = "tpm"
 )
 
 // FieldSystemSize is the size of the system disk.
@@ -113,6 +115,9 @@ const (
 	OptionDefault = "default" // what Proxmox VE takes by itself
 	OptionNone    = "none"
 )
+
+// TPMVersion is that of the TPM of a VM that boots by Secure Boot; Talos takes no other.
+const TPMVersion = "v2.0"
 
 // SingleController is the SCSI controller that gives each disk one of its own, which a thread of its
 // own takes.

@@ -156,11 +156,24 @@ type Boot struct {
 // storage of Proxmox VE, so that it is found again; twelve digits of the
 // schematic's id distinguish schematics and keep the name readable. Proxmox VE
 // takes letters, digits and "-.+=_" in the name of an import image.
-func ImageName(version, schematic string) string {
+func ImageName(version, schematic string, secureBoot bool) string {
 	if len(schematic) > 12 {
 		schematic = schematic[:12]
 	}
-	return "talos-" + version + "-" + schematic + "-nocloud-amd64.qcow2"
+	return "talos-" + version + "-" + schematic + "-" + Image{SecureBoot: secureBoot}.Asset()
+}
+
+// Asset is what the image factory calls the image, of whatever version and schematic.
+func (i Image) Asset() string {
+	return "nocloud-amd64" + securely(i.SecureBoot) + ".qcow2"
+}
+
+// securely is in the names of what is signed for Secure Boot. (Image Factory: docs/api.md.)
+func securely(secureBoot bool) string {
+	if secureBoot {
+		return "-secureboot"
+	}
+	return ""
 }
 
 // Installer is the image that installs the Talos version of a cluster with a schematic.
@@ -170,7 +183,7 @@ func (s Spec) Installer(schematic string) string {
 
 // InstallerOf is that image of another version of Talos.
 func (s Spec) InstallerOf(schematic, talos string) string {
-	return s.InstallerRegistry + "/nocloud-installer/" + schematic + ":" + talos
+	return s.InstallerRegistry + "/nocloud-installer" + securely(s.SecureBoot) + "/" + schematic + ":" + talos
 }
 
 // InstallerSeen is what is known of an installer image after its registry was asked for it. The zero value,

@@ -44,6 +44,8 @@ type Machine struct {
 	// Summary is of the config that it runs.
 	Summary   ConfigSummary
 	Schematic string // id of the running image's schematic, "" when it reports none
+	// SecureBoot is whether its firmware has verified what it booted: OptionOn or OptionOff; "" : not known.
+	SecureBoot string
 	// Installer is the installer image that the agent has had it pull since it booted, "" when none.
 	Installer string
 	// Unpulled are the images of its config at the end of a hop of Kubernetes that it runs not yet, and that the agent has not had it pull

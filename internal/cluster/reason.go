@@ -148,6 +148,7 @@ const (
 	PoolDrift            Reason = "PoolDrift"
 	TalosVersionDrift    Reason = "TalosVersionDrift"
 	SchematicDrift       Reason = "SchematicDrift"
+	SecureBootDrift      Reason = "SecureBootDrift"
 	KubernetesDrift      Reason = "KubernetesVersionDrift"
 	ConfigDrift          Reason = "ConfigDrift"
 	RunningConfigUnknown Reason = "RunningConfigUnknown"

@@ -57,6 +57,8 @@ type Spec struct {
 	Network     Network
 	CNI         CNI
 	Schematic   Schematic
+	// SecureBoot: the firmware of every VM boots nothing but the Talos that the image factory has signed.
+	SecureBoot bool
 	// InstallerRegistry is the registry host that serves Talos installer
 	// images to the nodes, for example "factory.talos.dev".
 	InstallerRegistry string
@@ -477,6 +479,8 @@ type Image struct {
 	Name      string // talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2
 	Version   string
 	Schematic string
+	// SecureBoot: it is signed, and has a firmware without keys take those that it is signed with.
+	SecureBoot bool
 }
 
 // Config is the machine config of one node.

@@ -124,3 +124,8 @@ func (a StartJob) Info() Info {
 func (a DeleteJob) Info() Info {
 	return Info{Kind: cluster.DeleteJob, Subject: a.Job.String(), Change: "gate=" + a.Job.Gate, Text: fmt.Sprintf("delete the Job %s of the gate %s, %s", a.Job.ObjectName, a.Job.Gate, a.Why)}
 }
+
+// MakesNode reports whether an action leads to a node that runs, whatever the inventory has changed.
+func (i Info) MakesNode() bool {
+	return i.Kind == cluster.CreateVM || i.Kind == cluster.StartVM || i.Kind == cluster.ResumeVM || i.Kind == cluster.ApplyConfig
+}

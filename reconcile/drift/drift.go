@@ -120,11 +120,14 @@ func Of(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Mach
 	return out
 }
 
-// OfMachine compares what a machine runs. Versions come first and alone: an older version has
-// another config, too. The kubelet that an upgrade under way gives a node is no such version, for it
+// OfMachine compares what a machine runs. Secure Boot comes first and alone: what the inventory has is signed, or
+// not, as the machine does not boot it. Then versions do: an older version has another config, too. The kubelet that an upgrade under way gives a node is no such version, for it
 // comes with the config. While nodes are between two versions of Kubernetes other extensions are none either, nor is a Talos
 // that goes back: they wait for that, which comes with the config.
 func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach cluster.Machine) []Drift {
+	if dr, differs := OfSecureBoot(d, mach); differs {
+		return []Drift{dr}
+	}
 	want := d.Spec.Versions
 	if mach.Talos != "" && mach.Talos != want.Talos && !(ladder.IsOlder(want.Talos, mach.Talos) && IsBetweenKubernetes(d)) {
 		return []Drift{{Reason: cluster.TalosVersionDrift, Field: FieldTalos, Want: want.Talos, Have: mach.Talos, How: Reboot}}
@@ -139,6 +142,20 @@ func OfMachine(d cluster.Desired, o cluster.Observed, n cluster.Node, mach clust
 		return []Drift{{Reason: cluster.ConfigDrift, Field: FieldConfig, Want: want, Have: mach.ConfigDigest, How: Reboot}}
 	}
 	return nil
+}
+
+// OfSecureBoot compares how a machine has booted with how it should have. Nothing but a new machine changes that: its
+// firmware keeps the keys that it has taken, and what is on its disk was installed for the one or the other.
+func OfSecureBoot(d cluster.Desired, mach cluster.Machine) (dr Drift, differs bool) {
+	dr = Drift{Reason: cluster.SecureBootDrift, Field: FieldSecureBoot, Want: wantSecureBoot(d), Have: mach.SecureBoot, How: Replace}
+	return dr, dr.Have != "" && dr.Have != dr.Want
+}
+
+func wantSecureBoot(d cluster.Desired) string {
+	if d.Spec.SecureBoot {
+		return cluster.OptionOn
+	}
+	return cluster.OptionOff
 }
 
 // OfStaged is what waits for the next boot of a machine that runs the inventory's config.
@@ -215,6 +232,9 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 		Data:  map[string]cluster.DiskSeen{},
 		Agent: s.Schematic.GuestAgent(), OnBoot: true, Options: n.Options,
 	}
+	if s.SecureBoot {
+		hw.TPM = cluster.TPMVersion
+	}
 	hw.Balloon = cmp.Or(n.Options[cluster.FieldBalloonMin], cluster.OptionNone) != cluster.OptionNone
 	for _, d := range n.Disks {
 		hw.Data[d.Serial] = cluster.DiskSeen{Datastore: d.Datastore, Bytes: d.Bytes}
@@ -267,6 +287,11 @@ func compareHardware(want, next, active cluster.Hardware) []Drift {
 			how = InPlace
 		}
 		if dr, differs := compareValue(f.name, how, fmt.Sprint(f.of(&want)), fmt.Sprint(f.of(&next)), fmt.Sprint(f.of(&active))); differs {
+			out = append(out, dr)
+		}
+	}
+	if want.TPM != "" { // one that is not asked for is somebody's own, and may hold the key of a disk
+		if dr, differs := compareValue(cluster.FieldTPM, Replace, want.TPM, cmp.Or(next.TPM, "none"), cmp.Or(active.TPM, "none")); differs {
 			out = append(out, dr)
 		}
 	}
@@ -372,6 +397,10 @@ func (dr Drift) Refusal(d cluster.Desired, o cluster.Observed, n cluster.Node) c
 		b.Message = fmt.Sprintf("it runs Talos %s, and the inventory has %s", dr.Have, dr.Want)
 		b.Hint = hintOfUpgrade(d, o, "talos_version", dr.Have)
 		return b
+	case dr.Reason == cluster.SecureBootDrift:
+		b.Message = fmt.Sprintf("it has booted with Secure Boot %s, and the inventory has it %s; it gets no config and no other Talos", dr.Have, dr.Want)
+		b.Hint = "undo the change of talos.secureboot" + orReplace(s, n)
+		return b
 	case dr.Reason == cluster.KubernetesDrift && dr.Want != d.Repository().Spec.Versions.Kubernetes:
 		b.Message = fmt.Sprintf("its kubelet is %s, and on the way of an upgrade it would be %s now; no node gets an older one", dr.Have, dr.Want)
 		b.Hint = "give it the kubelet of the other nodes by hand: the image in its machine config, with `talosctl -n " + n.IP.String() + " edit machineconfig`"
@@ -400,6 +429,9 @@ func (dr Drift) Refusal(d cluster.Desired, o cluster.Observed, n cluster.Node) c
 	case dr.Field == string(cluster.FieldAddress):
 		b.Message += ", which is not changed on a machine that runs"
 		b.Hint = "undo the change: a machine's address is in its config and in etcd, too" + replace
+	case dr.Field == string(cluster.FieldTPM):
+		b.Message += ", which Secure Boot takes"
+		b.Hint = fmt.Sprintf("undo the change in the repository, or give it one by hand, with the vm stopped: `qm set %d --tpmstate0 %s:1,version=%s`", n.VMID, n.Datastore, cluster.TPMVersion) + replace
 	case strings.HasSuffix(dr.Field, " size"):
 		b.Message += ": disks are not made smaller"
 		b.Hint = "write the size that it has into the inventory" + replace

@@ -21,6 +21,7 @@ func newNode() (cluster.Spec, cluster.Node) {
 // once, so that none drifts unseen, and a forecast takes each.
 func TestDriftsAreComparedOnce(t *testing.T) {
 	s, n := newNode()
+	s.SecureBoot = true
 	n.Options = listOptions(n) // which asks for no balloon
 	others := map[cluster.VMField]string{}
 	for field := range n.Options {
@@ -38,7 +39,7 @@ func TestDriftsAreComparedOnce(t *testing.T) {
 		}
 		seen[d.Field] = d.How
 	}
-	if len(seen) != len(hardwareFields)+3+len(others) || len(hardwareFields)+3 != reflect.TypeFor[cluster.Hardware]().NumField() { // two of the system disk, one disk too many
+	if len(seen) != len(hardwareFields)+4+len(others) || len(hardwareFields)+4 != reflect.TypeFor[cluster.Hardware]().NumField() { // two of the system disk, one disk too many, and the TPM
 		t.Errorf("%d drifts of %d fields: %v", len(seen), len(hardwareFields), seen)
 	}
 	for _, f := range hardwareFields {

@@ -118,6 +118,9 @@ func wantFields(d cluster.Desired, n cluster.Node) map[string]string {
 	for _, f := range hardwareFields {
 		out[string(f.name)] = fmt.Sprint(f.of(&hw))
 	}
+	if hw.TPM != "" {
+		out[string(cluster.FieldTPM)] = hw.TPM
+	}
 	for field, value := range hw.Options {
 		out[string(field)], out[fieldOptions] = value, ""
 	}
@@ -138,6 +141,9 @@ func wantFields(d cluster.Desired, n cluster.Node) map[string]string {
 func wantOfMachine(d cluster.Desired, n cluster.Node) map[string]string {
 	asked := d.Repository()
 	out := map[string]string{FieldTalos: asked.Spec.Versions.Talos}
+	if asked.Spec.SecureBoot {
+		out[FieldSecureBoot] = cluster.OptionOn
+	}
 	if cfg := asked.Configs[n.Name]; cfg.Digest != "" {
 		out[FieldConfig] = cfg.Digest
 	}
@@ -150,7 +156,7 @@ func wantOfMachine(d cluster.Desired, n cluster.Node) map[string]string {
 // wantField is what the inventory has of one field of a node, and whether it has it. Those of machines are asked
 // for in every pass, and take none of the others.
 func wantField(d cluster.Desired, n cluster.Node, field string) (want string, wanted bool) {
-	if field == FieldConfig || field == FieldTalos || field == FieldSchematic {
+	if field == FieldConfig || field == FieldTalos || field == FieldSchematic || field == FieldSecureBoot {
 		want, wanted = wantOfMachine(d, n)[field]
 		return want, wanted
 	}
@@ -217,6 +223,8 @@ func isSeen(o cluster.Observed, n cluster.Node, field, want string, whole bool) 
 		return mach.Reach == cluster.Configured && mach.Talos == want
 	case field == FieldSchematic:
 		return mach.Reach == cluster.Configured && mach.Schematic == want
+	case field == FieldSecureBoot:
+		return mach.Reach == cluster.Configured && mach.SecureBoot == want
 	case isMeta(field):
 		return o.Nodes.Known && there
 	}

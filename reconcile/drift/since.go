@@ -27,6 +27,7 @@ const (
 	FieldConfig     = "machine config"
 	FieldTalos      = "talos version"
 	FieldSchematic  = cluster.FieldSchematic
+	FieldSecureBoot = "secure boot"
 	fieldKubernetes = "kubernetes version"
 	FieldStaged     = "staged machine config"
 	FieldPower      = "power"
@@ -191,7 +192,11 @@ func OfRunning(d cluster.Desired, o cluster.Observed, n cluster.Node) []cluster.
 		}
 		return out
 	case cluster.Maintenance:
-		return []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartMachine, cluster.FieldDifference{Field: FieldConfig, Has: "none: it is in maintenance mode", Wants: "one"})}
+		out := []cluster.FieldDifference{seenSince(o, n.Name, cluster.PartMachine, cluster.FieldDifference{Field: FieldConfig, Has: "none: it is in maintenance mode", Wants: "one"})}
+		if dr, differs := OfSecureBoot(d, mach); differs {
+			out = append(out, Describe(d, o, n, []Drift{dr})...)
+		}
+		return out
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 			return
 		}
 		d.Schematic = "the factory's answer"
-		d.Image = cluster.Image{Name: "of talos " + d.Spec.Versions.Talos, Version: d.Spec.Versions.Talos, Schematic: d.Schematic}
+		d.Image = cluster.Image{Name: "of talos " + d.Spec.Versions.Talos, Version: d.Spec.Versions.Talos, Schematic: d.Schematic, SecureBoot: d.Spec.SecureBoot}
 		d.Configs = map[string]cluster.Config{}
 		for _, n := range d.Spec.Nodes {
 			d.Configs[n.Name] = cluster.Config{}

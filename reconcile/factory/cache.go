@@ -45,14 +45,14 @@ func (n note) pin() cluster.ImagePin {
 }
 
 var (
-	imageName = regexp.MustCompile(`^talos-v[0-9A-Za-z.+-]+-nocloud-amd64\.qcow2$`)
+	imageName = regexp.MustCompile(`^talos-v[0-9A-Za-z.+-]+-nocloud-amd64(-secureboot)?\.qcow2$`)
 	version   = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 )
 
 // checkName refuses an image whose fields do not belong together. Names become
 // paths and parts of URLs.
 func checkName(img cluster.Image) error {
-	if !version.MatchString(img.Version) || !schematicID.MatchString(img.Schematic) || img.Name != cluster.ImageName(img.Version, img.Schematic) {
+	if !version.MatchString(img.Version) || !schematicID.MatchString(img.Schematic) || img.Name != cluster.ImageName(img.Version, img.Schematic, img.SecureBoot) {
 		return fmt.Errorf("image %q is not the one of Talos %q with schematic %q", img.Name, img.Version, img.Schematic)
 	}
 	return nil

@@ -143,7 +143,7 @@ func (t *transfer) receive(parent context.Context) error {
 
 // ask requests what is missing, and a little before it.
 func (t *transfer) ask(ctx context.Context) (*http.Response, error) {
-	address := t.f.url.JoinPath("image", t.img.Schematic, t.img.Version, "nocloud-amd64.qcow2").String()
+	address := t.f.url.JoinPath("image", t.img.Schematic, t.img.Version, t.img.Asset()).String()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
 		return nil, err

@@ -257,3 +257,9 @@ func TakesPlace(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluste
 	return asked && !n.Locked && !n.Protect && !d.Spec.IsOnlyPlane(n) &&
 		!slices.ContainsFunc(o.Orphans.Value, func(other cluster.VM) bool { return other.Node == n.Name })
 }
+
+// IsDrained reports whether a node was drained to be removed, and has not
+// booted since.
+func IsDrained(kn cluster.KubeNode) bool {
+	return kn.Cordoned && kn.Turn == cluster.TurnRemoval && kn.Drained != "" && kn.Drained == kn.BootID
+}

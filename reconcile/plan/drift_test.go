@@ -20,7 +20,7 @@ var differs = []cluster.Reason{
 	cluster.NodeLocked, cluster.HardwareDrift, cluster.TalosVersionDrift, cluster.UpgradeFailed, cluster.UpgradeFellBack, cluster.RolledBack, cluster.KubernetesDrift, cluster.PoolDrift,
 	cluster.ConfigRefused, cluster.FixedConfigChanged, cluster.ChangeNotTaken, cluster.SystemDiskMissing, cluster.ForeignVM, cluster.VMPaused,
 	cluster.HealingOff, cluster.ApplyingOff, cluster.ChangeUnapproved, cluster.OrphanEtcdMember, cluster.OrphanNodeObject, cluster.DuplicateVM,
-	cluster.NodeIdentityChanged, cluster.ReleaseForeign, cluster.ConfigDrift, cluster.EtcdTooOld,
+	cluster.NodeIdentityChanged, cluster.ReleaseForeign, cluster.ConfigDrift, cluster.EtcdTooOld, cluster.SecureBootDrift,
 }
 
 var otherwise = []cluster.Reason{

@@ -231,7 +231,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		return
 	case isMember && m.holdForSnapshot(n, verb):
 		return
-	case m.isOwnNode(n) && kn.BootID != "" && !isDrainedForRemoval(kn):
+	case m.isOwnNode(n) && kn.BootID != "" && !leftover.IsDrained(kn):
 		m.drainTo(action.DrainNode{Node: n, Target: cluster.TurnRemoval, For: reason, How: cluster.Drain{Adopt: true}}, nil)
 		return
 	case len(vm.Others) > 0: // those of a storage driver are detached by the drain
@@ -338,12 +338,6 @@ func (m *planner) isUnderWay(node string) bool {
 // isOwnNode reports whether the Node object with the name of a node is of its VM.
 func (m *planner) isOwnNode(n cluster.Node) bool {
 	return leftover.IsOwn(m.d, m.o.Nodes.Value[n.Name])
-}
-
-// isDrainedForRemoval reports whether a node was drained to be removed, and has not
-// booted since.
-func isDrainedForRemoval(kn cluster.KubeNode) bool {
-	return kn.Cordoned && kn.Turn == cluster.TurnRemoval && kn.Drained != "" && kn.Drained == kn.BootID
 }
 
 // holdRemoval waits with the removal of a node that works while nodes that stay do not,

@@ -340,6 +340,7 @@ func (m *planner) planMaintenance(n cluster.Node) {
 		return
 	}
 	switch isPlane, own := n.Role == cluster.ControlPlane, readiness.OwnEndpoint(m.d, n); {
+	case m.bootsOtherwise(n): // reported
 	case isPlane && m.awaitsRemoval(n):
 	case isPlane && m.lostFounder(n):
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.EtcdMemberLost, Message: "it has lost its config and data, and it founded an etcd of which no other member is seen", Hint: lostHint})
@@ -352,6 +353,16 @@ func (m *planner) planMaintenance(n cluster.Node) {
 	default:
 		m.do(action.ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})
 	}
+}
+
+// bootsOtherwise reports a machine without a config that has booted by Secure Boot and should not have, or the other way
+// round: it is given none, nor the secrets in it.
+func (m *planner) bootsOtherwise(n cluster.Node) bool {
+	dr, differs := drift.OfSecureBoot(m.d, m.o.Machines[n.Name])
+	if differs {
+		m.blockDrift(dr.Refusal(m.d, m.o, n), m.describe(n, dr))
+	}
+	return differs
 }
 
 // joinsBefore is another control plane that joins the etcd of a cluster that worked, "" when none

@@ -533,7 +533,7 @@ func lawOfRemoval(t *rapid.T, w *world, a action.DeleteVM) {
 		t.Errorf("%s, which is a member of etcd", a.Info())
 	}
 	kn, isNode := w.o.Nodes.Value[a.VM.Node]
-	if isNode && !a.VM.Deleting && kn.UUID == cluster.NodeUUID(w.d.Spec.ID, a.VM.Node) && kn.BootID != "" && !isDrainedForRemoval(kn) {
+	if isNode && !a.VM.Deleting && kn.UUID == cluster.NodeUUID(w.d.Spec.ID, a.VM.Node) && kn.BootID != "" && !leftover.IsDrained(kn) {
 		t.Errorf("%s, which was not drained: %+v", a.Info(), kn)
 	}
 	if a.VM.Protected || a.VM.Managed || a.VM.Lock != "" || len(a.VM.Others) > 0 {

@@ -134,6 +134,11 @@ var changes = []change{
 	}},
 	{"`protect`, `environment`, `canary`, `soak`, `gates`, and the switches below", func(_ *world, n *cluster.Node) { n.Protect = true }},
 	{"`config_contract`", func(w *world, _ *cluster.Node) { w.d.OtherContract = "v1.14" }},
+	{"`talos.secureboot`", func(w *world, n *cluster.Node) {
+		m := w.o.Machines[n.Name]
+		w.d.Spec.SecureBoot, m.SecureBoot = true, cluster.OptionOff
+		w.o.Machines[n.Name] = m
+	}},
 	{"`talos.schematic`", func(w *world, n *cluster.Node) {
 		m := w.o.Machines[n.Name]
 		m.Schematic, w.d.Schematic, w.d.Image.Schematic = w.d.Schematic, "613e1592b2da", "613e1592b2da"

@@ -41,7 +41,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 	}
 	_, known := m.o.Facts.Settled[n.Name]
 	_, joined := m.o.Nodes.Value[n.Name]
-	if !known && m.o.Nodes.Known && !joined && isMaking(i.Kind) {
+	if !known && m.o.Nodes.Known && !joined && i.MakesNode() {
 		return false // it is made
 	}
 	edited, pushed := m.whoChanged(n, i.Fields)
@@ -53,7 +53,7 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 		}
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.HealingOff, About: string(i.Kind), Message: what + ": heal is observe; else: " + i.Text,
 			Hint: undo + ", or set `heal: heal`" + m.whereSwitch("heal", m.p.ObserveOnly)}, m.driftOf(n, i))
-	case isMaking(i.Kind):
+	case i.MakesNode():
 		return false // whatever the inventory has changed, it should run
 	case pushed && m.leavesChange(i.Fields):
 		b := cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
@@ -163,11 +163,6 @@ func (m *planner) report(edits, changes []drift.Drift, do func([]drift.Drift) ac
 			m.holdBySwitch(do(drifts))
 		}
 	}
-}
-
-// isMaking reports whether an action leads to a node that runs, whatever the inventory has changed.
-func isMaking(kind cluster.ActionKind) bool {
-	return kind == cluster.CreateVM || kind == cluster.StartVM || kind == cluster.ResumeVM || kind == cluster.ApplyConfig
 }
 
 // isUnfinished reports whether a turn of a node was begun for what the inventory has of it, and has

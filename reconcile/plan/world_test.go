@@ -283,6 +283,24 @@ func (w *world) run(t testing.TB, line string) string {
 			mach.Schematic = "376567988ad3"
 			w.o.Machines[n.Name] = mach
 		}
+	case "secureboot": // of the inventory
+		w.d.Spec.SecureBoot = arg(1) == "on"
+	case "lacks-tpm": // the VM of a node
+		w.o = effect.Clone(w.o)
+		vm := w.o.VMs[arg(1)]
+		vm.Hardware.Value.TPM = ""
+		w.o.VMs[arg(1)] = vm
+	case "booted": // nodes, with Secure Boot on or off; their VMs have a TPM where that takes one, or with "off+tpm"
+		w.o = effect.Clone(w.o)
+		for _, name := range f[2:] {
+			m, vm := w.o.Machines[name], w.o.VMs[name]
+			var with string
+			m.SecureBoot, with, _ = strings.Cut(arg(1), "+")
+			if vm.Hardware.Value.TPM = ""; m.SecureBoot == "on" || with == "tpm" {
+				vm.Hardware.Value.TPM = cluster.TPMVersion
+			}
+			w.o.Machines[name], w.o.VMs[name] = m, vm
+		}
 	case "upgrades": // of the cluster
 		w.d.Spec.Upgrade, _ = cluster.ParseUpgradeMode(arg(1))
 	case "held": // the hops, for approval

@@ -44,6 +44,36 @@ func TestCreateIsIdempotent(t *testing.T) {
 	})
 }
 
+// TestCreateForSecureBoot: the VM has a TPM, a firmware without keys, and the image that is signed; and goes with all of it.
+func TestCreateForSecureBoot(t *testing.T) {
+	for _, version := range []string{"8.4", "9.2"} {
+		onStand(t, version, func(t *testing.T, s *stand) {
+			s.image()
+			d := desired(1)
+			d.Spec.SecureBoot = true
+			n, ctx := d.Spec.Nodes[0], context.Background()
+			c := s.client()
+			defer c.Close()
+			s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+			got, _ := s.host.VM(n.VMID)
+			efi, tpm := pveconf.ParseProperties(got.Config["efidisk0"]), pveconf.ParseProperties(got.Config["tpmstate0"])
+			if efi["efitype"] != "4m" || efi["pre-enrolled-keys"] != "0" || tpm["version"] != "v2.0" || tpm["size"] != "4M" || !strings.HasPrefix(tpm.First("file", ""), n.Datastore+":") {
+				t.Errorf("%s: efidisk0 %v, tpmstate0 %v", version, efi, tpm)
+			}
+			vm := observe(c, d).VMs[n.Name]
+			if vm.Hardware.Value.TPM != cluster.TPMVersion || len(vm.Others) > 0 {
+				t.Errorf("%s: %+v", version, vm)
+			}
+			s.must(c.Start(ctx, d, n, nil))
+			s.must(c.Delete(ctx, d, vm, nil))
+			if left := observe(c, d).VMs[n.Name]; left.Presence != cluster.Absent {
+				t.Errorf("%s: %+v", version, left)
+			}
+			s.checkRules()
+		})
+	}
+}
+
 // TestCreateFinishes: a VM that was interrupted while it was made is finished from where it
 // is, whatever people did to it.
 func TestCreateFinishes(t *testing.T) {

@@ -52,6 +52,8 @@ func TestNothingIsSmuggled(t *testing.T) {
 		gw := d.Spec.Network.Gateway
 		d.Spec.Network.Gateway = rapid.SampledFrom([]netip.Addr{gw, gw, gw, {}, netip.MustParseAddr("fe80::1%eth0,gw=x")}).Draw(t, "gateway")
 
+		d.Spec.SecureBoot = rapid.Bool().Draw(t, "secure boot")
+
 		p, err := hardware.CreateParams(d, n, pool, d.Image)
 		if err != nil {
 			if strings.ContainsAny(err.Error(), "\x00\r") {
@@ -65,10 +67,16 @@ func TestNothingIsSmuggled(t *testing.T) {
 		if pool == "" {
 			want = slices.DeleteFunc(want, func(k string) bool { return k == "pool" })
 		}
+		drives := map[string]map[string]string{}
+		if d.Spec.SecureBoot {
+			want = append(want, "tpmstate0")
+			slices.Sort(want)
+			drives["tpmstate0"] = map[string]string{"": n.Datastore + ":1", "version": "v2.0"}
+		}
 		if !slices.Equal(keys, want) {
 			t.Fatalf("options %v, want %v", keys, want)
 		}
-		for key, want := range map[string]map[string]string{
+		maps.Copy(drives, map[string]map[string]string{
 			"efidisk0": {"": n.Datastore + ":1", "efitype": "4m", "pre-enrolled-keys": "0"},
 			"scsi0":    {"": n.Datastore + ":0", "import-from": n.ImageDatastore + ":import/" + d.Image.Name, "discard": "on", "ssd": "1", "serial": "talos-sys"},
 			"scsi1":    {"": n.Disks[0].Datastore + ":5", "discard": "on", "ssd": "1", "serial": n.Disks[0].Serial},
@@ -76,7 +84,8 @@ func TestNothingIsSmuggled(t *testing.T) {
 			"net0":     {"virtio": n.MAC, "bridge": n.Bridge, "firewall": "0"},
 			"cpu":      {"": n.CPUType}, "name": {"": n.Name}, "smbios1": {"uuid": n.UUID},
 			"ipconfig0": {"ip": "10.10.0.11/16", "gw": "10.10.0.1"},
-		} {
+		})
+		for key, want := range drives {
 			if n.SCSIHardware == cluster.SingleController && strings.HasPrefix(key, "scsi") {
 				want["iothread"] = "1"
 			}

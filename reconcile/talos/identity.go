@@ -77,17 +77,18 @@ func (l *link) readUUID(ctx context.Context) (identity, error) {
 // portray reads, side by side, what stays as it is while a machine runs; the
 // connection does not outlive that.
 func (l *link) portray(ctx context.Context, m *cluster.Machine) (id identity, err error) {
-	var who, which, what, when error
+	var who, which, what, how, when error
 	var reading sync.WaitGroup
 	reading.Go(func() { id, who = l.identify(ctx) })
 	reading.Go(func() { m.Talos, which = l.version(ctx) })
 	reading.Go(func() { m.Schematic, what = l.schematic(ctx) })
+	reading.Go(func() { m.SecureBoot, how = l.secureBoot(ctx) })
 	if l.standing == proven {
 		reading.Go(func() { m.BootID, when = l.bootID(ctx) })
 	}
 	reading.Wait()
 	m.UUID, m.MACs = id.uuid, id.macs
-	return id, cmp.Or(who, which, what, when)
+	return id, cmp.Or(who, which, what, how, when)
 }
 
 // bootIDFile holds the kernel's boot id. Talos has it as a resource since v1.14 only;
@@ -215,6 +216,23 @@ func (l *link) schematic(ctx context.Context) (string, error) {
 		}
 	}
 	return "", nil
+}
+
+// secureBoot reads whether the firmware has verified what the machine booted, "" when it does not report that. It
+// is shown in maintenance mode, too (recorded of 1.13.9).
+func (l *link) secureBoot(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, callWithin)
+	defer cancel()
+	r, err := safe.StateGetByID[*runtime.SecurityState](ctx, l.cosi, runtime.SecurityStateID)
+	switch {
+	case isMissing(err):
+		return "", nil
+	case err != nil:
+		return "", fmt.Errorf("read how it has booted: %w", err)
+	case r.TypedSpec().SecureBoot:
+		return cluster.OptionOn, nil
+	}
+	return cluster.OptionOff, nil
 }
 
 // status reads the machine's own word of its stage and readiness.

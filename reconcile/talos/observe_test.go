@@ -674,3 +674,22 @@ func TestSwappedUUID(t *testing.T) {
 		t.Errorf("swapped is %s, want %s", got, want)
 	}
 }
+
+// TestSecureBootIsSeen: how a machine has booted is read in maintenance mode, and of one that runs a config.
+func TestSecureBootIsSeen(t *testing.T) {
+	for want, firmware := range map[string]*world.Firmware{cluster.OptionOn: {}, cluster.OptionOff: nil} {
+		inBubble(t, "v1.14.1", []cluster.Node{cp(1)}, func(b *bench) {
+			g := guest(cp(1), "v1.14.1")
+			g.Firmware, g.Boot.Image.Signed, g.Boot.Image.Enrolls = firmware, true, true
+			b.lab.PowerOn(g)
+			b.untilReach(cp(1), cluster.Maintenance)
+			if m := b.see(cp(1)); m.SecureBoot != want {
+				t.Errorf("in maintenance mode: %q, want %q", m.SecureBoot, want)
+			}
+			b.apply(cp(1))
+			if m := b.untilReach(cp(1), cluster.Configured); m.SecureBoot != want {
+				t.Errorf("configured: %q, want %q", m.SecureBoot, want)
+			}
+		})
+	}
+}

@@ -251,6 +251,10 @@ type talos struct {
 	Schematic schematic `yaml:"schematic"`
 	// What VMs are made from: the disk image of the factory.
 	Boot string `yaml:"boot" enum:"image" later:"iso,template" default:"image"`
+	// The firmware of every VM boots nothing but Talos as the image factory has signed it: VMs are made from its image for
+	// Secure Boot, whose keys their firmware takes at the first boot, with a TPM, in which patches may keep the keys of
+	// encrypted disks. It takes Talos v1.14 or newer. A node that is there changes it with a new machine alone: `replace`.
+	SecureBoot bool `yaml:"secureboot" default:"false"`
 	// The processor architecture of the nodes.
 	Arch string `yaml:"arch" enum:"amd64" later:"arm64" default:"amd64"`
 	// The registry that serves the Talos installer to the nodes.

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"net/url"
@@ -44,12 +45,14 @@ func (l *loader) resolveCluster() {
 		Prune:          c.Prune,
 		Drain:          cluster.Drain{Timeout: c.Drain.Timeout, Delete: c.Drain.OnTimeout == "delete"},
 
+		SecureBoot:        c.Talos.SecureBoot,
 		InstallerRegistry: orDefault(c.Talos.InstallerRegistry, "factory.talos.dev"),
 		Mirrors:           maps.Clone(l.opts.Mirrors),
 	}
 	l.spec.ReplaceDead = cluster.ReplaceDead{ControlPlane: l.deadAfter("controlplane", c.ReplaceDead.ControlPlane), Worker: l.deadAfter("worker", c.ReplaceDead.Worker)}
 	l.spec.Window = c.Window.Resolve("window", l.Report)
 	l.resolveUpgrade()
+	l.checkSecureBoot()
 	l.resolveGates()
 	if c.ClusterName != "" {
 		l.spec.ID = cluster.ClusterID(l.opts.Owner, c.ClusterName)
@@ -61,6 +64,19 @@ func (l *loader) resolveCluster() {
 		if first := slices.Index(c.Talos.Schematic.Extensions, e); first < i && e != "" {
 			l.Wrong(yamlschema.Element("talos.schematic.extensions", i), "remove one", "%s is listed twice", e)
 		}
+	}
+}
+
+// enrollingMinor is the first minor version of Talos whose disk image for Secure Boot has a firmware take its keys. Older
+// ones boot from it as well, unverified. (siderolabs/talos: pull request 13214; siderolabs/docs: pull request 603.)
+const enrollingMinor = 14
+
+// checkSecureBoot refuses Secure Boot with an image that does not bring it.
+func (l *loader) checkSecureBoot() {
+	var minor int
+	if _, err := fmt.Sscanf(l.cluster.TalosVersion, "v1.%d.", &minor); err == nil && l.cluster.Talos.SecureBoot && minor < enrollingMinor {
+		l.Wrong("talos.secureboot", fmt.Sprintf("write talos_version: v1.%d.0 or newer, or remove it", enrollingMinor),
+			"the disk image of Talos %s does not give the firmware its keys, so that nothing would be verified", l.cluster.TalosVersion)
 	}
 }
 

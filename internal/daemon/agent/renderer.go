@@ -66,7 +66,8 @@ func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.
 		return d, problems
 	}
 	v := snap.Spec.Versions.Talos
-	d.Image = cluster.Image{Name: cluster.ImageName(v, d.Schematic), Version: v, Schematic: d.Schematic}
+	signed := snap.Spec.SecureBoot
+	d.Image = cluster.Image{Name: cluster.ImageName(v, d.Schematic, signed), Version: v, Schematic: d.Schematic, SecureBoot: signed}
 	if !snap.Bundle.IsZero() && !r.tooLarge(snap) {
 		configs, found := r.configs.Render(snap, d.Schematic)
 		d.Configs = configs

@@ -58,8 +58,15 @@ var listedExtensions = []string{
 // extensionName is the form of an official extension's name.
 var extensionName = regexp.MustCompile(`^siderolabs/[a-z0-9][a-z0-9._-]*$`)
 
-// imageFile is the one boot asset this factory builds.
-const imageFile = "nocloud-amd64.qcow2"
+// imageFile and signedFile are the boot assets this factory builds.
+const (
+	imageFile  = "nocloud-amd64.qcow2"
+	signedFile = "nocloud-amd64-secureboot.qcow2"
+)
+
+// enrollingMinor is the first minor whose disk images have a firmware take the keys that they are signed with; those of
+// older ones boot in its setup mode, unverified. Source: siderolabs/talos#13214, and the documentation of v1.14.
+const enrollingMinor = 14
 
 // Factory is a simulated Image Factory, community edition: schematics,
 // nocloud disk images, and the existence of installer images. Errors are plain
@@ -73,7 +80,7 @@ type Factory struct {
 
 	mu         sync.Mutex
 	schematics map[string]stored
-	images     map[string][]byte // version/schematic
+	images     map[string][]byte // version/schematic/asset
 	downloads  []Download
 	corrupt    bool
 }
@@ -166,7 +173,7 @@ func (f *Factory) Image(version, id string) ([]byte, error) {
 	if !ok {
 		return nil, fmt.Errorf("schematic ID %q not found", id)
 	}
-	return f.ensureImage(version, id, s.doc), nil
+	return f.ensureImage(version, id, imageFile, s.doc), nil
 }
 
 func (f *Factory) storeSchematic(s schematic) (id string, err error) {
@@ -181,16 +188,17 @@ func (f *Factory) storeSchematic(s schematic) (id string, err error) {
 }
 
 // ensureImage makes an image once. f.mu is held.
-func (f *Factory) ensureImage(version, id string, s schematic) []byte {
-	key := version + "/" + id
+func (f *Factory) ensureImage(version, id, asset string, s schematic) []byte {
+	key := version + "/" + id + "/" + asset
 	img, ok := f.images[key]
 	if !ok {
-		img = buildImage("nocloud", version, id)
+		img = buildImage("nocloud", version, id, asset == signedFile)
 		f.images[key] = img
 		sum := sha256.Sum256(img)
 		f.world.KnowImage(hex.EncodeToString(sum[:]), world.Image{
 			Platform: "nocloud", Version: version, Schematic: id,
 			Extensions: slices.Clone(s.Customization.SystemExtensions.OfficialExtensions),
+			Signed:     asset == signedFile, Enrolls: asset == signedFile && minorOf(version) >= enrollingMinor,
 		})
 	}
 	return img
@@ -319,9 +327,17 @@ func (f *Factory) buildsVersion(v string) bool {
 	if len(f.versions) > 0 {
 		return slices.Contains(f.versions, v)
 	}
-	var major, minor, patch int
-	_, err := fmt.Sscanf(v, "v%d.%d.%d", &major, &minor, &patch)
-	return err == nil && major == 1 && minor >= oldestMinor && minor <= newestMinor
+	minor := minorOf(v)
+	return minor >= oldestMinor && minor <= newestMinor
+}
+
+// minorOf is the minor of a version of Talos 1, 13 of v1.13.9; -1 of what is none.
+func minorOf(v string) int {
+	var minor, patch int
+	if _, err := fmt.Sscanf(v, "v1.%d.%d", &minor, &patch); err != nil {
+		return -1
+	}
+	return minor
 }
 
 // findInstaller returns the Talos in an installer image, which is built from what a disk image is
@@ -357,8 +373,8 @@ func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
 		httpservice.RefuseText(rw, status, words)
 		return
 	}
-	if asset != imageFile {
-		httpservice.RefuseText(rw, http.StatusNotImplemented, "the lab's factory builds "+imageFile+" only")
+	if asset != imageFile && asset != signedFile {
+		httpservice.RefuseText(rw, http.StatusNotImplemented, "the lab's factory builds "+imageFile+" and "+signedFile+" only")
 		return
 	}
 	if why := f.refuseExtensions(s.doc, version); why != "" {
@@ -372,7 +388,7 @@ func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
 		return
 	}
 	f.mu.Lock()
-	img := f.ensureImage(version, id, s.doc)
+	img := f.ensureImage(version, id, asset, s.doc)
 	f.mu.Unlock()
 	f.sendImage(rw, r, version, id, img)
 }
@@ -381,6 +397,7 @@ func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
 // middle of the body; an agent that dies after the call has all but the last
 // byte.
 func (f *Factory) sendImage(rw http.ResponseWriter, r *http.Request, version, id string, img []byte) {
+	asset := r.PathValue("path")
 	d := &drip{
 		ResponseWriter: rw,
 		size:           int64(len(img)),
@@ -396,9 +413,9 @@ func (f *Factory) sendImage(rw http.ResponseWriter, r *http.Request, version, id
 		d.through = func(length int64) int64 { return length - 1 }
 	}
 	d.Header().Set("Content-Type", "application/x-qemu-disk")
-	d.Header().Set("Content-Disposition", `attachment; filename="`+imageFile+`"`)
+	d.Header().Set("Content-Disposition", `attachment; filename="`+asset+`"`)
 	// The zero time leaves Last-Modified out, as the real factory does.
-	http.ServeContent(d, r, imageFile, time.Time{}, bytes.NewReader(img))
+	http.ServeContent(d, r, asset, time.Time{}, bytes.NewReader(img))
 	if r.Method != http.MethodGet {
 		return
 	}
@@ -407,7 +424,7 @@ func (f *Factory) sendImage(rw http.ResponseWriter, r *http.Request, version, id
 	f.downloads = append(f.downloads, Download{Schematic: id, Version: version, Bytes: d.sent, Whole: all})
 	f.mu.Unlock()
 	if all {
-		f.world.Spend("download", fileName(version, id, imageFile), d.spent)
+		f.world.Spend("download", fileName(version, id, asset), d.spent)
 		f.world.Report("factory", "sent the image of Talos %s with schematic %.12s", version, id)
 	}
 }

@@ -288,7 +288,7 @@ func TestFactoryFaults(t *testing.T) {
 // The image is what the qcow2 specification asks for: every cluster in use has
 // reference count one, every table lies inside the file.
 func TestImageIsAValidQcow2(t *testing.T) {
-	img := buildImage("nocloud", "v1.13.9", emptySchematic)
+	img := buildImage("nocloud", "v1.13.9", emptySchematic, false)
 	be := binary.BigEndian
 	u32 := func(at int) uint64 { return uint64(be.Uint32(img[at:])) }
 	u64 := func(at uint64) uint64 { return be.Uint64(img[at:]) }
@@ -347,7 +347,7 @@ func TestImageWithQemu(t *testing.T) {
 		t.Skip("no qemu-img here")
 	}
 	file := filepath.Join(t.TempDir(), "image.qcow2")
-	if err := os.WriteFile(file, buildImage("nocloud", "v1.13.9", emptySchematic), 0o600); err != nil {
+	if err := os.WriteFile(file, buildImage("nocloud", "v1.13.9", emptySchematic, false), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	for _, args := range [][]string{{"check", "-f", "qcow2", file}, {"info", "-f", "qcow2", file}} {

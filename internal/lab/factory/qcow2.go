@@ -27,8 +27,8 @@ const (
 )
 
 // buildImage makes a sparse qcow2 image (version 3) whose first sectors state
-// what it is. The same version and schematic give the same bytes.
-func buildImage(platform, version, schematic string) []byte {
+// what it is. The same version and schematic give the same bytes, signed or not.
+func buildImage(platform, version, schematic string, signed bool) []byte {
 	img := make([]byte, qcowFileBytes)
 	be := binary.BigEndian
 
@@ -56,6 +56,9 @@ func buildImage(platform, version, schematic string) []byte {
 
 	var label bytes.Buffer
 	fmt.Fprintf(&label, "simulated Talos disk image\nplatform %s\nversion %s\nschematic %s\n", platform, version, schematic)
+	if signed {
+		label.WriteString("signed for Secure Boot\n")
+	}
 	copy(img[qcowData:], label.Bytes())
 	return img
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // makeTemplate answers POST template: the disks become bases that linked
@@ -212,6 +213,12 @@ func (s *Server) copyDrive(t *task, v *vm, key, text string, c *call, full bool)
 	}
 	copied := s.allocateDisk(to, to.diskName(v.id, "vm", cmp.Or(c.str("format"), format)), cmp.Or(c.str("format"), format), v.id, vol.bytes)
 	copied.disk.Image = vol.heldImage()
+	if vol.disk != nil {
+		if f, ok := vol.disk.Contents.(*world.Firmware); ok { // a clone has the keys of its source
+			kept := *f
+			copied.disk.Contents = &kept
+		}
+	}
 	if !full {
 		copied.parent = vol.name
 	}

@@ -230,6 +230,10 @@ func (c *call) changeLocked(t *task, change func(*vm) error) error {
 // copyContents returns a copy of what a guest keeps on a disk, where the guests'
 // service makes copies. s.mu is not held.
 func (s *Server) copyContents(d *world.Disk) any {
+	if f, ok := d.Contents.(*world.Firmware); ok {
+		kept := *f
+		return &kept
+	}
 	if k, ok := s.guests.(world.DiskCopier); ok {
 		return k.CopyContents(d)
 	}

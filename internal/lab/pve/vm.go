@@ -228,6 +228,7 @@ func (s *Server) describeGuest(v *vm) world.Guest {
 	g := world.Guest{
 		VMID: v.id, Host: v.host.name, Name: v.name(), UUID: uuidOf(values), MAC: strings.ToLower(net["macaddr"]), Bridge: net["bridge"],
 		Cores: countCores(values), MemoryMiB: memoryMiB(values), Agent: agentOn(values),
+		Firmware: v.firmware(values), TPM: values["tpmstate0"] != "",
 		Off: func() { s.guestOff(v) },
 	}
 	byKey := map[string]*world.Disk{}
@@ -249,6 +250,31 @@ func (s *Server) describeGuest(v *vm) world.Guest {
 		}
 	}
 	return g
+}
+
+// firmware is what a VM boots with. Its variables are on the EFI disk; without one they last until it stops.
+// Source: Proxmox VE 9.2, qemu-server, PVE::QemuServer::OVMF: of the types of EFI disks 4m is the one whose firmware
+// verifies what it boots.
+func (v *vm) firmware(values map[string]string) *world.Firmware {
+	if values["bios"] != "ovmf" {
+		return &world.Firmware{Legacy: true}
+	}
+	d := options.ParseDrive(values["efidisk0"])
+	_, vol := v.host.volume(d["file"])
+	switch {
+	case vol == nil || vol.disk == nil:
+		return &world.Firmware{}
+	case d["efitype"] != "4m":
+		return nil
+	}
+	f, written := vol.disk.Contents.(*world.Firmware)
+	if !written {
+		if f = (&world.Firmware{}); d["pre-enrolled-keys"] == "1" {
+			f.Keys = world.MicrosoftKeys
+		}
+		vol.disk.Contents = f
+	}
+	return f
 }
 
 // seedNetwork hands a guest what its cloud-init drive holds.

@@ -65,7 +65,7 @@ func (d *disk) hasNoEtcd() bool { return d.member == nil && !d.debris }
 // canBoot reports whether there is a Talos image to boot and a guest that is
 // able to.
 func (m *machine) canBoot() bool {
-	return !m.guest.Dead && m.image().Version != "" && !m.disk().wiped
+	return !m.guest.Dead && m.image().Version != "" && !m.disk().wiped && (m.boot != nil || m.guest.Boots(m.image()))
 }
 
 // image is what runs, or boots next.
@@ -121,7 +121,7 @@ func (m *machine) startBoot() {
 		m.f.world.Report(m.name(), "hangs while Talos %s boots", image.Version)
 		return
 	}
-	b := &boot{m: m, f: m.f, image: image, id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*service{}, ended: make(chan struct{})}
+	b := &boot{m: m, f: m.f, image: image, verified: m.guest.VerifyBoot(image), id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*service{}, ended: make(chan struct{})}
 	b.events = system.NewEvents(b.id)
 	m.boot = b
 	b.publishSequence("initialize", machineapi.SequenceEvent_START)
@@ -177,14 +177,15 @@ type darkener interface{ Darken(host string, dark bool) }
 
 // boot is one run of a machine, from power on to power off or reboot.
 type boot struct {
-	m       *machine
-	f       *Fleet
-	image   world.Image
-	id      string    // boot id
-	started time.Time // by its own clock
-	events  *system.Events
-	actor   string // the id of the call that takes it down, if one does
-	timers  []func()
+	m        *machine
+	f        *Fleet
+	image    world.Image
+	verified bool      // by the firmware
+	id       string    // boot id
+	started  time.Time // by its own clock
+	events   *system.Events
+	actor    string // the id of the call that takes it down, if one does
+	timers   []func()
 
 	ended      chan struct{}  // closed when this run ends
 	pulled     []system.Image // to the containerd of the system

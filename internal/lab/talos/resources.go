@@ -77,7 +77,7 @@ func (b *boot) openState() {
 		s := r.TypedSpec()
 		s.Manufacturer, s.ProductName, s.UUID, s.WakeUpType = "QEMU", "Standard PC (Q35 + ICH9, 2009)", g.UUID, "Power Switch"
 	})
-	putResource(b, "runtime.SecurityStateController", runtime.NewSecurityStateSpec(runtime.NamespaceName), func(*runtime.SecurityState) {})
+	putResource(b, "runtime.SecurityStateController", runtime.NewSecurityStateSpec(runtime.NamespaceName), func(r *runtime.SecurityState) { r.TypedSpec().SecureBoot = b.verified })
 	putResource(b, "network.PlatformConfigApplyController", runtime.NewPlatformMetadataSpec(runtime.NamespaceName, runtime.PlatformMetadataID), func(r *runtime.PlatformMetadata) {
 		s := r.TypedSpec()
 		s.Platform, s.Hostname, s.InstanceType = img.Platform, g.Name, fmt.Sprintf("%dCPU-%dRAM", g.Cores, g.MemoryMiB)

@@ -14,6 +14,8 @@ type Image struct {
 	// Extensions are the official extensions of the schematic, for services
 	// that must come up before Talos calls itself ready.
 	Extensions []string
+	// Signed: it is signed for Secure Boot. Enrolls: and has a firmware without keys take its own.
+	Signed, Enrolls bool
 }
 
 // KnowImage records in the world what the bytes with this SHA-256 (hex) are. The
@@ -78,7 +80,9 @@ type Guest struct {
 	Bridge      string
 	Cores       int
 	MemoryMiB   int64
-	Agent       bool  // the guest agent's device is there
+	Agent       bool      // the guest agent's device is there
+	Firmware    *Firmware // nil: one that verifies nothing
+	TPM         bool
 	Boot        *Disk // nil: nothing bootable
 	Disks       []*Disk
 	// Fault NeverUp keeps the guest dead.

@@ -18,7 +18,12 @@ func descriptionOf(m cluster.Mark, clusterName string) string {
 
 // CreateParams are the parameters of the call that makes a VM for a node, checked.
 // Every option is given explicitly: Proxmox VE's own defaults (kvm64, lsi, a
-// random UUID) are none that Talos runs well with.
+// random UUID) are none that Talos runs well with. The firmware has no keys
+// (pre-enrolled-keys=0): an image that is signed has it take its own when it boots
+// for the first time, which it does from no firmware that has those of others.
+//
+// Talos 1.14: sdboot, secure-boot-enroll if-safe. PVE 9.2 qemu-server: efitype=4m takes
+// the firmware that verifies what it boots once it has keys.
 func CreateParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Image) (map[string]string, error) {
 	var c Checks
 	// disk is how every disk is attached: found by serial.
@@ -73,6 +78,9 @@ func CreateParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 		"protection": "0",
 	}
 	c.problems = append(c.problems, SetOptions(p, n)...)
+	if d.Spec.SecureBoot {
+		p["tpmstate0"] = store + ":1,version=" + cluster.TPMVersion
+	}
 	if pool != "" {
 		p["pool"] = c.Is("pool", pool, poolPattern)
 	}

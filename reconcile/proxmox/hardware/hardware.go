@@ -50,6 +50,7 @@ func Of(o pveconf.Options) cluster.Hardware {
 		Address:      pveconf.ParseProperties(o.Get("ipconfig0", "")).Address(),
 		Agent:        pveconf.Scalar(pveconf.ParseProperties(o.Get("agent", "0")).First("enabled", "")).On(),
 		OnBoot:       o["onboot"].On(),
+		TPM:          readTPM(o),
 		Options:      readOptions(o),
 	}
 	for key, value := range o {
@@ -125,6 +126,14 @@ func readDiskOption(d pveconf.Properties, option cluster.DiskOption) string {
 		return cluster.OptionOn
 	}
 	return cluster.OptionOff
+}
+
+// readTPM returns the version of a VM's TPM, "" without one. PVE 9.2 qemu-server: v1.2 where none is written.
+func readTPM(o pveconf.Options) string {
+	if o["tpmstate0"] == "" {
+		return ""
+	}
+	return cmp.Or(pveconf.ParseProperties(string(o["tpmstate0"]))["version"], "v1.2")
 }
 
 // SystemDisk is the drive the system disk is attached as, "" when it is not.

@@ -58,6 +58,8 @@ func TestHardware(t *testing.T) {
 		{"one more of ours", "virtio3", "fast:vm-410-disk-7,serial=talos-more,size=1T", func(h *cluster.Hardware) {
 			h.Data["talos-more"] = cluster.DiskSeen{Datastore: "fast", Bytes: 1 << 40}
 		}},
+		{"a TPM", "tpmstate0", "vmdata:410/vm-410-disk-3.raw,size=4M,version=v2.0", func(h *cluster.Hardware) { h.TPM = "v2.0" }},
+		{"a TPM without a version", "tpmstate0", "vmdata:410/vm-410-disk-3.raw,size=4M", func(h *cluster.Hardware) { h.TPM = "v1.2" }},
 		{"options of later versions", "efidisk0", "vmdata:410/vm-410-disk-0.raw,efitype=4m,ms-cert=2023k,size=528K", nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -47,11 +47,12 @@ func (f Flaw) Delay() time.Duration {
 type Reference struct {
 	Version   string // v1.13.9
 	Schematic string // id; "": the official image, which has none
+	Signed    bool   // for Secure Boot
 }
 
 // references are those of the official installer and of the Image Factory's, whose name has
 // the platform since v1.10; a mirror of either has another host.
-var references = regexp.MustCompile(`^[^/]+/(?:.*/)?(?:(siderolabs/installer)|[a-z0-9-]*installer(?:-secureboot)?/([0-9a-f]{64})):(v\d+\.\d+\.\d+[0-9A-Za-z.-]*)(?:@sha256:[0-9a-f]{64})?$`)
+var references = regexp.MustCompile(`^[^/]+/(?:.*/)?(?:(siderolabs/installer)|[a-z0-9-]*installer(-secureboot)?/([0-9a-f]{64})):(v\d+\.\d+\.\d+[0-9A-Za-z.-]*)(?:@sha256:[0-9a-f]{64})?$`)
 
 // ParseReference reads a reference; false: it is not one of an installer.
 func ParseReference(ref string) (Reference, bool) {
@@ -59,7 +60,7 @@ func ParseReference(ref string) (Reference, bool) {
 	if m == nil {
 		return Reference{}, false
 	}
-	return Reference{Version: m[3], Schematic: m[2]}, true
+	return Reference{Version: m[4], Schematic: m[3], Signed: m[2] != ""}, true
 }
 
 // IsShort reports whether a full reference is that of an installer named without its registry.
@@ -77,7 +78,9 @@ func Find(w *world.World, ref string) (world.Image, bool) {
 		return world.Image{}, false
 	}
 	if r.Schematic != "" {
-		return w.FindInstaller(r.Schematic, r.Version)
+		image, ok := w.FindInstaller(r.Schematic, r.Version)
+		image.Signed = r.Signed
+		return image, ok
 	}
 	image := world.Image{Version: r.Version}
 	return image, MinorOf(r.Version) >= 8 && MinorOf(r.Version) <= newestOfficial

@@ -17,10 +17,10 @@ func TestParseReference(t *testing.T) {
 	for ref, want := range map[string]Reference{
 		"ghcr.io/siderolabs/installer:v1.13.9":                                     {Version: "v1.13.9"},
 		"mirror.example:5000/hub/siderolabs/installer:v1.13.9" + digest:            {Version: "v1.13.9"},
-		"factory.talos.dev/installer/" + schematic + ":v1.12.7":                    {"v1.12.7", schematic},
-		"factory.talos.dev/metal-installer/" + schematic + ":v1.14.0-rc.1":         {"v1.14.0-rc.1", schematic},
-		"factory.talos.dev/nocloud-installer-secureboot/" + schematic + ":v1.13.9": {"v1.13.9", schematic},
-		"10.0.0.1:5000/cache/factory/nocloud-installer/" + schematic + ":v1.13.9":  {"v1.13.9", schematic},
+		"factory.talos.dev/installer/" + schematic + ":v1.12.7":                    {Version: "v1.12.7", Schematic: schematic},
+		"factory.talos.dev/metal-installer/" + schematic + ":v1.14.0-rc.1":         {Version: "v1.14.0-rc.1", Schematic: schematic},
+		"factory.talos.dev/nocloud-installer-secureboot/" + schematic + ":v1.13.9": {Version: "v1.13.9", Schematic: schematic, Signed: true},
+		"10.0.0.1:5000/cache/factory/nocloud-installer/" + schematic + ":v1.13.9":  {Version: "v1.13.9", Schematic: schematic},
 		"factory.talos.dev/metal-installer/" + schematic + digest:                  {}, // of which version is not known
 		"factory.talos.dev/metal-installer/376567:v1.13.9":                         {},
 		"ghcr.io/siderolabs/kubelet:v1.36.1":                                       {},

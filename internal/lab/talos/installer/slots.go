@@ -28,6 +28,7 @@ func (s *Slots) Clear() { s.slots[1-s.next] = nil }
 // Write fills that slot, and boots it from now on, however often: it is not tried once.
 func (s *Slots) Write(image world.Image) {
 	image.Platform = s.slots[s.next].Platform // installers know of all
+	image.Enrolls = s.slots[s.next].Enrolls   // the keys lie beside the slots
 	s.next = 1 - s.next
 	s.slots[s.next], s.tagged = &image, true
 }

@@ -300,7 +300,7 @@ func (t *talhelperReader) readSpec(n talhelperNode) {
 		s.leave("arch", "is not supported", "nodes are amd64")
 	}
 	if secure, _ := s.truth("secureboot"); secure {
-		s.leave("secureboot", "is not supported", "VMs boot without Secure Boot")
+		s.leave("secureboot", "is of the whole cluster here", "write `talos: {secureboot: true}` into cluster.yaml, which takes Talos v1.14 or newer")
 	}
 	for _, key := range []string{"mode", "bootMethod", "useUKI", "imageSuffix"} {
 		s.taken[key] = true // how a real machine boots its installer
