@@ -182,6 +182,47 @@ func TestIdleCluster(t *testing.T) {
 	}
 }
 
+// A node whose volumes a TPM opens is warned of where its VM has none, in whichever document that stands.
+func TestSealedWithoutTPM(t *testing.T) {
+	const tpm, node = "keys: [{slot: 0, tpm: {}}]", "keys: [{slot: 0, nodeID: {}}]"
+	legacy := func(label, keys string) string {
+		return "machine: {systemDiskEncryption: {" + label + ": {provider: luks2, " + keys + "}}}"
+	}
+	volume := func(kind, name, keys string) string {
+		return "apiVersion: v1alpha1\nkind: " + kind + "\nname: " + name + "\nencryption: {provider: luks2, " + keys + "}\n"
+	}
+	user := "provisioning: {diskSelector: {match: system_disk == false}, minSize: 1GiB}\n"
+	for name, c := range map[string]struct {
+		contract, patch string
+		secure          bool
+		want            string
+	}{
+		"nothing":                  {"v1.14", "machine: {sysctls: {vm.swappiness: \"1\"}}", false, ""},
+		"state, in a document":     {"v1.14", volume("VolumeConfig", "STATE", tpm), false, "encrypt STATE with a TPM"},
+		"state, in the old place":  {"v1.13", legacy("state", tpm), false, "encrypt STATE with a TPM"},
+		"ephemeral, there":         {"v1.13", legacy("ephemeral", tpm), false, "encrypt EPHEMERAL with a TPM"},
+		"a volume of the user's":   {"v1.14", volume("UserVolumeConfig", "data", tpm) + user, false, "encrypt data with a TPM"},
+		"with a key of the node":   {"v1.14", volume("VolumeConfig", "STATE", node), false, ""},
+		"with a key of it, before": {"v1.13", legacy("state", node), false, ""},
+		"with Secure Boot":         {"v1.14", volume("VolumeConfig", "STATE", tpm), true, ""},
+	} {
+		s := snapshot(t, c.contract)
+		s.Spec.SecureBoot = c.secure
+		withPatch(&s, "disk.yaml", c.patch)
+		var r Renderer
+		for range 2 { // the second time from memory
+			configs, ps := r.Render(s, testSchematic)
+			text := ps.Error()
+			if len(configs) != 2 || ps.HasErrors() || (c.want == "") != (len(ps) == 0) || !strings.Contains(text, c.want) {
+				t.Errorf("%s: %d configs, problems:\n%v", name, len(configs), ps)
+			}
+			if c.want != "" && (len(ps) != 1 || !strings.Contains(text, "the VMs of dev-cp-1 and 1 more are made without one")) {
+				t.Errorf("%s: problems:\n%v", name, ps)
+			}
+		}
+	}
+}
+
 // Merging leaves parts of a patch in the config. What the next patch of one
 // node changes there must not reach another node.
 func TestPatchesOfNodesStayApart(t *testing.T) {

@@ -46,7 +46,8 @@ type rendered struct {
 	input    [sha256.Size]byte
 	config   cluster.Config
 	problems cluster.Problems
-	idle     bool // it takes no ordinary workloads
+	idle     bool     // it takes no ordinary workloads
+	sealed   []string // the volumes whose key a TPM gives out
 }
 
 // Count is how many node configs were rendered so far; what came from memory
@@ -113,6 +114,7 @@ func (r *Renderer) Render(snap cluster.Snapshot, schematic string) (map[string]c
 	if !slices.ContainsFunc(results, func(res rendered) bool { return !res.idle }) {
 		ps = append(ps, idleCluster(snap, ins))
 	}
+	ps = append(ps, sealedWithoutTPM(snap, ins, results)...)
 	return configs, ps
 }
 
@@ -415,5 +417,5 @@ func finishConfig(c config.Provider) (rendered, error) {
 	}
 	_, idle := c.K8sNodeConfig().Taints()[constants.LabelNodeRoleControlPlane]
 	dns := c.K8sCoreDNSConfig()
-	return rendered{config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest, DNS: dns != nil && dns.Enabled(), Summary: summarize(c), Addresses: addressesOf(c)}, idle: idle}, nil
+	return rendered{config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest, DNS: dns != nil && dns.Enabled(), Summary: summarize(c), Addresses: addressesOf(c)}, idle: idle, sealed: listSealed(c)}, nil
 }

@@ -16,6 +16,9 @@ func inSecureCluster(t *testing.T, sz size, talos string, story func(s *sim, pus
 	t.Helper()
 	files := sz.Files()
 	changed(t, files, "inventory/dev/cluster.yaml", "talos:\n", "talos:\n  secureboot: true\n")
+	// Its disks are encrypted with keys that a TPM gives out.
+	changed(t, files, "inventory/dev/cluster.yaml", "talos:\n", "patches: {all: [patches/seal.yaml]}\ntalos:\n")
+	files["inventory/dev/patches/seal.yaml"] = []byte("apiVersion: v1alpha1\nkind: VolumeConfig\nname: EPHEMERAL\nencryption: {provider: luks2, keys: [{slot: 0, tpm: {}}]}\n")
 	inClusterOfFiles(t, sz, lab.Config{}, files, talos, "v1.36.1", story)
 }
 

@@ -292,6 +292,9 @@ func (b *boot) finishStart() {
 func (b *boot) configureMachine(cfg config.Provider) {
 	b.applying = false
 	set, err := b.m.readSettings(cfg)
+	if err == nil {
+		err = rules.RefuseVolumes(cfg, b.m.guest.TPM)
+	}
 	if err != nil {
 		b.f.world.Report(b.m.name(), "machine config is not usable: %v", err)
 		return

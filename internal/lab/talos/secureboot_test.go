@@ -86,3 +86,23 @@ func TestNoSecureBoot(t *testing.T) {
 		}
 	})
 }
+
+// TestNoTPM: a machine whose volumes a TPM is to open comes no further without one.
+func TestNoTPM(t *testing.T) {
+	for _, volume := range []string{"apiVersion: v1alpha1\nkind: VolumeConfig\nname: STATE\nencryption: {provider: luks2, keys: [{slot: 0, tpm: {}}]}\n",
+		"machine: {systemDiskEncryption: {ephemeral: {provider: luks2, keys: [{slot: 0, tpm: {}}]}}}"} {
+		for _, tpm := range []bool{true, false} {
+			inBubble(t, world.Config{}, func(l *lab) {
+				g := cp(1).guest("v1.13.9")
+				g.TPM = tpm
+				l.fleet.PowerOn(g)
+				time.Sleep(l.world.Latency.Boot + time.Second)
+				l.apply(cp(1), l.config(cp(1), "v1.13.9", volume))
+				time.Sleep(10 * time.Minute)
+				if v := l.view(cp(1)); v.Configured != tpm {
+					t.Errorf("with a TPM %v: %+v", tpm, v)
+				}
+			})
+		}
+	}
+}
