@@ -74,6 +74,9 @@ func (w *watcher) idle(ctx context.Context, l *link) (m cluster.Machine, ok bool
 	if why := id.other(w.node); why != "" {
 		return cluster.Machine{Reach: cluster.Unexpected, Why: why, UUID: m.UUID, MACs: m.MACs}, false
 	}
+	if m.SecureBoot, err = w.seeBoot(ctx, l, ""); err != nil {
+		return unknownMachine(what, preferCause(ctx, err)), false
+	}
 	m.Reach = cluster.Maintenance
 	published := false
 	var look <-chan struct{} // nil until there is something to look at again
@@ -113,6 +116,9 @@ func (w *watcher) attend(visit context.Context, l *link) (m cluster.Machine, ok 
 	}
 	if why := id.otherUUID(w.node); why != "" {
 		return cluster.Machine{Reach: cluster.Unexpected, Why: fmt.Sprintf("it is %s of this cluster: %s", w.f.nameMachine(id), why), UUID: m.UUID, MACs: m.MACs}, false
+	}
+	if m.SecureBoot, err = w.seeBoot(ctx, l, m.BootID); err != nil {
+		return unknownMachine(what, preferCause(ctx, err)), false
 	}
 	m.Reach = cluster.Configured
 	v := &view{w: w, l: l}

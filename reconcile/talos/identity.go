@@ -77,18 +77,17 @@ func (l *link) readUUID(ctx context.Context) (identity, error) {
 // portray reads, side by side, what stays as it is while a machine runs; the
 // connection does not outlive that.
 func (l *link) portray(ctx context.Context, m *cluster.Machine) (id identity, err error) {
-	var who, which, what, how, when error
+	var who, which, what, when error
 	var reading sync.WaitGroup
 	reading.Go(func() { id, who = l.identify(ctx) })
 	reading.Go(func() { m.Talos, which = l.version(ctx) })
 	reading.Go(func() { m.Schematic, what = l.schematic(ctx) })
-	reading.Go(func() { m.SecureBoot, how = l.secureBoot(ctx) })
 	if l.standing == proven {
 		reading.Go(func() { m.BootID, when = l.bootID(ctx) })
 	}
 	reading.Wait()
 	m.UUID, m.MACs = id.uuid, id.macs
-	return id, cmp.Or(who, which, what, how, when)
+	return id, cmp.Or(who, which, what, when)
 }
 
 // bootIDFile holds the kernel's boot id. Talos has it as a resource since v1.14 only;
@@ -217,6 +216,20 @@ func (l *link) schematic(ctx context.Context) (string, error) {
 	}
 	return "", nil
 }
+
+// seeBoot returns how the machine has booted. It is asked once for each boot that is known: nothing changes that.
+func (w *watcher) seeBoot(ctx context.Context, l *link, boot string) (secure string, err error) {
+	if boot != "" && boot == w.secured.boot {
+		return w.secured.secure, nil
+	}
+	if secure, err = l.secureBoot(ctx); err == nil {
+		w.secured = securedBoot{boot, secure}
+	}
+	return secure, err
+}
+
+// securedBoot is a boot of a machine, and whether its firmware has verified that.
+type securedBoot struct{ boot, secure string }
 
 // secureBoot reads whether the firmware has verified what the machine booted, "" when it does not report that. It
 // is shown in maintenance mode, too (recorded of 1.13.9).

@@ -28,6 +28,7 @@ type watcher struct {
 	boot        string    // the last one that was seen, by its id
 	bootedAt    time.Time // when that was seen first
 	bootedWith  bootConfig
+	secured     securedBoot   // of the watcher's own goroutine alone
 	moved       chan struct{} // closed when machine changes
 	first       chan struct{} // closed when machine was first published
 	published   bool

@@ -103,7 +103,7 @@ var synonyms = map[string][]string{
 // foreseen are keys of features that are planned, with what to write until they
 // are there.
 var foreseen = map[string]string{
-	"arch":     "every node is amd64: remove it",
+	"arch":     "every node is amd64: remove it; Proxmox VE lets only root@pam set the architecture of a VM, and never a token",
 	"meta":     "write ip: under the node; addresses come from the cloud-init drive",
 	"template": "remove it: VMs are made from the factory's disk image",
 	"iso":      "remove it: VMs are made from the factory's disk image",
