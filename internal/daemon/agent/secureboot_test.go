@@ -33,8 +33,8 @@ func (s *sim) wantSecure() {
 	}
 }
 
-// TestSecureBootUpgrade: a cluster with Secure Boot comes up, and is upgraded with the installer that is signed as well: with the
-// other one no machine would boot again.
+// TestSecureBootUpgrade: a cluster with Secure Boot comes up, and is upgraded and set back with the installer that is signed as well:
+// with the other one no machine would boot again.
 func TestSecureBootUpgrade(t *testing.T) {
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inSecureCluster(t, sz, "v1.14.0", func(s *sim, push func(what, from, to string), w *turns) {
@@ -50,6 +50,9 @@ func TestSecureBootUpgrade(t *testing.T) {
 			s.T.Error("the factory was not asked for the installer")
 		}
 		s.wantSecure()
+		push("set back", "talos_version: v1.14.1", "talos_version: v1.14.0")
+		s.untilAppliedIn(4*time.Hour, "set back")
+		s.wantTalos("v1.14.0")
 	})
 }
 
