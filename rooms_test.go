@@ -30,9 +30,12 @@ var clients = []string{
 var rooms = map[string]room{
 	"": {why: "the module's top holds only these checks"},
 	"internal/cluster": {why: "the nouns are shared by all, so they may depend on nothing but the values that they are made of",
-		may: []string{"internal/cluster/window"}, never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
+		may: []string{"internal/cluster/device", "internal/cluster/window"}, never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
 
 	"internal/cluster/window": {why: "pure: a value of the nouns, so it may depend on nothing; it is handed the time",
+		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
+
+	"internal/cluster/device": {why: "pure: values of the nouns, each spelled as Proxmox VE has it, so it may depend on nothing",
 		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
 
 	"internal/yamlschema": {why: "its problems carry places, which are nouns; it is handed bytes and opens nothing",
@@ -53,7 +56,7 @@ var rooms = map[string]room{
 	"sources/webhook": {why: "judges a request that it is handed",
 		may: []string{"internal/logging"}, never: append([]string{"os"}, clients...)},
 	"sources/inventory": {why: "files that it is handed to nouns, with places; the same files give the same answer anywhere",
-		may: []string{"internal/cluster", "internal/cluster/window", "internal/gate", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+		may: []string{"internal/cluster", "internal/cluster/device", "internal/cluster/window", "internal/gate", "internal/yamlschema", "internal/fault"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
 	"reconcile": {why: "the loop meets the systems through its own interfaces, so it knows the planner and the nouns alone",
 		may: []string{"internal/cluster", "reconcile/action", "reconcile/drift", "reconcile/journal", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/plan", "reconcile/readiness", "reconcile/snapshot/retention", "internal/fault", "internal/logging", "internal/text", "internal/retry", "reconcile/bounds", "reconcile/quorum", "reconcile/upgrade"}, never: append([]string{"net", "net/http"}, clients...)},
@@ -65,9 +68,9 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/bounds": {why: "pure: holds an inventory against the host's policy",
 		may:   []string{"internal/cluster", "internal/text"},
-		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...), tests: []string{"internal/cluster/window"}},
+		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...), tests: []string{"internal/cluster/device", "internal/cluster/window"}},
 	"reconcile/drift": {why: "pure: compares what is with what should be",
-		may:   []string{"internal/cluster", "internal/text", "reconcile/ladder", "reconcile/quorum"},
+		may:   []string{"internal/cluster", "internal/cluster/device", "internal/text", "reconcile/ladder", "reconcile/quorum"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/rendering": {why: "pure: shows what drift compares and machineconfig renders, without the secrets",
 		may:   []string{"internal/cluster", "reconcile/drift", "reconcile/machineconfig", "reconcile/quorum"},
@@ -115,7 +118,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "internal/cluster/window", "internal/text", "reconcile/action", "reconcile/bounds", "reconcile/budget", "reconcile/capacity", "reconcile/drift", "reconcile/effect", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/quorum", "reconcile/readiness", "reconcile/snapshot/retention", "reconcile/ladder", "reconcile/upgrade", "reconcile/upgrade/components"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/machineconfig": {why: "pure: renders from what it is handed; speaks with no machine",
-		may: []string{"internal/cluster", "internal/fault"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
+		may: []string{"internal/cluster", "internal/cluster/device", "internal/fault"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"}},
 	"reconcile/factory": {why: "one system; shows its errors in one line, dials with the authorities of the config",
 		may: []string{"internal/cluster", "internal/text", "internal/certpool", "internal/fault", "internal/retry", "internal/logging", "internal/platform"}, never: clients},
 	"reconcile/proxmox": {why: "one system; shows its errors in one line",
@@ -123,7 +126,7 @@ var rooms = map[string]room{
 	"reconcile/proxmox/accesslog": {why: "reads one file that it is named; knows no request of ours, no node and no clock",
 		may: []string{"internal/fault", "internal/platform"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/proxmox/hardware": {why: "pure: reads what hardware a VM has, in the terms of the inventory, from options that it is handed, and spells the options that make or change a VM",
-		may: []string{"internal/cluster", "reconcile/proxmox/pveconf"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
+		may: []string{"internal/cluster", "internal/cluster/device", "reconcile/proxmox/pveconf"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/proxmox/pveconf": {why: "pure: reads and spells values that it is handed; knows no request and no node",
 		never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/talos/answers": {why: "pure: what the errors mean with which Talos answers", never: []string{"github.com/siderolabs", "github.com/luthermonson/go-proxmox", "k8s.io", "helm.sh", "net", "net/http", "os"}},
@@ -210,7 +213,7 @@ var rooms = map[string]room{
 		never: []string{"github.com/siderolabs/talos", "github.com/luthermonson/go-proxmox", "helm.sh", "os/exec"}},
 
 	"internal/host/doctor": {why: "pure: judges facts that others have collected",
-		may: []string{"internal/cluster", "internal/fault"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
+		may: []string{"internal/cluster", "internal/fault"}, never: append([]string{"os", "os/exec", "net", "net/http", "log", "log/slog", "math/rand"}, clients...), tests: []string{"internal/cluster/device"}},
 
 	"internal/repo/creation": {why: "joins scaffold, sealed and validation to a repository on disk; config and probe are the host it is for, proxmox what is free there, sources and inventory whether the agent could read it",
 		may: []string{"internal/cluster", "internal/fault", "internal/host/config", "internal/host/probe", "internal/repo/scaffold", "internal/repo/sealed", "internal/repo/validation",

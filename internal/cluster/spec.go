@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster/window"
+
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 )
 
 // Role is what a node does in its cluster.
@@ -187,7 +189,8 @@ type Node struct {
 	MemoryMiB int64
 	DiskBytes int64
 	Disks     []Disk
-	Options   map[VMField]string // further options of its VM, as in Hardware
+	Options   map[VMField]string // further options of its VM, as in Hardware; its devices among them
+	Devices   device.Set
 
 	Tags   []string
 	Labels map[string]string

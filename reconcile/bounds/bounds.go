@@ -78,8 +78,25 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		if units, _ := strconv.Atoi(n.Options[cluster.FieldCPUUnits]); units > p.MostCPUUnits() { // 0 where it has none; the greatest where it is beyond all
 			refuse(n.Name, "cpu_units", "it wants cpu_units %d, and the host allows %d", units, p.MostCPUUnits())
 		}
-		if len(p.Bridges) > 0 && !slices.Contains(p.Bridges, n.Bridge) {
-			refuse(n.Name, "bridges", "it wants bridge %q, and the host allows %s", n.Bridge, strings.Join(p.Bridges, ", "))
+		bridges, others := []string{n.Bridge}, []netip.Addr(nil)
+		for _, c := range n.Devices.Cards {
+			bridges = append(bridges, c.Bridge)
+			if c.Address.IsValid() {
+				others = append(others, c.Address.Addr())
+			}
+		}
+		for _, bridge := range bridges {
+			if len(p.Bridges) > 0 && !slices.Contains(p.Bridges, bridge) {
+				refuse(n.Name, "bridges", "it wants bridge %q, and the host allows %s", bridge, strings.Join(p.Bridges, ", "))
+			}
+		}
+		for _, a := range others {
+			if slices.Contains(p.Taken, a) {
+				taken(n.Name, "the address of a further network card", a)
+			}
+			if !allowsAddress(p, a) {
+				refuse(n.Name, "networks", "the address %s of a further network card lies outside %s", a, listed(p.Networks))
+			}
 		}
 		if slices.Contains(p.Taken, n.IP) {
 			taken(n.Name, "its address", n.IP)
@@ -91,7 +108,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		// back by sending another one.
 		for _, a := range d.Repository().Configs[n.Name].Addresses {
 			switch {
-			case a == n.IP || a == d.Spec.Network.VIP || !a.IsGlobalUnicast(): // see above; or no one's but the link's
+			case a == n.IP || a == d.Spec.Network.VIP || slices.Contains(others, a) || !a.IsGlobalUnicast(): // see above; or no one's but the link's
 			case slices.Contains(p.Taken, a):
 				taken(n.Name, "its machine config has an address that it must not have:", a)
 			case !allowsAddress(p, a):

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 )
 
 // TestNetworks: every address that machines of a cluster take lies in a network of the policy.
@@ -156,21 +157,22 @@ func TestEveryRule(t *testing.T) {
 		change func(*cluster.Spec, *cluster.Policy)
 		want   string
 	}{
-		"inside":               {func(*cluster.Spec, *cluster.Policy) {}, ""},
-		"pool":                 {node(func(n *cluster.Node) { n.Pool = "other" }), "pool"},
-		"any pool":             {func(_ *cluster.Spec, p *cluster.Policy) { p.Pool = "" }, ""},
-		"vmid":                 {node(func(n *cluster.Node) { n.VMID = 500 }), "vmids"},
-		"any vmid":             {func(s *cluster.Spec, p *cluster.Policy) { p.VMIDs, s.Nodes[0].VMID = nil, 900 }, ""},
-		"datastore":            {node(func(n *cluster.Node) { n.Datastore = "nfs" }), "datastores"},
-		"cloud-init datastore": {node(func(n *cluster.Node) { n.CloudInitDatastore = "nfs" }), "datastores"},
-		"image datastore":      {node(func(n *cluster.Node) { n.ImageDatastore = "nfs" }), "datastores"},
-		"datastore of a disk":  {node(func(n *cluster.Node) { n.Disks[0].Datastore = "nfs" }), "datastores"},
-		"no cloud-init drive":  {node(func(n *cluster.Node) { n.CloudInitDatastore = "" }), ""},
-		"any datastore":        {func(s *cluster.Spec, p *cluster.Policy) { p.Datastores, s.Nodes[0].Datastore = nil, "nfs" }, ""},
-		"bridge":               {node(func(n *cluster.Node) { n.Bridge = "vmbr0" }), "bridges"},
-		"any bridge":           {func(s *cluster.Spec, p *cluster.Policy) { p.Bridges, s.Nodes[0].Bridge = nil, "vmbr0" }, ""},
-		"factory":              {func(s *cluster.Spec, _ *cluster.Policy) { s.InstallerRegistry = "factory.evil.example" }, "sources.factory"},
-		"factory not known":    {func(s *cluster.Spec, _ *cluster.Policy) { s.InstallerRegistry = "" }, ""},
+		"inside":                           {func(*cluster.Spec, *cluster.Policy) {}, ""},
+		"pool":                             {node(func(n *cluster.Node) { n.Pool = "other" }), "pool"},
+		"any pool":                         {func(_ *cluster.Spec, p *cluster.Policy) { p.Pool = "" }, ""},
+		"vmid":                             {node(func(n *cluster.Node) { n.VMID = 500 }), "vmids"},
+		"any vmid":                         {func(s *cluster.Spec, p *cluster.Policy) { p.VMIDs, s.Nodes[0].VMID = nil, 900 }, ""},
+		"datastore":                        {node(func(n *cluster.Node) { n.Datastore = "nfs" }), "datastores"},
+		"cloud-init datastore":             {node(func(n *cluster.Node) { n.CloudInitDatastore = "nfs" }), "datastores"},
+		"image datastore":                  {node(func(n *cluster.Node) { n.ImageDatastore = "nfs" }), "datastores"},
+		"datastore of a disk":              {node(func(n *cluster.Node) { n.Disks[0].Datastore = "nfs" }), "datastores"},
+		"no cloud-init drive":              {node(func(n *cluster.Node) { n.CloudInitDatastore = "" }), ""},
+		"any datastore":                    {func(s *cluster.Spec, p *cluster.Policy) { p.Datastores, s.Nodes[0].Datastore = nil, "nfs" }, ""},
+		"bridge of a further network card": {node(func(n *cluster.Node) { n.Devices.Cards = []device.Card{{Bridge: "vmbr0"}} }), "bridges"},
+		"bridge":                           {node(func(n *cluster.Node) { n.Bridge = "vmbr0" }), "bridges"},
+		"any bridge":                       {func(s *cluster.Spec, p *cluster.Policy) { p.Bridges, s.Nodes[0].Bridge = nil, "vmbr0" }, ""},
+		"factory":                          {func(s *cluster.Spec, _ *cluster.Policy) { s.InstallerRegistry = "factory.evil.example" }, "sources.factory"},
+		"factory not known":                {func(s *cluster.Spec, _ *cluster.Policy) { s.InstallerRegistry = "" }, ""},
 		"any factory": {func(s *cluster.Spec, p *cluster.Policy) {
 			p.Factories, s.InstallerRegistry = nil, "factory.evil.example"
 		}, ""},
@@ -301,6 +303,40 @@ func TestCPUUnits(t *testing.T) {
 		}
 		if got != c.refused {
 			t.Errorf("%s of %d: %s", c.wants, c.allows, got)
+		}
+	}
+}
+
+// TestFurtherCards: each network card is on a bridge that the host allows, at an address that it allows; one that is also in
+// the machine config, as an address of the inventory is, is named once.
+func TestFurtherCards(t *testing.T) {
+	at := netip.MustParsePrefix
+	for _, c := range []struct {
+		cards   []device.Card
+		policy  cluster.Policy
+		refused string
+	}{
+		{[]device.Card{{Bridge: "vmbr1"}, {Bridge: "vmbr2", Address: at("10.20.0.9/24")}}, cluster.Policy{}, ""},
+		{[]device.Card{{Bridge: "vmbr1"}, {Bridge: "vmbr2"}}, cluster.Policy{Bridges: []string{"vmbr1"}}, `it wants bridge "vmbr2", and the host allows vmbr1 (host policy, policy.yaml: bridges)`},
+		{[]device.Card{{Bridge: "vmbr2"}}, cluster.Policy{Bridges: []string{"vmbr1", "vmbr2"}}, ""},
+		{[]device.Card{{Address: at("10.20.0.9/24")}}, cluster.Policy{Networks: []netip.Prefix{at("10.10.0.0/24")}}, "the address 10.20.0.9 of a further network card lies outside 10.10.0.0/24 (host policy, policy.yaml: networks)"},
+		{[]device.Card{{Address: at("10.20.0.9/24")}, {}}, cluster.Policy{Networks: []netip.Prefix{at("10.10.0.0/24"), at("10.20.0.0/28")}}, ""},
+		{[]device.Card{{}, {Address: at("10.20.0.9/24")}}, cluster.Policy{Taken: []netip.Addr{netip.MustParseAddr("10.20.0.9")}}, "the address of a further network card 10.20.0.9 is that of this host or of one of its routers"},
+		{[]device.Card{{Address: at("10.20.0.9/24")}}, cluster.Policy{Taken: []netip.Addr{netip.MustParseAddr("10.20.0.1")}}, ""},
+	} {
+		n := cluster.Node{Name: "wk-1", IP: netip.MustParseAddr("10.10.0.11"), Bridge: "vmbr1", Devices: device.Set{Cards: c.cards}}
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Nodes: []cluster.Node{n}}}, Configs: map[string]cluster.Config{"wk-1": {}}}
+		for _, card := range c.cards {
+			if card.Address.IsValid() {
+				d.Configs["wk-1"] = cluster.Config{Addresses: []netip.Addr{n.IP, card.Address.Addr()}}
+			}
+		}
+		var refused []string
+		for _, b := range Violations(d, c.policy) {
+			refused = append(refused, b.Message)
+		}
+		if got := strings.Join(refused, "; "); got != c.refused {
+			t.Errorf("%+v: %s", c, got)
 		}
 	}
 }

@@ -1,11 +1,13 @@
 package drift
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 )
 
 // Further options of a VM are compared where the inventory has them. What it never had, a person may
@@ -18,6 +20,9 @@ func listOptions(n cluster.Node) map[cluster.VMField]string {
 		cluster.FieldCPUFlags: cluster.OptionNone, cluster.FieldCPULimit: cluster.OptionNone, cluster.FieldCPUUnits: "100", cluster.FieldNUMA: cluster.OptionOff,
 		cluster.FieldBalloonMin: cluster.OptionNone, cluster.FieldMachinePin: "q35", cluster.FieldDisplay: "std", cluster.FieldFirewall: cluster.OptionOff, cluster.FieldMTU: cluster.OptionNone,
 	}
+	for _, field := range deviceFields {
+		out[field] = device.None
+	}
 	for _, o := range cluster.DiskOptions {
 		fresh := cluster.NewDiskOption(o, n.SCSIHardware)
 		out[cluster.FieldDiskOption(cluster.SystemDiskSerial, o)] = fresh
@@ -27,6 +32,17 @@ func listOptions(n cluster.Node) map[cluster.VMField]string {
 	}
 	return out
 }
+
+// deviceFields are the devices that a VM may have, each of which is an option.
+var deviceFields = func() (out []cluster.VMField) {
+	for _, field := range device.Fields() {
+		out = append(out, cluster.VMField(field))
+	}
+	return out
+}()
+
+// isDevice reports whether an option is a device, which a VM that has none of it is seen without.
+func isDevice(field cluster.VMField) bool { return device.KeyOf(string(field)) != "" }
 
 // fieldOptions is kept of a node whose options the inventory had, or has.
 const fieldOptions = "options"
@@ -40,7 +56,8 @@ const fieldOptions = "options"
 func howOfOption(field cluster.VMField, now, want string) How {
 	switch {
 	case field == cluster.FieldCPULimit, field == cluster.FieldCPUUnits, field == cluster.FieldFirewall, strings.HasSuffix(string(field), " "+string(cluster.DiskBackup)),
-		field == cluster.FieldBalloonMin && now != cluster.OptionNone && want != cluster.OptionNone:
+		field == cluster.FieldBalloonMin && now != cluster.OptionNone && want != cluster.OptionNone,
+		isDevice(field) && device.TakesLive(string(field), now, want):
 		return InPlace
 	}
 	return Reboot
@@ -78,11 +95,13 @@ func compareOptions(want, next, active cluster.Hardware) []Drift {
 	var out []Drift
 	for _, field := range slices.Sorted(maps.Keys(want.Options)) {
 		later, seen := next.Options[field]
-		if !seen {
-			continue
-		}
 		now, runs := active.Options[field]
-		if !runs {
+		switch {
+		case isDevice(field):
+			later, now = cmp.Or(later, device.None), cmp.Or(now, device.None)
+		case !seen:
+			continue
+		case !runs:
 			now = later
 		}
 		if dr, differs := compareValue(field, howOfOption(field, now, want.Options[field]), want.Options[field], later, now); differs {

@@ -11,6 +11,8 @@ import (
 // VM gets otherwise; one that it has is given, of a VM that runs as Proxmox VE can.
 func TestOptionsAreTheInventorys(t *testing.T) {
 	cache, backup := cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache), cluster.FieldDiskOption("talos-data", cluster.DiskBackup)
+	const card cluster.VMField = "network card net1"
+	on := func(bridge string) string { return "virtio=BC:24:11:00:00:99,bridge=" + bridge }
 	for _, c := range []struct {
 		what             string
 		wants            map[cluster.VMField]string
@@ -27,6 +29,14 @@ func TestOptionsAreTheInventorys(t *testing.T) {
 		{"another, at once", map[cluster.VMField]string{backup: "off"}, nil, nil, backup, InPlace, InPlace, "on"},
 		{"one that waits for its next start", map[cluster.VMField]string{cache: "writethrough"}, map[cluster.VMField]string{cache: "writethrough"}, map[cluster.VMField]string{cache: "none"}, cache, Reboot, InPlace, "none"},
 		{"an edit that waits for its next start", map[cluster.VMField]string{cache: "none"}, map[cluster.VMField]string{cache: "unsafe"}, map[cluster.VMField]string{cache: "none"}, cache, InPlace, InPlace, "unsafe" + pendingStart},
+		{"a device that it has not", map[cluster.VMField]string{card: on("vmbr2")}, nil, nil, card, InPlace, InPlace, "none"},
+		{"a device that it has", map[cluster.VMField]string{card: on("vmbr2")}, map[cluster.VMField]string{card: on("vmbr2")}, nil, "", "", "", ""},
+		{"a device that waits for its next start", map[cluster.VMField]string{card: on("vmbr2")}, map[cluster.VMField]string{card: on("vmbr2")}, map[cluster.VMField]string{card: "none"}, card, Reboot, InPlace, "none"},
+		{"a device that is moved", map[cluster.VMField]string{card: on("vmbr3")}, map[cluster.VMField]string{card: on("vmbr2")}, nil, card, InPlace, InPlace, on("vmbr2")},
+		{"a device that is exchanged", map[cluster.VMField]string{card: on("vmbr2") + ",mtu=9000"}, map[cluster.VMField]string{card: on("vmbr2")}, nil, card, Reboot, InPlace, on("vmbr2")},
+		{"a device to be removed", map[cluster.VMField]string{card: "none"}, map[cluster.VMField]string{card: on("vmbr2")}, nil, card, Reboot, InPlace, on("vmbr2")},
+		{"a device of a person", nil, map[cluster.VMField]string{card: on("vmbr2")}, nil, "", "", "", ""},
+		{"a device removed already", map[cluster.VMField]string{card: "none"}, nil, nil, "", "", "", ""},
 		{"one of a disk that is not there", map[cluster.VMField]string{cluster.FieldDiskOption("talos-new", cluster.DiskCache): "none"}, nil, nil, "", "", "", ""},
 	} {
 		for power, how := range map[cluster.Power]How{cluster.PowerRunning: c.running, cluster.Stopped: c.stopped} {

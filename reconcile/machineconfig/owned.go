@@ -8,6 +8,8 @@ import (
 
 	"github.com/siderolabs/crypto/x509"
 	"github.com/siderolabs/talos/pkg/machinery/config"
+
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 )
 
 // owned are the facts of a machine config that follow from the inventory or the
@@ -26,6 +28,8 @@ var owned = []struct {
 		}},
 	{"the node's address", "set ip in nodes.yaml, and network.cidr and network.gateway in cluster.yaml",
 		func(c config.Provider, in *input) string { return fmt.Sprint(hasAddress(c, in)) }},
+	{"an address of its further network cards", "set nics[].address in nodes.yaml",
+		func(c config.Provider, in *input) string { return fmt.Sprint(hasFurtherAddresses(c, in)) }},
 	{"the cluster's name", "set cluster_name in cluster.yaml",
 		func(c config.Provider, _ *input) string { return c.K8sClusterConfig().ClusterName() }},
 	{"the cluster's endpoint", "set network.endpoint in cluster.yaml",
@@ -45,18 +49,25 @@ var owned = []struct {
 // hasAddress reports whether a config gives a node the address of the
 // inventory. It may give others as well.
 func hasAddress(c config.Provider, in *input) bool {
-	if !isStatic(in) {
-		return true
-	}
+	return !isStatic(in) || givesAddress(c, in.address())
+}
+
+// hasFurtherAddresses reports the same of the addresses of its further network cards.
+func hasFurtherAddresses(c config.Provider, in *input) bool {
+	return !slices.ContainsFunc(in.Devices.Cards, func(card device.Card) bool { return card.Address.IsValid() && !givesAddress(c, card.Address.String()) })
+}
+
+// givesAddress reports whether a config gives an address to a link.
+func givesAddress(c config.Provider, address string) bool {
 	for _, l := range c.NetworkCommonLinkConfigs() {
 		for _, a := range l.Addresses() {
-			if a.Address().String() == in.address() {
+			if a.Address().String() == address {
 				return true
 			}
 		}
 	}
 	for _, d := range c.Machine().Network().Devices() {
-		if slices.Contains(d.Addresses(), in.address()) {
+		if slices.Contains(d.Addresses(), address) {
 			return true
 		}
 	}

@@ -34,15 +34,16 @@ func TestPatchProblems(t *testing.T) {
 		patch    string
 		want     string // the problems, printed
 	}{
-		"fits":                      {patch: "machine: {sysctls: {vm.nr_hugepages: \"1024\"}}"},
-		"several":                   {patch: "machine: {sysctls: {vm.nr_hugepages: \"1024\"}}\n---\n" + longhorn},
-		"extension":                 {patch: "apiVersion: v1alpha1\nkind: ExtensionServiceConfig\nname: tailscale\nenvironment: [TS_AUTHKEY=tskey-auth-canary]"},
-		"another subnet":            {patch: "machine: {kubelet: {nodeIP: {validSubnets: [\"fd00::/64\"]}}}"},
-		"discovery on":              {patch: "cluster: {discovery: {enabled: true}}"},
-		"another link":              {patch: "apiVersion: v1alpha1\nkind: LinkConfig\nname: lan0\nmtu: 9000\naddresses: [{address: 10.10.0.200/24}]"},
-		"its own image":             {patch: "machine: {kubelet: {image: \"registry.example.org/kubelet:v1.36.1@sha256:" + strings.Repeat("a", 64) + "\"}}"},
-		"deletes what is not there": {contract: "v1.14", patch: "apiVersion: v1alpha1\nkind: ZswapConfig\n$patch: delete"},
-		"empty":                     {patch: "# nothing yet\n", want: "warning: the patch holds no settings (remove it from the list of patches, or write something into it)"},
+		"fits":                        {patch: "machine: {sysctls: {vm.nr_hugepages: \"1024\"}}"},
+		"several":                     {patch: "machine: {sysctls: {vm.nr_hugepages: \"1024\"}}\n---\n" + longhorn},
+		"extension":                   {patch: "apiVersion: v1alpha1\nkind: ExtensionServiceConfig\nname: tailscale\nenvironment: [TS_AUTHKEY=tskey-auth-canary]"},
+		"another subnet":              {patch: "machine: {kubelet: {nodeIP: {validSubnets: [\"fd00::/64\"]}}}"},
+		"discovery on":                {patch: "cluster: {discovery: {enabled: true}}"},
+		"another link":                {patch: "apiVersion: v1alpha1\nkind: LinkConfig\nname: lan0\nmtu: 9000\naddresses: [{address: 10.10.0.200/24}]"},
+		"a link with another address": {patch: "apiVersion: v1alpha1\nkind: LinkConfig\nname: lan1\naddresses: [{address: 10.20.0.200/24}]"},
+		"its own image":               {patch: "machine: {kubelet: {image: \"registry.example.org/kubelet:v1.36.1@sha256:" + strings.Repeat("a", 64) + "\"}}"},
+		"deletes what is not there":   {contract: "v1.14", patch: "apiVersion: v1alpha1\nkind: ZswapConfig\n$patch: delete"},
+		"empty":                       {patch: "# nothing yet\n", want: "warning: the patch holds no settings (remove it from the list of patches, or write something into it)"},
 
 		"unknown key": {patch: "machine:\n  netwerk:\n    interfaces: [canary-canary]\n",
 			want: "there is no setting machine.netwerk.interfaces (check the spelling and the indentation)"},

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 	"github.com/talos-agent/talos-agent/internal/golden"
 )
 
@@ -43,6 +44,70 @@ func TestGolden(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestFurtherLinks: the addresses of further network cards are in the config by the card's MAC, and nothing else is. A card
+// without an address is left alone. The node's own address stays the only one of the kubelet and of etcd.
+func TestFurtherLinks(t *testing.T) {
+	for _, contract := range []string{"v1.8", "v1.11", "v1.12", "v1.14"} {
+		for _, mode := range []cluster.AddressMode{cluster.AddressStatic, cluster.AddressReserved} {
+			s := snapshot(t, contract)
+			if mode == cluster.AddressReserved {
+				reservedAddresses(&s)
+			}
+			plain := mustRender(t, s)
+			s.Spec.Nodes[0].Devices.Cards = []device.Card{
+				{Model: "virtio", MAC: "BC:24:11:00:01:11", Bridge: "vmbr2", VLAN: 30, Address: netip.MustParsePrefix("10.20.0.11/24")},
+				{Model: "virtio", MAC: "BC:24:11:00:02:11", Bridge: "vmbr3"},
+				{Model: "virtio", MAC: "BC:24:11:00:03:11", Bridge: "vmbr4", Address: netip.MustParsePrefix("10.30.0.11/30")},
+			}
+			s.Spec.Nodes[1].Devices.Cards = []device.Card{{Model: "virtio", MAC: "BC:24:11:00:01:21", Bridge: "vmbr3"}}
+			configs := mustRender(t, s)
+			if configs["dev-wk-1"].Digest != plain["dev-wk-1"].Digest {
+				t.Errorf("%s %s: a card without an address changes a config", contract, mode)
+			}
+			added := listAdded(plain["dev-cp-1"].Bytes.RevealString(), configs["dev-cp-1"].Bytes.RevealString())
+			golden.Check(t, filepath.Join("testdata", "golden", "further-links-"+contract+"-"+string(mode)+".txt"), []byte(strings.Join(added, "\n")+"\n"))
+			want := []netip.Addr{netip.MustParseAddr("10.20.0.11"), netip.MustParseAddr("10.30.0.11")}
+			for _, a := range want {
+				if !slices.Contains(configs["dev-cp-1"].Addresses, a) {
+					t.Errorf("%s %s: addresses %v", contract, mode, configs["dev-cp-1"].Addresses)
+				}
+			}
+		}
+	}
+}
+
+// TestPatchOfFurtherLink: a patch may add to a link, and does not take the inventory's address from it.
+func TestPatchOfFurtherLink(t *testing.T) {
+	for _, c := range []struct{ patch, want string }{
+		{"apiVersion: v1alpha1\nkind: LinkConfig\nname: lan1\nmtu: 1400\nroutes: [{destination: 10.40.0.0/24, gateway: 10.20.0.1}]", ""},
+		{"apiVersion: v1alpha1\nkind: LinkConfig\nname: lan1\n$patch: delete", "the patch changes an address of its further network cards"},
+	} {
+		s := snapshot(t, "v1.13")
+		s.Spec.Nodes[1].Devices.Cards = []device.Card{{MAC: "BC:24:11:00:01:21", Address: netip.MustParsePrefix("10.20.0.21/24")}}
+		s.Spec.Nodes[1].Patches = []cluster.Patch{{File: "patches/x.yaml", Document: cluster.SecretString(c.patch)}}
+		var r Renderer
+		_, ps := r.Render(s, testSchematic)
+		if c.want == "" && len(ps) > 0 || !strings.Contains(fmt.Sprint(ps), c.want) {
+			t.Errorf("%s: %v", c.patch, ps)
+		}
+	}
+}
+
+// listAdded are the lines of a config that another has not, in their order.
+func listAdded(other, config string) []string {
+	known := map[string]int{}
+	for line := range strings.Lines(other) {
+		known[line]++
+	}
+	var out []string
+	for line := range strings.Lines(config) {
+		if known[line]--; known[line] < 0 {
+			out = append(out, strings.TrimSuffix(line, "\n"))
+		}
+	}
+	return out
 }
 
 // A node refuses a config with a document it does not know, though the library
@@ -202,6 +267,7 @@ func TestEveryChangeReachesTheConfig(t *testing.T) {
 		for i := range s.Spec.Nodes {
 			s.Spec.Nodes[i].Disks = []cluster.Disk{{Name: "data"}}
 			s.Spec.Nodes[i].Tags = []string{"a"}
+			s.Spec.Nodes[i].Devices.Cards = []device.Card{{MAC: "BC:24:11:00:01:11", Address: netip.MustParsePrefix("10.20.0.11/24")}}
 			s.Spec.Nodes[i].Labels = map[string]string{"zone": "a"}
 			s.Spec.Nodes[i].Taints = map[string]string{"dedicated": "gpu:NoSchedule"}
 		}

@@ -11,11 +11,16 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 )
 
-// link is our name for the one network interface a node has. It must not look
-// like a name the kernel gives, or the alias could collide with one.
-const link = "lan0"
+// link is our name for the network interface by which a node is reached, and furtherLink
+// with a number that of another one with an address of the inventory. They must not look
+// like names the kernel gives, or the aliases could collide with one.
+const (
+	link        = "lan0"
+	furtherLink = "lan"
+)
 
 // shared is what the configs of all nodes of a cluster depend on.
 type shared struct {
@@ -45,6 +50,8 @@ type input struct {
 	Patches []patch
 
 	Components cluster.Components
+
+	Devices device.Set `json:",omitzero"`
 }
 
 // patch is a user's patch, revealed.
@@ -121,6 +128,25 @@ var settings = []setting{
 		{from: 12, put: func(d *draft, in *input) {
 			d.alias(in)
 			d.doc("DHCPv4Config", fields{"name": link})
+		}},
+	}},
+	{name: "links with further addresses", wanted: func(in *input) bool { return in.Devices.HasAddress() }, places: []place{
+		{from: 8, put: func(d *draft, in *input) {
+			d.legacyLink(in) // the first, as without them
+			for _, c := range in.Devices.Cards {
+				if c.Address.IsValid() {
+					d.addLink(c.MAC)["addresses"] = []string{c.Address.String()}
+				}
+			}
+		}},
+		{from: 12, put: func(d *draft, in *input) {
+			for i, c := range in.Devices.Cards {
+				if c.Address.IsValid() {
+					name := fmt.Sprintf("%s%d", furtherLink, i+1)
+					d.addDoc("LinkAliasConfig", fields{"name": name, "selector": selectMAC(c.MAC)})
+					d.addDoc("LinkConfig", fields{"name": name, "addresses": []fields{{"address": c.Address.String()}}})
+				}
+			}
 		}},
 	}},
 	{name: "virtual IP", wanted: func(in *input) bool { return in.controlPlane() && in.Network.VIP.IsValid() }, places: []place{
@@ -209,7 +235,8 @@ type fields = map[string]any
 // config: the v1alpha1 document, and the others in the order of the table.
 type draft struct {
 	legacy fields
-	link   fields // of the v1alpha1 document
+	link   fields // of the v1alpha1 document, for the node's own address
+	links  []fields
 	docs   []fields
 }
 
@@ -241,21 +268,38 @@ func (d *draft) doc(kind string, f fields) {
 	maps.Copy(d.docs[at], f)
 }
 
+// addDoc adds a document of a kind of which there may be others.
+func (d *draft) addDoc(kind string, f fields) {
+	doc := fields{"apiVersion": "v1alpha1", "kind": kind}
+	maps.Copy(doc, f)
+	d.docs = append(d.docs, doc)
+}
+
 // alias names the interface that has the node's MAC.
 func (d *draft) alias(in *input) {
-	d.doc("LinkAliasConfig", fields{"name": link, "selector": fields{
-		"match": fmt.Sprintf("mac(link.permanent_addr) == %q", strings.ToLower(in.MAC)),
-	}})
+	d.doc("LinkAliasConfig", fields{"name": link, "selector": selectMAC(in.MAC)})
+}
+
+// selectMAC selects the interface that has a MAC.
+func selectMAC(mac string) fields {
+	return fields{"match": fmt.Sprintf("mac(link.permanent_addr) == %q", strings.ToLower(mac))}
 }
 
 // legacyLink is the entry of the interface that has the node's MAC, in the
 // v1alpha1 document.
 func (d *draft) legacyLink(in *input) fields {
 	if d.link == nil {
-		d.link = fields{"deviceSelector": fields{"hardwareAddr": strings.ToLower(in.MAC)}}
-		d.set([]fields{d.link}, "machine", "network", "interfaces")
+		d.link = d.addLink(in.MAC)
 	}
 	return d.link
+}
+
+// addLink adds the entry of the interface that has a MAC to the v1alpha1 document.
+func (d *draft) addLink(mac string) fields {
+	l := fields{"deviceSelector": fields{"hardwareAddr": strings.ToLower(mac)}}
+	d.links = append(d.links, l)
+	d.set(d.links, "machine", "network", "interfaces")
+	return l
 }
 
 // writeDraft drafts all settings of a node.

@@ -70,6 +70,8 @@ var changes = []change{
 	{"`nic.model`", func(_ *world, n *cluster.Node) { n.NetworkCard = "e1000e" }},
 	{"`nic.mtu`", wantOption(cluster.FieldMTU, "none", "9000")},
 	{"`nic.firewall`", wantOption(cluster.FieldFirewall, "off", "on")},
+	{"`nics`, one more, or its `bridge`, `vlan` or `firewall`", wantOption("network card net1", "none", "virtio=BC:24:11:00:00:99,bridge=vmbr2")},
+	{"`nics`, one less, or its `model` or `mtu`", wantOption("network card net1", "virtio=BC:24:11:00:00:99,bridge=vmbr2", "virtio=BC:24:11:00:00:99,bridge=vmbr2,mtu=9000")},
 	{"`disk_options`, and the options of a disk of `disks`", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache), "none", "writethrough")},
 	{"`disk_options.backup`, and that of a disk", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskBackup), "on", "off")},
 	{"`disks`, one more", func(_ *world, n *cluster.Node) {

@@ -234,7 +234,24 @@ func TestChangeOptions(t *testing.T) {
 				s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{cluster.FieldModel}, nil))
 				give("an mtu", false, all)
 				give("back", false, map[cluster.VMField]string{"mtu": "none", "display": "std", "cpu flags": "none", "cpu limit": "none", "cpu units": "100", "numa": "off", "balloon minimum (MiB)": "none", "machine version": "q35"})
+				const card, bare = "virtio=BC:24:11:0C:96:40,bridge=vmbr1", "virtio=BC:24:11:0C:96:41,bridge=vmbr1,firewall=1"
+				s.must(c.Start(ctx, d, n, nil))
+				give("two more cards at once", false, map[cluster.VMField]string{"network card net1": card, "network card net2": bare})
+				s.must(s.host.Edit(n.VMID, "net1", s.config(n)["net1"]+",rate=10,link_down=1"))
+				give("another VLAN, at once, and the link is up", false, map[cluster.VMField]string{"network card net1": card + ",tag=30", "network card net2": bare})
+				if has := s.config(n)["net1"]; has != "virtio=BC:24:11:0C:96:40,bridge=vmbr1,rate=10,tag=30" {
+					t.Errorf("net1 is %s", has)
+				}
+				s.must(s.host.Stop(n.VMID))
+				s.must(c.ShutDown(ctx, d, n, nil))
+				give("another card", false, map[cluster.VMField]string{"network card net1": strings.Replace(card, "virtio", "e1000", 1), "network card net2": bare})
+				n.Options = nil
+				d.Spec.Nodes[0] = n
+				s.must(c.Change(ctx, d, n, testHost, []cluster.VMField{"network card net1", "network card net2", "network card net3"}, nil))
 				after := s.config(n)
+				if after["net1"]+after["net2"] != "" || after["net0"] == "" {
+					t.Errorf("net0 %s, net1 %s, net2 %s", after["net0"], after["net1"], after["net2"])
+				}
 				if after["cpu"] != before["cpu"]+",hidden=1" || after["machine"] != "q35,viommu=virtio" || after["vga"] != "std,memory=32" {
 					t.Errorf("cpu %s, machine %s, vga %s", after["cpu"], after["machine"], after["vga"])
 				}

@@ -132,6 +132,8 @@ func TestOptionsOfNewVM(t *testing.T) {
 		{"network card firewall", "off", "", ""}, {"network card firewall", "on", "net0", "virtio=BC:24:11:0C:96:39,bridge=vmbr1,firewall=1"},
 		{"display", "std", "", ""}, {"display", "serial0", "vga", "serial0"}, {"display", "none", "vga", "none"},
 		{"mtu", "none", "", ""}, {"mtu", "9000", "net0", "virtio=BC:24:11:0C:96:39,bridge=vmbr1,firewall=0,mtu=9000"},
+		{"network card net1", "none", "", ""}, {"network card net1", "virtio=BC:24:11:0C:96:40,bridge=vmbr2", "net1", "virtio=BC:24:11:0C:96:40,bridge=vmbr2"},
+		{"network card net7", "e1000=BC:24:11:0C:96:40,bridge=vmbr2,firewall=1,mtu=1,tag=30", "net7", "e1000=BC:24:11:0C:96:40,bridge=vmbr2,firewall=1,mtu=1,tag=30"},
 		{"machine version", "q35", "", ""}, {"machine version", "pc-q35-9.2+pve1", "machine", "pc-q35-9.2+pve1"},
 	} {
 		d := desired(1)

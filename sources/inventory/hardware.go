@@ -2,11 +2,13 @@ package inventory
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
@@ -122,6 +124,9 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	from = l.origin(d, at, "nic")
 	l.equipCard(n, from.field, pickValue(from, d.NIC, role.NIC, nic{}))
 
+	from = l.origin(d, at, "nics")
+	l.equipCards(n, d, from, pickValue(from, d.NICs, role.NICs, nil))
+
 	from = l.origin(d, at, "disk_options")
 	l.equipDisk(n, from.field, cluster.SystemDiskSerial, pickValue(from, d.DiskOptions, role.DiskOptions, diskOptions{}))
 
@@ -176,6 +181,58 @@ func (l *loader) equipCard(n *cluster.Node, at string, card nic) {
 	n.NetworkCard = card.Model
 	setOption(n, l.Has(at+".firewall"), cluster.FieldFirewall, encodeSwitch(card.Firewall))
 	setNumber(n, l.Has(at+".mtu"), cluster.FieldMTU, card.MTU)
+	l.checkMTU(at, card)
+}
+
+// equipCards gives a node its further network cards.
+func (l *loader) equipCards(n *cluster.Node, d draft, from origin, cards []card) {
+	if len(cards) > device.MostCards {
+		l.Wrong(from.field, "", "more than %d further network cards are not supported", device.MostCards)
+		return
+	}
+	for i, c := range cards {
+		at := yamlschema.Element(from.field, i)
+		out := device.Card{Model: orDefault(c.Model, "virtio"), Bridge: c.Bridge, VLAN: c.VLAN, MTU: c.MTU, Firewall: c.Firewall}
+		if l.spec.ID != "" && n.Name != "" {
+			out.MAC = cluster.NodeMAC(l.macPrefix(), l.spec.ID, n.Name, i+1)
+		}
+		l.checkMTU(at, c.nic)
+		if c.Address != "" {
+			out.Address = l.cardAddress(d, at+".address", from.profile, c.Address)
+		}
+		n.Devices.Cards = append(n.Devices.Cards, out)
+	}
+	for field, value := range n.Devices.Options() {
+		setOption(n, true, cluster.VMField(field), value)
+	}
+}
+
+// cardAddress is the address of a further network card of a node: in a counted row so many after the one that is written.
+func (l *loader) cardAddress(d draft, field string, profile bool, text string) netip.Prefix {
+	if profile {
+		l.Wrong(field, "write it in "+NodesFile+", or leave it out", "all nodes of the role would have the address %s", text)
+		return netip.Prefix{}
+	}
+	p, err := netip.ParsePrefix(text)
+	if err != nil {
+		l.Wrong(field, "write one like "+formats["hostprefix"].Write, "%s is no address with the length of its network", yamlschema.Quote(text))
+		return netip.Prefix{}
+	}
+	first := p
+	if a, ok := offsetAddr(p.Addr(), max(d.ordinal, 0)); ok {
+		p = netip.PrefixFrom(a, p.Bits())
+	}
+	switch message := (device.Card{Address: p}).Misplaced(l.spec.Network.CIDR, map[string]netip.Prefix{"pods' network": l.spec.Network.PodCIDR, "services' network": l.spec.Network.ServiceCIDR}); {
+	case !first.Contains(p.Addr()):
+		l.wrongOf(d, field, "write an earlier address, a smaller count or a larger network", "%s of %s lies beyond %s", p.Addr(), d.name, first.Masked())
+	case message != "":
+		l.wrongOf(d, field, "choose another address", "%s", message)
+	}
+	return p
+}
+
+// checkMTU checks the MTU of a network card, at a field.
+func (l *loader) checkMTU(at string, card nic) {
 	if card.MTU > 0 && orDefault(card.Model, "virtio") != "virtio" {
 		l.Wrong(at+".mtu", "write model: virtio, or remove it", "Proxmox VE gives a card of the model %s no MTU", card.Model)
 	}

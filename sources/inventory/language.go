@@ -40,6 +40,7 @@ var formats = map[string]yamlschema.Format{
 	"tag":          yamlschema.Text("a tag (letters, digits and . _ + -)", "team-a", `^[^,;]+$`, 60),
 	"cputype":      yamlschema.Text("the name of a processor type", "x86-64-v2-AES", `^[A-Za-z0-9][A-Za-z0-9_.-]*$`, 60),
 	"cpuflag":      yamlschema.Text("a flag of the processor with + or - in front: one that Proxmox VE lets a VM have", "+aes", `^[+-](aes|amd-no-ssb|amd-ssbd|ibpb|md-clear|pcid|pdpe1gb|spec-ctrl|ssbd|virt-ssbd)$`, 20),
+	"hostprefix":   yamlschema.Text("an IPv4 address with the length of its network", "10.20.0.21/24", `^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$`, 18),
 	"machine":      yamlschema.Text("q35, or a version of it", "pc-q35-9.2", `^(q35|pc-q35-\d{1,2}\.\d{1,2}(\+pve\d{1,2})?)$`, 40),
 	"diskname":     yamlschema.Text("the name of a disk (lower-case letters, digits and -, at most 14)", "longhorn", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 14),
 	"extension":    yamlschema.Text("the name of a system extension", "siderolabs/iscsi-tools", `^[a-z0-9][a-z0-9._-]*/[a-z0-9][a-z0-9._-]*$`, 128),
@@ -112,9 +113,6 @@ var foreseen = map[string]string{
 // rootOnly answers keys of what no token may set.
 const rootOnly = "remove it: Proxmox VE lets only root@pam itself set it, and never a token, which is what the agent has"
 
-// moreCards answers keys of more network cards than one.
-const moreCards = "remove it: the agent gives a VM one network card, which `nic` is about; as root, `qm set VMID --net1 virtio,bridge=vmbr2` adds another, that the agent leaves, and a patch configures it"
-
 // foreign are keys of the Terraform and Ansible repositories for Talos on Proxmox VE that people come from, with what to write here.
 var foreign = map[string]string{
 	"sizing":                 "write it by role: profiles: {controlplane: {cpu: 4, ram: 8192, disk: 40G}, worker: {cpu: 4, ram: 8192, disk: 60G}}",
@@ -139,7 +137,6 @@ var foreign = map[string]string{
 	"startup":                "remove it: the order of starts is the host's, and takes Sys.Modify on /, which the agent's token does not have; set it as root, `qm set VMID --startup order=1,up=30`: the agent leaves it",
 	"hostpci":                "remove it: the agent passes no devices of the host to VMs; as root, `qm set VMID --hostpci0 mapping=NAME,pcie=1` with the VM stopped: the agent leaves it",
 	"usb":                    "remove it: the agent passes no devices of the host to VMs; as root, `qm set VMID --usb0 mapping=NAME`: the agent leaves it",
-	"nics":                   moreCards,
 	"affinity":               rootOnly,
 	"args":                   rootOnly,
 	"hookscript":             rootOnly,

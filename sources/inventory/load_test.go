@@ -146,6 +146,11 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 		if n.NetworkCard != "" {
 			fmt.Fprintf(out, "  network card %s\n", n.NetworkCard)
 		}
+		for i, c := range n.Devices.Cards {
+			if c.Address.IsValid() {
+				fmt.Fprintf(out, "  address of network card %d %s\n", i+1, c.Address)
+			}
+		}
 		for _, field := range slices.Sorted(maps.Keys(n.Options)) {
 			fmt.Fprintf(out, "  %s: %s\n", field, n.Options[field])
 		}

@@ -31,6 +31,9 @@ type hardware struct {
 	VGA string `yaml:"vga" enum:"std,virtio,qxl,serial0,none" default:"the role's profile, else std" example:"serial0"`
 	// What the network card of the VM is. A node's replaces that of the profile.
 	NIC nic `yaml:"nic" default:"the role's profile" example:"{mtu: 9000}"`
+	// More network cards. A node's list replaces the profile's. The first one stays that of network.cidr, by which the
+	// agent and the other nodes reach the node.
+	NICs []card `yaml:"nics" default:"the role's profile" example:"[{bridge: vmbr2, vlan: 30, address: 10.20.0.21/24}]"`
 	// Size of the system disk. G means GiB, as in Proxmox VE; a plain number
 	// counts GiB.
 	Disk yamlschema.Size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`
@@ -51,6 +54,18 @@ type nic struct {
 	MTU int `yaml:"mtu" unit:"number of bytes" min:"1" max:"65520" default:"1500" example:"9000"`
 	// The firewall of Proxmox VE filters the card, where it is on for the VM, too.
 	Firewall bool `yaml:"firewall" default:"false"`
+}
+
+// card is a network card of a VM beside its first one.
+type card struct {
+	// The bridge or SDN VNet it is attached to.
+	Bridge string `yaml:"bridge" is:"bridge" required:"true" example:"vmbr2"`
+	// Its VLAN tag.
+	VLAN int `yaml:"vlan" unit:"VLAN tag" min:"1" max:"4094" default:"no tag" example:"30"`
+	// Its address, with the length of its network; in a counted row that of the first node, after which the others
+	// count. It is in no network of the cluster, and has no gateway: a patch has routes. Not in profiles.
+	Address string `yaml:"address" is:"hostprefix" default:"left to Talos, which asks a DHCP server, or to a patch" example:"10.20.0.21/24"`
+	nic
 }
 
 type disk struct {

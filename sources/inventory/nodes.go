@@ -362,6 +362,19 @@ func (l *loader) checkCollisions(drafts []draft, ranges map[cluster.Role]cluster
 			l.wrongOf(d, d.field+".mac", "write another mac for one of them", "%s has MAC address %s, which is that of %s (%s)", n.Name, n.MAC, h.name, l.Cite(h.field))
 		}
 		macs[n.MAC] = me
+		for i, c := range n.Devices.Cards {
+			at := yamlschema.Element("nics", i)
+			if h, taken := macs[c.MAC]; taken && c.MAC != "" {
+				l.wrongOf(d, d.field+".name", "write another name for one of them", "%s of %s has MAC address %s, which is that of %s (%s)", at, n.Name, c.MAC, h.name, l.Cite(h.field))
+			}
+			macs[c.MAC] = me
+			if a := c.Address.Addr(); a.IsValid() {
+				if h, taken := ips[a]; taken {
+					l.wrongOf(d, d.field+"."+at+".address", "give every network card an address of its own", "%s is the address of %s (%s)", a, h.name, l.Cite(h.field))
+				}
+				ips[a] = me
+			}
+		}
 	}
 }
 

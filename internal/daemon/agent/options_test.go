@@ -55,12 +55,12 @@ func TestOptionsOfVMs(t *testing.T) {
 			}
 		}
 		before, w := config("dev-wk-1"), s.watchTurns(sz)
-		push("at once", "cpu_units: 50, cpu_limit: 3, nic: {firewall: true}, disk_options: {backup: false}, ")
+		push("at once", "cpu_units: 50, cpu_limit: 3, nic: {firewall: true}, nics: [{bridge: vmbr0, address: 10.20.0.41/24}], disk_options: {backup: false}, ")
 		w.wantDown("")
-		want("at once", map[string]string{"cpuunits": "50", "cpulimit": "3", "net0": "firewall=1", "scsi0": "backup=0"})
-		push("in a turn", "cpu_units: 50, cpu_limit: 3, cpu_flags: [+aes], numa: true, nic: {firewall: true}, disk_options: {backup: false, cache: writethrough, ssd: false}, ")
+		want("at once", map[string]string{"cpuunits": "50", "cpulimit": "3", "net0": "firewall=1", "scsi0": "backup=0", "net1": "bridge=vmbr0"})
+		push("in a turn", "cpu_units: 50, cpu_limit: 3, cpu_flags: [+aes], numa: true, nic: {firewall: true}, nics: [{bridge: vmbr1, mtu: 1400, address: 10.20.0.42/24}], disk_options: {backup: false, cache: writethrough, ssd: false}, ")
 		w.wantDown("dev-wk-1:1")
-		want("in a turn", map[string]string{"cpu": "flags=+aes", "numa": "1", "scsi0": "cache=writethrough"})
+		want("in a turn", map[string]string{"cpu": "flags=+aes", "numa": "1", "scsi0": "cache=writethrough", "net1": "bridge=vmbr1,mtu=1400"})
 		edit("dev-wk-1", "cpuunits", "10")
 		edit("dev-wk-2", "cpuunits", "10")
 		s.Until(time.Hour, "the edit is taken back", func(st cluster.Status) bool {
@@ -78,6 +78,9 @@ func TestOptionsOfVMs(t *testing.T) {
 		delete(before, "digest")
 		if len(before) > 0 {
 			t.Errorf("it was %v, and is %v", before, after)
+		}
+		if has := after["net1"]; has != "" {
+			t.Errorf("a network card that is taken out is there: %s", has)
 		}
 		edit("dev-wk-1", "cpuunits", "20")
 		s.Quiet(10 * time.Minute)

@@ -222,6 +222,8 @@ func (a Agent) bridge(host, name string, b Bridge, ok bool) Check {
 		c.Level, c.Message, c.Hint = Fail, "it is not up", "`ifreload -a`, or `ifup "+name+"`"
 	case b.Vnet:
 		c.Message = "is a vnet; whether the host has an address there is looked at from the host"
+	case b.Address == "" && !a.Wants.reachOver(name):
+		c.Message = "up; no node is reached over it"
 	case b.Address == "":
 		c.Level = Warn
 		c.Message = "the host has no address on it: the agent, which speaks to the nodes itself, reaches them over a router at best"
@@ -237,19 +239,38 @@ func (a Agent) bridge(host, name string, b Bridge, ok bool) Check {
 func (a Agent) vlans(host, name string, b Bridge) []Check {
 	var out []Check
 	for _, cl := range a.Wants.Clusters {
-		on := slices.ContainsFunc(cl.Nodes, func(n Node) bool { return slices.Contains(n.hosts(), host) && n.Bridge == name })
-		if cl.VLAN == 0 || !on {
-			continue
+		for _, vlan := range cl.vlansOn(host, name) {
+			c := Check{Name: "vlan", Subject: host + "/" + name, Level: Pass, Message: fmt.Sprintf("VLAN %d of %s", vlan, cl.Name)}
+			if b.Ports == "" && !b.VLANAware && !b.Vnet {
+				c.Level = Fail
+				c.Message = fmt.Sprintf("%s asks for VLAN %d on a bridge that has no port and is not VLAN-aware: its VMs are made and do not start", cl.Name, vlan)
+				c.Hint = "`bridge-vlan-aware yes` for " + name + " in /etc/network/interfaces, then `ifreload -a`; or leave network.vlan out, or that of `nics`"
+			}
+			out = append(out, c)
 		}
-		c := Check{Name: "vlan", Subject: host + "/" + name, Level: Pass, Message: fmt.Sprintf("VLAN %d of %s", cl.VLAN, cl.Name)}
-		if b.Ports == "" && !b.VLANAware && !b.Vnet {
-			c.Level = Fail
-			c.Message = fmt.Sprintf("%s asks for VLAN %d on a bridge that has no port and is not VLAN-aware: its VMs are made and do not start", cl.Name, cl.VLAN)
-			c.Hint = "`bridge-vlan-aware yes` for " + name + " in /etc/network/interfaces, then `ifreload -a`; or leave network.vlan out"
-		}
-		out = append(out, c)
 	}
 	return out
+}
+
+// vlansOn are the VLANs that a cluster asks for on a bridge of a host.
+func (c Cluster) vlansOn(host, bridge string) []int {
+	var out []int
+	for _, n := range c.Nodes {
+		for _, l := range n.links(c.VLAN) {
+			if l.Bridge == bridge && l.VLAN != 0 && slices.Contains(n.hosts(), host) {
+				out = append(out, l.VLAN)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// reachOver reports whether nodes are to be reached over a bridge, or it is not known who will be on it.
+func (w Wants) reachOver(bridge string) bool {
+	return len(w.Clusters) == 0 || slices.ContainsFunc(w.Clusters, func(c Cluster) bool {
+		return slices.ContainsFunc(c.Nodes, func(n Node) bool { return n.Bridge == bridge })
+	})
 }
 
 // sources judges the repository, the forge and what images and charts come

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
@@ -209,6 +210,15 @@ var agentCases = []struct {
 	}, verdict{"bridge", Skipped, "SDN.Use on /sdn/zones/localnetwork/vmbr1"}},
 	{"a bridge that is down", func(a *Agent) { a.Hosts[0].Bridges.Value["vmbr1"] = Bridge{} }, verdict{"bridge", Fail, "ifup vmbr1"}},
 	{"a bridge without an address", func(a *Agent) { a.Hosts[0].Bridges.Value["vmbr1"] = Bridge{Active: true} }, verdict{"bridge", Warn, "/etc/network/interfaces"}},
+	{"a bridge over which no node is reached", func(a *Agent) {
+		a.Wants.Clusters[0].Nodes[0].Further = []Link{{Bridge: "vmbr7"}}
+		a.Hosts[0].Bridges.Value["vmbr7"] = Bridge{Active: true}
+	}, verdict{"bridge", Pass, "vmbr7 up; no node is reached over it"}},
+	{"no bridge for a further network card", func(a *Agent) { a.Wants.Clusters[0].Nodes[0].Further = []Link{{Bridge: "vmbr7"}} }, verdict{"bridge", Fail, "no such bridge"}},
+	{"the VLAN trap of a further network card", func(a *Agent) {
+		a.Wants.Clusters[0].Nodes[0].Further = []Link{{Bridge: "vmbr7", VLAN: 30}}
+		a.Hosts[0].Bridges.Value["vmbr7"] = Bridge{Active: true}
+	}, verdict{"vlan", Fail, "asks for VLAN 30"}},
 	{"a vnet", func(a *Agent) { a.Hosts[0].Bridges.Value["vmbr1"] = Bridge{Vnet: true} }, verdict{"bridge", Pass, "vnet"}},
 	{"the VLAN trap", func(a *Agent) { a.Wants.Clusters[0].VLAN = 20 }, verdict{"vlan", Fail, "bridge-vlan-aware yes"}},
 	{"a VLAN on a port", func(a *Agent) {
@@ -438,9 +448,9 @@ func TestReport(t *testing.T) {
 // TestClusterOf: what a spec asks for is taken over.
 func TestClusterOf(t *testing.T) {
 	c := ClusterOf(cluster.Spec{Name: "dev", Network: cluster.Network{Mode: cluster.AddressStatic, VLAN: 7, VIP: ip("10.0.0.5")}, Nodes: []cluster.Node{{
-		Name: "a", Role: cluster.ControlPlane, Placement: cluster.Placement{Pin: "pve1"}, VMID: 400, Datastore: "d", DiskBytes: 1, Disks: []cluster.Disk{{Name: "x", Bytes: 2, Datastore: "e"}}, ImageDatastore: "i", CloudInitDatastore: "c", Bridge: "b"}}})
+		Name: "a", Role: cluster.ControlPlane, Placement: cluster.Placement{Pin: "pve1"}, VMID: 400, Datastore: "d", DiskBytes: 1, Disks: []cluster.Disk{{Name: "x", Bytes: 2, Datastore: "e"}}, ImageDatastore: "i", CloudInitDatastore: "c", Bridge: "b", Devices: device.Set{Cards: []device.Card{{Bridge: "f", VLAN: 9}}}}}})
 	n := c.Nodes[0]
-	if c.VLAN != 7 || c.VIP != ip("10.0.0.5") || !n.ControlPlane || !slices.Equal(n.Disks, []Disk{{"d", 1}, {"e", 2}}) || n.Images != "i" || n.CloudInit != "c" || n.Bridge != "b" {
+	if c.VLAN != 7 || c.VIP != ip("10.0.0.5") || !n.ControlPlane || !slices.Equal(n.Disks, []Disk{{"d", 1}, {"e", 2}}) || n.Images != "i" || n.CloudInit != "c" || n.Bridge != "b" || !slices.Equal(n.Further, []Link{{"f", 9}}) {
 		t.Errorf("%+v", c)
 	}
 }

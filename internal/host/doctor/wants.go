@@ -49,10 +49,20 @@ type Node struct {
 	IP           netip.Addr `json:"ip"`
 	MAC          string     `json:"mac"` // upper case
 	Bridge       string     `json:"bridge"`
+	Further      []Link     `json:"further,omitempty"` // network cards, by which nobody reaches it
 	Images       string     `json:"images"`
 	CloudInit    string     `json:"cloudInit"`
 	Disks        []Disk     `json:"disks"`
 }
+
+// Link is where a network card of a node is attached.
+type Link struct {
+	Bridge string `json:"bridge"`
+	VLAN   int    `json:"vlan,omitempty"`
+}
+
+// links are where the network cards of a node are attached, the first with the VLAN of its cluster.
+func (n Node) links(vlan int) []Link { return append([]Link{{n.Bridge, vlan}}, n.Further...) }
 
 // Disk is one disk of a node.
 type Disk struct {
@@ -71,6 +81,9 @@ func ClusterOf(s cluster.Spec) Cluster {
 			Bridge: n.Bridge, Images: n.ImageDatastore, CloudInit: n.CloudInitDatastore, Disks: []Disk{{n.Datastore, n.DiskBytes}}}
 		for _, extra := range n.Disks {
 			d.Disks = append(d.Disks, Disk{extra.Datastore, extra.Bytes})
+		}
+		for _, card := range n.Devices.Cards {
+			d.Further = append(d.Further, Link{card.Bridge, card.VLAN})
 		}
 		c.Nodes = append(c.Nodes, d)
 	}
@@ -148,7 +161,9 @@ func (w Wants) Places(hosts []string) []Place {
 					by[host] = p
 				}
 				add(&p.Images, n.Images)
-				add(&p.Bridges, n.Bridge)
+				for _, l := range n.links(0) {
+					add(&p.Bridges, l.Bridge)
+				}
 				add(&p.Datastores, n.CloudInit)
 				for _, d := range n.Disks {
 					add(&p.Datastores, d.Datastore)

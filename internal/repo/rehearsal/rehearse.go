@@ -394,13 +394,9 @@ func LabFor(specs []cluster.Spec) lab.Config {
 					order = append(order, name)
 				}
 				resizeHost(h, s.Capacity[h.Name])
-				if !slices.Contains(h.Bridges, n.Bridge) {
-					h.Bridges = append(h.Bridges, n.Bridge)
-				}
+				addBridges(&h.Bridges, n)
 			}
-			if !slices.Contains(c.Bridges, n.Bridge) {
-				c.Bridges = append(c.Bridges, n.Bridge)
-			}
+			addBridges(&c.Bridges, n)
 			use(n.Datastore, "images")
 			use(n.CloudInitDatastore, "images")
 			use(n.ImageDatastore, "import")
@@ -437,4 +433,17 @@ func LabFor(specs []cluster.Spec) lab.Config {
 		c.Hosts = append(c.Hosts, *hosts[host])
 	}
 	return c
+}
+
+// addBridges adds those that the network cards of a node are on.
+func addBridges(to *[]string, n cluster.Node) {
+	all := []string{n.Bridge}
+	for _, c := range n.Devices.Cards {
+		all = append(all, c.Bridge)
+	}
+	for _, bridge := range all {
+		if !slices.Contains(*to, bridge) {
+			*to = append(*to, bridge)
+		}
+	}
 }

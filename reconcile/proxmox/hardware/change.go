@@ -3,6 +3,7 @@ package hardware
 import (
 	"cmp"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -22,6 +23,7 @@ func ChangeParams(have pveconf.Options, wanted map[string]string, fields []clust
 			out[key] = p.String()
 		}
 	}
+	var removed []string
 	for _, f := range fields {
 		switch f {
 		case cluster.FieldCPUType:
@@ -57,8 +59,15 @@ func ChangeParams(have pveconf.Options, wanted map[string]string, fields []clust
 			out[key] = cmp.Or(wanted[key], otherwise)
 		}
 		changeDisk(have, wanted, f, set)
+		if key := changeDevice(have, wanted, f, set); key != "" {
+			removed = append(removed, key)
+		}
 	}
 	maps.DeleteFunc(out, func(key, value string) bool { return value == string(have[key]) })
+	if len(removed) > 0 {
+		slices.Sort(removed)
+		out["delete"] = strings.Join(removed, ",")
+	}
 	if len(out) == 0 {
 		return nil
 	}

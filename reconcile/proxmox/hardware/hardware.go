@@ -97,6 +97,7 @@ func readOptions(o pveconf.Options) map[cluster.VMField]string {
 		out[cluster.FieldFirewall] = onOff[pveconf.Scalar(card["firewall"]).On()]
 		out[cluster.FieldMTU] = cmp.Or(card["mtu"], cluster.OptionNone)
 	}
+	readDevices(o, out)
 	for _, field := range []cluster.VMField{cluster.FieldCPULimit, cluster.FieldBalloonMin} {
 		if pveconf.Scalar(out[field]).Number() == 0 && strings.Trim(out[field], "0.") == "" {
 			out[field] = cluster.OptionNone

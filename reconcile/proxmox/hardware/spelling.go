@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 )
 
 // SetOptions sets the further options of a VM that its node has in the request that makes it. It returns what is no
@@ -16,7 +17,9 @@ func SetOptions(p map[string]string, n cluster.Node) (problems []error) {
 	for _, field := range slices.Sorted(maps.Keys(n.Options)) {
 		value := n.Options[field]
 		s, ok := spellings[field]
-		switch {
+		switch key := device.KeyOf(string(field)); {
+		case key != "":
+			problems = append(problems, setDevice(p, key, field, value)...)
 		case !ok: // of a disk
 		case !s.pattern.MatchString(value):
 			problems = append(problems, fmt.Errorf("%s %q is not given to Proxmox VE", field, value))
