@@ -245,8 +245,9 @@ type Host struct {
 	PVE      string     // version of Proxmox VE, "9.2.11"
 	Quorate  Seen[bool] // false: /etc/pve is read-only and every write fails
 	Storages Seen[map[string]Storage]
-	Images   Seen[map[string]int64] // import images on the image datastore: name -> bytes
-	Tasks    Seen[[]Task]           // running now
+	Images   Seen[map[string]int64]    // import images on the image datastore: name -> bytes
+	Tasks    Seen[[]Task]              // running now
+	Offers   map[string]Seen[[]string] // devices by the kind of their mapping, and what else VMs ask for; nil: none do
 	// MemoryBytes and Cores are what the machine has.
 	MemoryBytes int64
 	Cores       int

@@ -21,7 +21,8 @@ type Policy struct {
 	Bridges    []string // empty: any
 	// CPUUnits is the greatest weight of a VM among those that want the same cores; 0: the default.
 	CPUUnits int
-	Networks []netip.Prefix // that addresses of nodes and VIPs lie in; empty: any
+	Mappings map[string][]string // of devices that VMs may have, by kind as in package device; none: none
+	Networks []netip.Prefix      // that addresses of nodes and VIPs lie in; empty: any
 	// Taken are addresses of this host and of its routers, as they are seen: no file has
 	// them, and no node and no VIP may be one of them.
 	Taken    []netip.Addr

@@ -70,6 +70,7 @@ const (
 	HostNoQuorum    Reason = "HostNoQuorum"
 	HostTooSmall    Reason = "HostTooSmall"
 	HostMemoryShort Reason = "HostMemoryShort"
+	HostUnsuitable  Reason = "HostUnsuitable"
 	StorageShort    Reason = "StorageShort"
 	StorageUnknown  Reason = "StorageUnknown"
 	StorageMissing  Reason = "StorageMissing"

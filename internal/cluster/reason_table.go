@@ -79,6 +79,7 @@ var hostReasons = []ReasonInfo{
 	{HostUnknown, Everyone, HoldsNothing, "A host cannot be seen.", "See whether Proxmox VE answers there."},
 	{HostNoQuorum, Everyone, HoldsNothing, "The Proxmox VE cluster has no quorum, so that nothing can be changed.", "Bring the other hosts back; `pvecm status` shows which are missing."},
 	{HostTooSmall, Everyone, HoldsNothing, "A node asks for more than its host has.", "Ask for less."},
+	{HostUnsuitable, Everyone, HoldsNothing, "A host does not have what the VM of a node is to have, such as a device, so that the VM would not start; it is not made, or stays as it is.", "The message shows what; the hint what to do."},
 	{HostMemoryShort, Everyone, HoldsNothing, "The memory of a host is promised to other VMs, so that the VM of a node is not made.", "Give it less `ram`, or another host."},
 	{StorageShort, Everyone, HoldsNothing, "A storage has no room for the disks of a node, so that its VM is not made.", "Give it smaller disks, or make room."},
 	{StorageUnknown, Everyone, HoldsNothing, "The storages of a host, or what is on them, cannot be seen.", "See the privileges of the agent's token: `talos-agent doctor`."},

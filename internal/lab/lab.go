@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
+	"strings"
 
 	"golang.org/x/crypto/ssh"
 
@@ -38,6 +41,8 @@ type Config struct {
 	Pool     string
 	Storages []string
 	Bridges  []string
+	// Mappings are resource mappings that the agent's token may use, by their path ("pci/gpu"), with a host for each device.
+	Mappings map[string][]string
 	// Reservations are the DHCP server's, by lower-case MAC.
 	Reservations map[string]netip.Prefix
 	// MissingExtensions names official extensions that a version of Talos (the key) lacks at the Image Factory.
@@ -154,8 +159,12 @@ func (l *Lab) openHost(c Config) error {
 		return err
 	}
 	l.onClose(l.PVE.Close)
+	for path, hosts := range c.Mappings {
+		kind, name, _ := strings.Cut(path, "/")
+		l.PVE.Map(kind, name, hosts...)
+	}
 	if !c.Bare {
-		l.Token = l.PVE.AgentToken(pve.AgentScope{Pool: c.Pool, Storages: c.Storages, Bridges: c.Bridges, SeeQuorum: true})
+		l.Token = l.PVE.AgentToken(pve.AgentScope{Pool: c.Pool, Storages: c.Storages, Bridges: c.Bridges, Mappings: slices.Sorted(maps.Keys(c.Mappings)), SeeQuorum: true})
 	}
 	return nil
 }

@@ -115,7 +115,7 @@ func (d decoder) unknown(key *yaml.Node, path string, t reflect.Type, fields []f
 		d.bad(key, Join(path, key.Value), foreseen, "is not supported yet")
 		return
 	}
-	if write := cmp.Or(d.Foreign[Join(path, key.Value)], d.Foreign[key.Value]); write != "" && !slices.Contains(keys, key.Value) {
+	if write := cmp.Or(d.Foreign[Join(path, key.Value)], d.Foreign[Join(lastElement(path), key.Value)], d.Foreign[key.Value]); write != "" && !slices.Contains(keys, key.Value) {
 		d.bad(key, path, write, "unknown key %s", Quote(key.Value))
 		return
 	}
@@ -129,6 +129,12 @@ func (d decoder) unknown(key *yaml.Node, path string, t reflect.Type, fields []f
 		hint = "it belongs to " + place
 	}
 	d.bad(key, path, hint, "unknown key %s", Quote(key.Value))
+}
+
+// lastElement is the last element of a path, without its index.
+func lastElement(path string) string {
+	path, _, _ = strings.Cut(path[strings.LastIndexByte(path, '.')+1:], "[")
+	return path
 }
 
 // joinedKey recognizes a key that became one word with what stands beside it,

@@ -45,7 +45,7 @@ type Language struct {
 	// they are there.
 	Foreseen map[string]string
 	// Foreign are keys of other tools that are no key of ours, with what to write instead: by their
-	// path, or by their last element wherever that is written.
+	// path, by its last two elements without an index, or by their last element wherever that is written.
 	Foreign map[string]string
 	// Sources are the Go files that declare the types.
 	Sources []string

@@ -3,6 +3,7 @@
 package bounds
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -12,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -36,6 +38,9 @@ func BlockUnknown(name string, p cluster.Policy) []cluster.Block {
 // maxViolations is how many violations a cluster has at most in its status, where each is a
 // block: a row of thousands of nodes may lie outside what the host allows.
 const maxViolations = 50
+
+// policyMappings are the lists of mappings in the policy, by kind.
+var policyMappings = map[string]string{device.PCIMapping: "pci_mappings", device.USBMapping: "usb_mappings"}
 
 // Violations lists where a repository asks for more than its host allows. Each
 // names the line of the policy; nothing is touched while there is one.
@@ -77,6 +82,11 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		}
 		if units, _ := strconv.Atoi(n.Options[cluster.FieldCPUUnits]); units > p.MostCPUUnits() { // 0 where it has none; the greatest where it is beyond all
 			refuse(n.Name, "cpu_units", "it wants cpu_units %d, and the host allows %d", units, p.MostCPUUnits())
+		}
+		for _, m := range n.Devices.Mappings() {
+			if allowed := p.Mappings[m.Kind]; !slices.Contains(allowed, m.Name) {
+				refuse(n.Name, policyMappings[m.Kind], "it wants the %s %q, and the host allows %s", m.Kind, m.Name, cmp.Or(strings.Join(allowed, ", "), "none"))
+			}
 		}
 		bridges, others := []string{n.Bridge}, []netip.Addr(nil)
 		for _, c := range n.Devices.Cards {

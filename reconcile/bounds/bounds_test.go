@@ -146,7 +146,7 @@ func TestEveryRule(t *testing.T) {
 				Addons: []cluster.Addon{{Name: "app", Chart: cluster.Chart{Repository: "https://charts.example.org/a"}}, {Name: "own", Chart: cluster.Chart{Path: "chart"}}, {Name: "image", Chart: cluster.Chart{OCI: "oci://ghcr.io/org/chart"}}},
 				Nodes: []cluster.Node{{Name: "cp-1", VMID: 401, Pool: "talos", Bridge: "vmbr1", Datastore: "local-lvm", CloudInitDatastore: "local-lvm", ImageDatastore: "local", Cores: 4, MemoryMiB: 8192, DiskBytes: 40 << 30,
 					Disks: []cluster.Disk{{Name: "data", Datastore: "local-lvm", Bytes: 10 << 30}}}}},
-			cluster.Policy{Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 499}}, Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"},
+			cluster.Policy{Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 499}}, Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"}, Mappings: map[string][]string{device.PCIMapping: {"gpu"}, device.USBMapping: {"dongle"}},
 				Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://charts.example.org", "oci://ghcr.io/org", "repository"},
 				Limits: cluster.Limits{Nodes: 1, Cores: 4, MemoryMiB: 8192, DiskBytes: 50 << 30}}
 	}
@@ -157,6 +157,14 @@ func TestEveryRule(t *testing.T) {
 		change func(*cluster.Spec, *cluster.Policy)
 		want   string
 	}{
+		"a PCI device": {node(func(n *cluster.Node) { n.Devices.PCI = []device.PCI{{Mapping: "gpu"}, {Mapping: "other"}} }), "pci_mappings"},
+		"a USB device": {node(func(n *cluster.Node) { n.Devices.USB = []device.USB{{Mapping: "gpu"}} }), "usb_mappings"},
+		"devices that are allowed": {node(func(n *cluster.Node) {
+			n.Devices.PCI, n.Devices.USB = []device.PCI{{Mapping: "gpu"}}, []device.USB{{Mapping: "dongle"}}
+		}), ""},
+		"no device is allowed": {func(s *cluster.Spec, p *cluster.Policy) {
+			p.Mappings, s.Nodes[0].Devices.PCI = nil, []device.PCI{{Mapping: "gpu"}}
+		}, "pci_mappings"},
 		"inside":                           {func(*cluster.Spec, *cluster.Policy) {}, ""},
 		"pool":                             {node(func(n *cluster.Node) { n.Pool = "other" }), "pool"},
 		"any pool":                         {func(_ *cluster.Spec, p *cluster.Policy) { p.Pool = "" }, ""},

@@ -46,3 +46,13 @@ func JudgeStores(name string, n cluster.Node, host string, h cluster.Host, needs
 	}
 	return waits, blocks
 }
+
+// GrowthByStore is what the disks of a VM need more to be those of its node, in bytes, and the fields of those, by storage.
+func GrowthByStore(n cluster.Node, has cluster.Hardware) (more map[string]int64, fields map[string][]string) {
+	more, fields = map[string]int64{}, map[string][]string{}
+	for _, g := range n.Growth(has) {
+		more[g.Datastore] += g.Bytes
+		fields[g.Datastore] = append(fields[g.Datastore], string(g.Field))
+	}
+	return more, fields
+}

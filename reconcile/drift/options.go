@@ -55,6 +55,8 @@ const fieldOptions = "options"
 // others change when the VM stops.
 func howOfOption(field cluster.VMField, now, want string) How {
 	switch {
+	case isDevice(field) && device.IsRaw(now): // which no token may remove
+		return Refuse
 	case field == cluster.FieldCPULimit, field == cluster.FieldCPUUnits, field == cluster.FieldFirewall, strings.HasSuffix(string(field), " "+string(cluster.DiskBackup)),
 		field == cluster.FieldBalloonMin && now != cluster.OptionNone && want != cluster.OptionNone,
 		isDevice(field) && device.TakesLive(string(field), now, want):
@@ -97,6 +99,8 @@ func compareOptions(want, next, active cluster.Hardware) []Drift {
 		later, seen := next.Options[field]
 		now, runs := active.Options[field]
 		switch {
+		case isDevice(field) && want.Options[field] == device.None && device.IsRaw(later): // a person has put another one there
+			continue
 		case isDevice(field):
 			later, now = cmp.Or(later, device.None), cmp.Or(now, device.None)
 		case !seen:

@@ -35,6 +35,8 @@ func TestOptionsAreTheInventorys(t *testing.T) {
 		{"a device that is moved", map[cluster.VMField]string{card: on("vmbr3")}, map[cluster.VMField]string{card: on("vmbr2")}, nil, card, InPlace, InPlace, on("vmbr2")},
 		{"a device that is exchanged", map[cluster.VMField]string{card: on("vmbr2") + ",mtu=9000"}, map[cluster.VMField]string{card: on("vmbr2")}, nil, card, Reboot, InPlace, on("vmbr2")},
 		{"a device to be removed", map[cluster.VMField]string{card: "none"}, map[cluster.VMField]string{card: on("vmbr2")}, nil, card, Reboot, InPlace, on("vmbr2")},
+		{"a device that a person has put there without a mapping", map[cluster.VMField]string{"PCI device hostpci0": "mapping=gpu"}, map[cluster.VMField]string{"PCI device hostpci0": "host=0000:01:00.0"}, nil, "PCI device hostpci0", Refuse, Refuse, "host=0000:01:00.0"},
+		{"one that is to be removed, and is a person's since", map[cluster.VMField]string{"PCI device hostpci0": "none"}, map[cluster.VMField]string{"PCI device hostpci0": "host=0000:01:00.0"}, nil, "", "", "", ""},
 		{"a device of a person", nil, map[cluster.VMField]string{card: on("vmbr2")}, nil, "", "", "", ""},
 		{"a device removed already", map[cluster.VMField]string{card: "none"}, nil, nil, "", "", "", ""},
 		{"one of a disk that is not there", map[cluster.VMField]string{cluster.FieldDiskOption("talos-new", cluster.DiskCache): "none"}, nil, nil, "", "", "", ""},
@@ -152,6 +154,8 @@ func TestHowOfOption(t *testing.T) {
 		{cluster.FieldBalloonMin, "1024", "2048", InPlace}, {cluster.FieldBalloonMin, "none", "2048", Reboot}, {cluster.FieldBalloonMin, "2048", "none", Reboot},
 		{cluster.FieldCPUFlags, "none", "+aes", Reboot}, {cluster.FieldNUMA, "off", "on", Reboot}, {cluster.FieldMTU, "none", "9000", Reboot},
 		{cluster.FieldMachinePin, "q35", "pc-q35-9.2", Reboot}, {cluster.FieldDisplay, "std", "none", Reboot},
+		{"PCI device hostpci0", "none", "mapping=gpu", Reboot}, {"PCI device hostpci0", "host=0000:01:00.0", "mapping=gpu", Refuse}, {"USB device usb0", "mapping=a", "none", Reboot},
+		{"network card net1", "none", "virtio=BC:24:11:00:00:99,bridge=vmbr2", InPlace}, {"cpu flags", "host=x", "none", Reboot},
 		{"disk talos-data backup", "on", "off", InPlace}, {"disk talos-data cache", "writeback", "unsafe", Reboot}, {"system disk aio", "default", "native", Reboot},
 	} {
 		if got := howOfOption(c.field, c.now, c.want); got != c.how {

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 )
 
 // hostOf is a host that is seen, with so much memory beyond the reserve.
@@ -281,4 +282,27 @@ func TestPlacementLasts(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestDevices: nodes with a device of a mapping are made on hosts that have one, one on each.
+func TestDevices(t *testing.T) {
+	d, o := clusterOf(0, 4, hostOf("a", 64), hostOf("b", 128), hostOf("c", 64))
+	for _, name := range []string{"a", "c"} {
+		edit(&o, name, func(h *cluster.Host) {
+			h.Offers = map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu"})}
+		})
+	}
+	edit(&o, "b", func(h *cluster.Host) {
+		h.Offers = map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string(nil))}
+	})
+	for i := range 2 {
+		d.Spec.Nodes[i].Options = map[cluster.VMField]string{"PCI device hostpci0": "mapping=gpu,pcie=1"}
+	}
+	if got := placed(Resolve(d, o, cluster.Policy{})); got != "wk-1=a wk-2=c wk-3=b wk-4=b" {
+		t.Error(got)
+	}
+	d.Spec.Nodes[2].Options = d.Spec.Nodes[0].Options
+	if third := Resolve(d, o, cluster.Policy{}).Spec.Nodes[2]; !third.Placement.Full {
+		t.Errorf("%+v", third.Placement)
+	}
 }

@@ -64,11 +64,11 @@ func (m *planner) judgeGrowth(ledger *capacity.Ledger, n cluster.Node) {
 	if more := (n.MemoryMiB - vm.Hardware.Value.MemoryMiB) << 20; more > 0 {
 		lack(ledger.TakeMemory(n, host, more), string(cluster.FieldMemory))
 	}
-	more, fields := map[string]int64{}, map[string][]string{} // by storage
-	for _, g := range n.Growth(vm.Hardware.Value) {
-		more[g.Datastore] += g.Bytes
-		fields[g.Datastore] = append(fields[g.Datastore], string(g.Field))
+	devices, names := capacity.NewDevices(n, vm.Hardware.Value)
+	for _, b := range ledger.LackDevices(n, host, devices) {
+		lack(b, names...)
 	}
+	more, fields := capacity.GrowthByStore(n, vm.Hardware.Value)
 	for _, store := range slices.Sorted(maps.Keys(more)) {
 		if !m.storesUsable(n, host, h, []capacity.Need{{Name: store, Content: "images", Field: "datastore of a disk"}}, more) {
 			m.short[n.Name] = append(m.short[n.Name], fields[store]...)

@@ -72,6 +72,8 @@ var changes = []change{
 	{"`nic.firewall`", wantOption(cluster.FieldFirewall, "off", "on")},
 	{"`nics`, one more, or its `bridge`, `vlan` or `firewall`", wantOption("network card net1", "none", "virtio=BC:24:11:00:00:99,bridge=vmbr2")},
 	{"`nics`, one less, or its `model` or `mtu`", wantOption("network card net1", "virtio=BC:24:11:00:00:99,bridge=vmbr2", "virtio=BC:24:11:00:00:99,bridge=vmbr2,mtu=9000")},
+	{"`pci`", wantDevice("PCI device hostpci0", "mapping=gpu,pcie=1")},
+	{"`usb`", wantDevice("USB device usb0", "mapping=dongle")},
 	{"`disk_options`, and the options of a disk of `disks`", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache), "none", "writethrough")},
 	{"`disk_options.backup`, and that of a disk", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskBackup), "on", "off")},
 	{"`disks`, one more", func(_ *world, n *cluster.Node) {
@@ -231,6 +233,16 @@ func wantOption(field cluster.VMField, has, wants string) func(*world, *cluster.
 		vm.Hardware.Value.Options = map[cluster.VMField]string{field: has}
 		w.o.VMs[n.Name] = vm
 		n.Options = map[cluster.VMField]string{field: wants}
+	}
+}
+
+// wantDevice has the inventory give a VM a device that its host has.
+func wantDevice(field cluster.VMField, wants string) func(*world, *cluster.Node) {
+	return func(w *world, n *cluster.Node) {
+		wantOption(field, "none", wants)(w, n)
+		h := w.o.Hosts["pve1"]
+		h.Offers = map[string]cluster.Seen[[]string]{"PCI mapping": cluster.Saw([]string{"gpu"}), "USB mapping": cluster.Saw([]string{"dongle"})}
+		w.o.Hosts["pve1"] = h
 	}
 }
 

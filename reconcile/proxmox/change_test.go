@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,8 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
@@ -382,6 +385,97 @@ func TestChangeWithFaults(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestChangeDevices: devices of the host are given by mappings that the token may use, when the VM stops; what else root set of one
+// stays, and one that root passes without a mapping is not changed.
+func TestChangeDevices(t *testing.T) {
+	for _, flavour := range flavours {
+		t.Run(flavour, func(t *testing.T) {
+			onStand(t, flavour, func(t *testing.T, s *stand) {
+				d, ctx := desired(1), context.Background()
+				c := s.made(d)
+				defer c.Close()
+				n := d.Spec.Nodes[0]
+				s.host.Map("pci", "gpu", testHost)
+				s.host.Map("usb", "dongle", testHost)
+				give := func(options map[cluster.VMField]string) error {
+					fields := []cluster.VMField{"PCI device hostpci0", "USB device usb0"}
+					n.Options = options
+					d.Spec.Nodes[0] = n
+					return c.Change(ctx, d, n, testHost, fields, nil)
+				}
+				both := map[cluster.VMField]string{"PCI device hostpci0": "mapping=gpu,pcie=1", "USB device usb0": "mapping=dongle"}
+				if err := give(both); err == nil || !strings.Contains(err.Error(), "/mapping/pci/gpu, Mapping.Use") || !strings.Contains(fault.HintOf(err), "give Mapping.Use on /mapping/pci/gpu to the user") {
+					t.Errorf("without the privilege: %v (%s)", err, fault.HintOf(err))
+				}
+				for _, who := range []string{"talos-agent@pve", "talos-agent@pve!pve1"} {
+					s.host.Grant(who, "PVEMappingUser", "/mapping/pci/gpu")
+					s.host.Grant(who, "PVEMappingUser", "/mapping/usb/dongle")
+				}
+				s.must(give(both))
+				if differs, waits := s.hardware(c, d, n); differs != "" || !waits {
+					t.Errorf("given: %s, waits %v", differs, waits)
+				}
+				s.must(s.host.Stop(n.VMID))
+				s.must(c.ShutDown(ctx, d, n, nil))
+				s.must(s.host.Edit(n.VMID, "hostpci0", s.config(n)["hostpci0"]+",x-vga=1"))
+				s.must(c.Start(ctx, d, n, nil))
+				s.must(s.host.Stop(n.VMID))
+				s.must(give(map[cluster.VMField]string{"PCI device hostpci0": "mapping=gpu,rombar=0"}))
+				if has := s.config(n); has["hostpci0"] != "mapping=gpu,rombar=0,x-vga=1" || has["usb0"] != "" {
+					t.Errorf("hostpci0 %s, usb0 %s", has["hostpci0"], has["usb0"])
+				}
+				s.host.Map("pci", "gpu", "pve9")
+				if err := c.Start(ctx, d, n, nil); err == nil || !strings.Contains(err.Error(), "PCI device mapping not found for 'gpu'") {
+					t.Errorf("without a device on the host: %v", err)
+				}
+				s.must(s.host.Edit(n.VMID, "hostpci0", "host=0000:01:00.0"))
+				if err := give(nil); err == nil || !strings.Contains(err.Error(), "only root can set 'hostpci0' config for non-mapped devices") {
+					t.Errorf("root's: %v", err)
+				}
+				s.checkRules()
+			})
+		})
+	}
+}
+
+// TestOffers: what a host has of the mappings that nodes ask for is seen as far as the token may, once for each device; of a
+// cluster that asks for none nothing is asked.
+func TestOffers(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(1)
+		c := s.made(d)
+		defer c.Close()
+		s.host.Map("pci", "gpu", testHost, testHost, "pve9")
+		s.host.Map("pci", "hidden", testHost)
+		s.host.Map("usb", "dongle", testHost)
+		for _, who := range []string{"talos-agent@pve", "talos-agent@pve!pve1"} {
+			s.host.Grant(who, "PVEMappingUser", "/mapping/pci/gpu")
+		}
+		offers := func() map[string]cluster.Seen[[]string] {
+			var o cluster.Observed
+			c.Observe(context.Background(), d, &o)
+			return o.Hosts[testHost].Offers
+		}
+		if got := offers(); got != nil {
+			t.Errorf("unasked: %v", got)
+		}
+		d.Spec.Nodes[0].Devices.PCI = []device.PCI{{Mapping: "gpu"}}
+		want := map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu", "gpu"})}
+		if got := offers(); !reflect.DeepEqual(got, want) {
+			t.Errorf("%v", got)
+		}
+		d.Spec.Nodes[0].Devices.USB = []device.USB{{Mapping: "dongle"}}
+		s.world.Inject(world.Fault{System: "pve", Op: "GET /cluster/mapping/pci", Kind: world.Answer, Status: 500, Text: "no answer", Times: 9})
+		got := offers()
+		if pci := got[device.PCIMapping]; pci.Known || pci.Why == "" {
+			t.Errorf("not answered: %v", pci)
+		}
+		if usb := got[device.USBMapping]; !usb.Known || len(usb.Value) > 0 {
+			t.Errorf("one that the token may not see: %v", usb)
+		}
+	})
 }
 
 // TestChangeRefuses: nothing is changed of a VM that is locked, or not ours.

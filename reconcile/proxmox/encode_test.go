@@ -134,6 +134,8 @@ func TestOptionsOfNewVM(t *testing.T) {
 		{"mtu", "none", "", ""}, {"mtu", "9000", "net0", "virtio=BC:24:11:0C:96:39,bridge=vmbr1,firewall=0,mtu=9000"},
 		{"network card net1", "none", "", ""}, {"network card net1", "virtio=BC:24:11:0C:96:40,bridge=vmbr2", "net1", "virtio=BC:24:11:0C:96:40,bridge=vmbr2"},
 		{"network card net7", "e1000=BC:24:11:0C:96:40,bridge=vmbr2,firewall=1,mtu=1,tag=30", "net7", "e1000=BC:24:11:0C:96:40,bridge=vmbr2,firewall=1,mtu=1,tag=30"},
+		{"PCI device hostpci0", "none", "", ""}, {"PCI device hostpci7", "mapping=gpu,pcie=1,rombar=0", "hostpci7", "mapping=gpu,pcie=1,rombar=0"},
+		{"USB device usb0", "mapping=dongle,usb3=1", "usb0", "mapping=dongle,usb3=1"},
 		{"machine version", "q35", "", ""}, {"machine version", "pc-q35-9.2+pve1", "machine", "pc-q35-9.2+pve1"},
 	} {
 		d := desired(1)
@@ -146,7 +148,7 @@ func TestOptionsOfNewVM(t *testing.T) {
 		if got, err := hardware.CreateParams(d, n, testPool, d.Image); err != nil || !maps.Equal(got, want) {
 			t.Errorf("%s %s: %v, %v", c.field, c.value, got, err)
 		}
-		for _, bad := range []string{c.value + ",x=1", "x y", c.value + ";", "", "x_1"} {
+		for _, bad := range []string{"host=0000:01:00.0", c.value + ",x=1", "x y", c.value + ";", "", "x_1"} {
 			n.Options = map[cluster.VMField]string{c.field: bad}
 			if _, err := hardware.CreateParams(d, n, testPool, d.Image); err == nil {
 				t.Errorf("%s %q is taken", c.field, bad)

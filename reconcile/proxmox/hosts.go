@@ -28,6 +28,7 @@ func (l *look) hosts() map[string]cluster.Host {
 	for _, h := range list {
 		out[h.Name] = h
 	}
+	l.seeOffers(out)
 	return out
 }
 

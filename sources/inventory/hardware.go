@@ -127,6 +127,8 @@ func (l *loader) equip(n *cluster.Node, d draft) {
 	from = l.origin(d, at, "nics")
 	l.equipCards(n, d, from, pickValue(from, d.NICs, role.NICs, nil))
 
+	l.equipDevices(n, d, at, role)
+
 	from = l.origin(d, at, "disk_options")
 	l.equipDisk(n, from.field, cluster.SystemDiskSerial, pickValue(from, d.DiskOptions, role.DiskOptions, diskOptions{}))
 
@@ -202,8 +204,39 @@ func (l *loader) equipCards(n *cluster.Node, d draft, from origin, cards []card)
 		}
 		n.Devices.Cards = append(n.Devices.Cards, out)
 	}
+}
+
+// equipDevices gives a node devices of its host, and the options that its devices are.
+func (l *loader) equipDevices(n *cluster.Node, d draft, at string, role hardware) {
+	from := l.origin(d, at, "pci")
+	pci := pickValue(from, d.PCI, role.PCI, nil)
+	l.checkMappings(from.field, len(pci), device.MostPCI, func(i int) string { return pci[i].Mapping })
+	for i, p := range pci {
+		at := yamlschema.Element(from.field, i)
+		n.Devices.PCI = append(n.Devices.PCI, device.PCI{Mapping: p.Mapping, Express: p.PCIe || !l.Has(at+".pcie"), NoROM: !p.ROMBar && l.Has(at+".rombar")})
+	}
+	from = l.origin(d, at, "usb")
+	usb := pickValue(from, d.USB, role.USB, nil)
+	l.checkMappings(from.field, len(usb), device.MostUSB, func(i int) string { return usb[i].Mapping })
+	for _, u := range usb {
+		n.Devices.USB = append(n.Devices.USB, device.USB{Mapping: u.Mapping, USB3: u.USB3})
+	}
 	for field, value := range n.Devices.Options() {
 		setOption(n, true, cluster.VMField(field), value)
+	}
+}
+
+// checkMappings checks a list of so many devices of a host.
+func (l *loader) checkMappings(field string, count, most int, mapping func(int) string) {
+	if count > most {
+		l.Wrong(field, "", "more than %d of these devices are not supported", most)
+	}
+	for i := range count {
+		for j := range i {
+			if mapping(i) == mapping(j) && mapping(i) != "" {
+				l.Warn(yamlschema.Element(field, i)+".mapping", "have the mapping name as many devices of the host", "%s is there twice: each takes a device of its own", mapping(i))
+			}
+		}
 	}
 }
 

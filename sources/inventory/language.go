@@ -40,6 +40,7 @@ var formats = map[string]yamlschema.Format{
 	"tag":          yamlschema.Text("a tag (letters, digits and . _ + -)", "team-a", `^[^,;]+$`, 60),
 	"cputype":      yamlschema.Text("the name of a processor type", "x86-64-v2-AES", `^[A-Za-z0-9][A-Za-z0-9_.-]*$`, 60),
 	"cpuflag":      yamlschema.Text("a flag of the processor with + or - in front: one that Proxmox VE lets a VM have", "+aes", `^[+-](aes|amd-no-ssb|amd-ssbd|ibpb|md-clear|pcid|pdpe1gb|spec-ctrl|ssbd|virt-ssbd)$`, 20),
+	"mapping":      yamlschema.Text("the name of a resource mapping", "gpu", `^[A-Za-z][A-Za-z0-9_-]+$`, 64),
 	"hostprefix":   yamlschema.Text("an IPv4 address with the length of its network", "10.20.0.21/24", `^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$`, 18),
 	"machine":      yamlschema.Text("q35, or a version of it", "pc-q35-9.2", `^(q35|pc-q35-\d{1,2}\.\d{1,2}(\+pve\d{1,2})?)$`, 40),
 	"diskname":     yamlschema.Text("the name of a disk (lower-case letters, digits and -, at most 14)", "longhorn", `^[a-z0-9]([a-z0-9-]*[a-z0-9])?$`, 14),
@@ -113,6 +114,9 @@ var foreseen = map[string]string{
 // rootOnly answers keys of what no token may set.
 const rootOnly = "remove it: Proxmox VE lets only root@pam itself set it, and never a token, which is what the agent has"
 
+// rawDevice answers devices of the host without a mapping.
+const rawDevice = "write mapping: and the name of a resource mapping of Proxmox VE; a device without one only root@pam itself may pass to a VM, and never a token, which is what the agent has"
+
 // foreign are keys of the Terraform and Ansible repositories for Talos on Proxmox VE that people come from, with what to write here.
 var foreign = map[string]string{
 	"sizing":                 "write it by role: profiles: {controlplane: {cpu: 4, ram: 8192, disk: 40G}, worker: {cpu: 4, ram: 8192, disk: 60G}}",
@@ -135,8 +139,9 @@ var foreign = map[string]string{
 	"proxmox.vlan_id":        "write network.vlan",
 	"proxmox.insecure":       "remove it: the host's config.yaml has whom to trust (proxmox.ca_file or proxmox.fingerprint)",
 	"startup":                "remove it: the order of starts is the host's, and takes Sys.Modify on /, which the agent's token does not have; set it as root, `qm set VMID --startup order=1,up=30`: the agent leaves it",
-	"hostpci":                "remove it: the agent passes no devices of the host to VMs; as root, `qm set VMID --hostpci0 mapping=NAME,pcie=1` with the VM stopped: the agent leaves it",
-	"usb":                    "remove it: the agent passes no devices of the host to VMs; as root, `qm set VMID --usb0 mapping=NAME`: the agent leaves it",
+	"hostpci":                "write pci: [{mapping: NAME}] with a resource mapping of Proxmox VE: Datacenter > Resource Mappings",
+	"pci.host":               rawDevice,
+	"usb.host":               rawDevice,
 	"affinity":               rootOnly,
 	"args":                   rootOnly,
 	"hookscript":             rootOnly,

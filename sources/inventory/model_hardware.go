@@ -34,6 +34,11 @@ type hardware struct {
 	// More network cards. A node's list replaces the profile's. The first one stays that of network.cidr, by which the
 	// agent and the other nodes reach the node.
 	NICs []card `yaml:"nics" default:"the role's profile" example:"[{bridge: vmbr2, vlan: 30, address: 10.20.0.21/24}]"`
+	// PCI devices of the host that are passed to the VM, by their resource mappings. A node's list replaces the profile's.
+	// The host's policy has to allow each mapping. A VM with one stays on its host.
+	PCI []pciDevice `yaml:"pci" default:"the role's profile" example:"[{mapping: gpu}]"`
+	// USB devices of the host, likewise.
+	USB []usbDevice `yaml:"usb" default:"the role's profile" example:"[{mapping: dongle}]"`
 	// Size of the system disk. G means GiB, as in Proxmox VE; a plain number
 	// counts GiB.
 	Disk yamlschema.Size `yaml:"disk" default:"the role's profile, else 40G for a control plane and 60G for a worker" example:"40G"`
@@ -66,6 +71,24 @@ type card struct {
 	// count. It is in no network of the cluster, and has no gateway: a patch has routes. Not in profiles.
 	Address string `yaml:"address" is:"hostprefix" default:"left to Talos, which asks a DHCP server, or to a patch" example:"10.20.0.21/24"`
 	nic
+}
+
+// pciDevice is a PCI device of the host.
+type pciDevice struct {
+	// Its resource mapping in Proxmox VE: Datacenter > Resource Mappings.
+	Mapping string `yaml:"mapping" is:"mapping" required:"true" example:"gpu"`
+	// The VM sees a device of PCI Express.
+	PCIe bool `yaml:"pcie" default:"true"`
+	// The VM sees the ROM of the device.
+	ROMBar bool `yaml:"rombar" default:"true"`
+}
+
+// usbDevice is a USB device of the host.
+type usbDevice struct {
+	// Its resource mapping in Proxmox VE.
+	Mapping string `yaml:"mapping" is:"mapping" required:"true" example:"dongle"`
+	// The VM sees it at a controller of USB 3.
+	USB3 bool `yaml:"usb3" default:"false"`
 }
 
 type disk struct {

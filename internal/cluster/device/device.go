@@ -20,6 +20,8 @@ const None = "none"
 // Set are the devices of a VM, in the order of their numbers.
 type Set struct {
 	Cards []Card
+	PCI   []PCI
+	USB   []USB
 }
 
 // Card is a network card of a VM beside its first one.
@@ -55,6 +57,107 @@ func (s Set) HasAddress() bool {
 	return slices.ContainsFunc(s.Cards, func(c Card) bool { return c.Address.IsValid() })
 }
 
+// PCI is a PCI device of the host. No inventory asks for one without a mapping, which only root@pam may pass to a VM.
+type PCI struct {
+	Mapping string // its resource mapping
+	Host    string // its address, of one that is passed without a mapping
+	Express bool   // the VM sees it as a device of PCI Express
+	NoROM   bool   // the VM does not see its ROM
+}
+
+// String is a PCI device as Proxmox VE writes it, as that of a card is.
+func (d PCI) String() string {
+	out := describeSource(d.Mapping, d.Host)
+	if d.Express {
+		out += ",pcie=1"
+	}
+	if d.NoROM {
+		out += ",rombar=0"
+	}
+	return out
+}
+
+// USB is a USB device of the host, as PCI is one.
+type USB struct {
+	Mapping string
+	Host    string // its number or port, or "spice"
+	USB3    bool
+}
+
+// String is a USB device as Proxmox VE writes it.
+func (d USB) String() string {
+	out := describeSource(d.Mapping, d.Host)
+	if d.USB3 {
+		out += ",usb3=1"
+	}
+	return out
+}
+
+// describeSource is where a device comes from.
+func describeSource(mapping, host string) string {
+	if mapping != "" {
+		return "mapping=" + mapping
+	}
+	return rawSource + host
+}
+
+// rawSource begins a device without a mapping.
+const rawSource = "host="
+
+// IsRaw reports whether a device of the host is passed to a VM without a mapping. Only root@pam may add, change or remove one
+// (PVE 9.1 qemu-server, check_hostpci_perm and check_usb_perm).
+func IsRaw(value string) bool { return strings.HasPrefix(value, rawSource) }
+
+// The kinds of what a host has for VMs beside its storages.
+const (
+	PCIMapping = "PCI mapping"
+	USBMapping = "USB mapping"
+)
+
+// Mapping is a resource mapping that a VM takes a device of.
+type Mapping struct{ Kind, Name string }
+
+// Path is a mapping in the paths of privileges, below /mapping/: "pci/gpu".
+func (m Mapping) Path() string {
+	if m.Kind == USBMapping {
+		return "usb/" + m.Name
+	}
+	return "pci/" + m.Name
+}
+
+// MappingAt is the mapping with a path.
+func MappingAt(path string) Mapping {
+	if name, ok := strings.CutPrefix(path, "usb/"); ok {
+		return Mapping{USBMapping, name}
+	}
+	return Mapping{PCIMapping, strings.TrimPrefix(path, "pci/")}
+}
+
+// Mappings are those that the devices of a VM take, one for each device.
+func (s Set) Mappings() []Mapping {
+	var out []Mapping
+	for _, d := range s.PCI {
+		out = append(out, Mapping{PCIMapping, d.Mapping})
+	}
+	for _, d := range s.USB {
+		out = append(out, Mapping{USBMapping, d.Mapping})
+	}
+	return out
+}
+
+// MappingOf is the mapping that a device of the host takes; zero of another one.
+func MappingOf(field, value string) Mapping {
+	name, ok := strings.CutPrefix(value, "mapping=")
+	name, _, _ = strings.Cut(name, ",")
+	switch key := KeyOf(field); {
+	case ok && strings.HasPrefix(key, pciDevices.key):
+		return Mapping{PCIMapping, name}
+	case ok && strings.HasPrefix(key, usbDevices.key):
+		return Mapping{USBMapping, name}
+	}
+	return Mapping{}
+}
+
 // kind is a kind of devices.
 type kind struct {
 	words string // for people
@@ -63,12 +166,19 @@ type kind struct {
 	most  int    // how many there may be
 }
 
-var cards = kind{"network card", "net", 1, 7}
+var (
+	cards      = kind{"network card", "net", 1, 7}
+	pciDevices = kind{"PCI device", "hostpci", 0, 8}
+	usbDevices = kind{"USB device", "usb", 0, 5}
+	kinds      = []kind{cards, pciDevices, usbDevices}
+)
 
-var kinds = []kind{cards}
-
-// MostCards is how many further network cards a VM may have.
-var MostCards = cards.most
+// How many devices of a kind a VM may have.
+var (
+	MostCards = cards.most
+	MostPCI   = pciDevices.most
+	MostUSB   = usbDevices.most
+)
 
 // field names a device of a VM, for people: "network card net1".
 func (k kind) field(i int) string { return k.words + " " + k.key + strconv.Itoa(k.first+i) }
@@ -78,6 +188,12 @@ func (s Set) Options() map[string]string {
 	out := map[string]string{}
 	for i, c := range s.Cards {
 		out[cards.field(i)] = c.String()
+	}
+	for i, d := range s.PCI {
+		out[pciDevices.field(i)] = d.String()
+	}
+	for i, d := range s.USB {
+		out[usbDevices.field(i)] = d.String()
 	}
 	return out
 }
@@ -125,7 +241,8 @@ func IsCard(field string) bool { return strings.HasPrefix(KeyOf(field), cards.ke
 // TakesLive reports whether a device of a VM that runs can become what it should be without a stop.
 //
 // PVE 9.2 qemu-server, vmconfig_hotplug_pending and vmconfig_update_net: a network card can be added, moved to another
-// bridge or VLAN, filtered and connected. One that is removed, or becomes another, is taken from a guest that uses it.
+// bridge or VLAN, filtered and connected. One that is removed, or becomes another, is taken from a guest that uses it. A device
+// of the host is not added before the VM stops, or not by every guest.
 func TakesLive(field, now, want string) bool {
 	if !IsCard(field) || want == None {
 		return false

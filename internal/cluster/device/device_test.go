@@ -44,10 +44,10 @@ func TestFields(t *testing.T) {
 		}
 		keys[key] = true
 	}
-	if want := "net1 net2 net3 net4 net5 net6 net7"; strings.Join(slices.Sorted(maps.Keys(keys)), " ") != want {
+	if want := "hostpci0 hostpci1 hostpci2 hostpci3 hostpci4 hostpci5 hostpci6 hostpci7 net1 net2 net3 net4 net5 net6 net7 usb0 usb1 usb2 usb3 usb4"; strings.Join(slices.Sorted(maps.Keys(keys)), " ") != want {
 		t.Errorf("%v", keys)
 	}
-	for _, key := range []string{"net0", "net8", "net01", "net", "netx", "net-1", "scsi1", "ipconfig1", ""} {
+	for _, key := range []string{"net0", "net8", "net01", "net", "netx", "net-1", "scsi1", "ipconfig1", "hostpci8", "hostpci", "usb5", "usb00", ""} {
 		if got := FieldOf(key); got != "" {
 			t.Errorf("%s is %q", key, got)
 		}
@@ -64,8 +64,10 @@ func TestFields(t *testing.T) {
 
 // TestOptions: what is written is there, by its number.
 func TestOptions(t *testing.T) {
-	s := Set{Cards: []Card{{Model: "virtio", MAC: mac, Bridge: "vmbr2"}, {Model: "e1000", MAC: mac, Bridge: "vmbr3"}}}
-	want := map[string]string{"network card net1": "virtio=" + mac + ",bridge=vmbr2", "network card net2": "e1000=" + mac + ",bridge=vmbr3"}
+	s := Set{Cards: []Card{{Model: "virtio", MAC: mac, Bridge: "vmbr2"}, {Model: "e1000", MAC: mac, Bridge: "vmbr3"}},
+		PCI: []PCI{{Mapping: "gpu", Express: true}, {Mapping: "gpu", NoROM: true}}, USB: []USB{{Mapping: "dongle"}, {Mapping: "key", USB3: true}}}
+	want := map[string]string{"PCI device hostpci0": "mapping=gpu,pcie=1", "PCI device hostpci1": "mapping=gpu,rombar=0", "USB device usb0": "mapping=dongle", "USB device usb1": "mapping=key,usb3=1",
+		"network card net1": "virtio=" + mac + ",bridge=vmbr2", "network card net2": "e1000=" + mac + ",bridge=vmbr3"}
 	if got := s.Options(); !maps.Equal(got, want) {
 		t.Errorf("%v", got)
 	}
@@ -94,6 +96,8 @@ func TestTakesLive(t *testing.T) {
 		{field, card, strings.Replace(card, "virtio", "e1000", 1), false},
 		{field, card, strings.Replace(card, ":12", ":13", 1), false},
 		{"mtu", None, "9000", false},
+		{"PCI device hostpci0", None, "mapping=gpu", false},
+		{"USB device usb0", None, "mapping=dongle", false},
 	} {
 		if got := TakesLive(c.field, c.now, c.want); got != c.live {
 			t.Errorf("%s from %s to %s: %v", c.field, c.now, c.want, got)
@@ -117,5 +121,42 @@ func TestMisplaced(t *testing.T) {
 	}
 	if got := (Card{Address: netip.MustParsePrefix("10.10.0.7/24")}).Misplaced(netip.Prefix{}, nil); got != "" {
 		t.Errorf("without a network of the nodes: %s", got)
+	}
+}
+
+// TestMappings: of which mapping a device is, by its field; a network card, or a device without one, is of none.
+func TestMappings(t *testing.T) {
+	s := Set{Cards: []Card{{Model: "virtio"}}, PCI: []PCI{{Mapping: "gpu", Express: true, NoROM: true}, {Mapping: "gpu"}}, USB: []USB{{Mapping: "dongle", USB3: true}}}
+	want := []Mapping{{PCIMapping, "gpu"}, {PCIMapping, "gpu"}, {USBMapping, "dongle"}}
+	if got := s.Mappings(); !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	var paths []string
+	for _, m := range want {
+		paths = append(paths, m.Path())
+		if at := MappingAt(m.Path()); at != m {
+			t.Errorf("%s: %v", m.Path(), at)
+		}
+	}
+	if got := strings.Join(paths, " "); got != "pci/gpu pci/gpu usb/dongle" {
+		t.Error(got)
+	}
+	for _, c := range []struct {
+		field, value string
+		want         Mapping
+		raw          bool
+	}{
+		{"PCI device hostpci1", s.PCI[0].String(), Mapping{PCIMapping, "gpu"}, false},
+		{"USB device usb0", s.USB[0].String(), Mapping{USBMapping, "dongle"}, false},
+		{"USB device usb0", USB{Mapping: "dongle"}.String(), Mapping{USBMapping, "dongle"}, false},
+		{"PCI device hostpci1", PCI{Host: "0000:01:00.0", Express: true}.String(), Mapping{}, true},
+		{"USB device usb0", USB{Host: "spice"}.String(), Mapping{}, true},
+		{"PCI device hostpci1", None, Mapping{}, false},
+		{"network card net1", "mapping=gpu", Mapping{}, false},
+		{"cpu units", "mapping=gpu", Mapping{}, false},
+	} {
+		if got := MappingOf(c.field, c.value); got != c.want || IsRaw(c.value) != c.raw {
+			t.Errorf("%s %s: %v", c.field, c.value, got)
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
@@ -109,7 +111,7 @@ type examiner struct {
 func (x *examiner) see(ctx context.Context) {
 	policy := x.a.c.Policy()
 	x.out.Wants = doctor.Wants{Token: x.a.pve.TokenID(), Pool: policy.Pool, Images: cmp.Or(x.a.c.Sources.Inventory.ImageDatastore, "local"),
-		Datastores: policy.Datastores, Bridges: policy.Bridges, Chosen: len(x.a.c.Clusters) > 0}
+		Datastores: policy.Datastores, Bridges: policy.Bridges, Mappings: mappingPaths(policy), Chosen: len(x.a.c.Clusters) > 0}
 	if path, err := x.a.pve.CheckAccessLog(); path != "" {
 		readable := doctor.Look(path, err)
 		x.out.AccessLog, x.out.InPlace = &readable, x.a.c.InPlace
@@ -276,10 +278,7 @@ func (x *examiner) machine(ctx context.Context, host string) doctor.Machine {
 func needs(w doctor.Wants, hosts []string) []doctor.Need {
 	var out []doctor.Need
 	add := func(g setup.Grant) {
-		role, ok := setup.RoleNamed(g.Role)
-		if !ok {
-			return
-		}
+		role := g.Needs()
 		n := doctor.Need{Path: g.Path, Role: g.Role, Why: g.Why}
 		for _, p := range role.Privileges {
 			if g.Optional || p.Optional {
@@ -301,9 +300,20 @@ func needs(w doctor.Wants, hosts []string) []doctor.Need {
 	}
 	for _, p := range w.Places(hosts) {
 		for _, images := range p.Images {
-			for _, g := range setup.Grants(setup.Scope{Pool: w.Pool, Datastores: p.Datastores, Images: images, Bridges: p.Bridges, Hosts: hosts}) {
+			for _, g := range setup.Grants(setup.Scope{Pool: w.Pool, Datastores: p.Datastores, Images: images, Bridges: p.Bridges, Mappings: p.Mappings, Hosts: hosts}) {
 				add(g)
 			}
+		}
+	}
+	return out
+}
+
+// mappingPaths are the resource mappings that a policy allows, as the paths of privileges have them.
+func mappingPaths(p cluster.Policy) []string {
+	var out []string
+	for _, kind := range slices.Sorted(maps.Keys(p.Mappings)) {
+		for _, name := range p.Mappings[kind] {
+			out = append(out, device.Mapping{Kind: kind, Name: name}.Path())
 		}
 	}
 	return out

@@ -186,6 +186,8 @@ type Sim struct {
 	Notify []reporting.Target
 	// Agent is the agent that runs; nil: none does.
 	Agent *agent.Agent
+	// Mappings are the resource mappings that the host's policy allows, by kind.
+	Mappings map[string][]string
 	// Removals is how many nodes the host lets be removed at once; 0: one.
 	Removals int
 	// Deaths is how often one has died.
@@ -251,7 +253,7 @@ func (s *Sim) config() agent.Config {
 	for i := range targets {
 		targets[i].To.Dial = link.DialContext
 	}
-	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", Removals: s.Removals, VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
+	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", Removals: s.Removals, Mappings: s.Mappings, VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
 	options := inventory.Options{Owner: "sim", Pool: "talos", ImageDatastore: "local"}
 	return agent.Config{
 		Owner: "sim", Clusters: []string{"dev"}, Known: s.Disk.journals(), Interval: time.Minute, Policy: func() cluster.Policy { return policy },

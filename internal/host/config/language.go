@@ -25,6 +25,7 @@ var language = yamlschema.Language{
 		"label":   inventory.Format("label"),
 		"storage": inventory.Format("storage"),
 		"bridge":  inventory.Format("bridge"),
+		"mapping": inventory.Format("mapping"),
 		"pool":    inventory.Format("pool"),
 
 		"clock":    inventory.Format("clock"),

@@ -31,6 +31,10 @@ type policyFile struct {
 	Bridges []string `yaml:"bridges" is:"bridge" default:"any" example:"[vmbr1]"`
 	// The greatest weight that a node's VM may have among guests of the host that want the same cores.
 	CPUUnits int `yaml:"cpu_units" unit:"weight" min:"1" max:"10000" default:"100, which is what a guest has by itself" example:"200"`
+	// The resource mappings of PCI devices of the host that may be passed to VMs.
+	PCIMappings []string `yaml:"pci_mappings" is:"mapping" default:"none" example:"[gpu]"`
+	// The resource mappings of USB devices of the host that may be passed to VMs.
+	USBMappings []string `yaml:"usb_mappings" is:"mapping" default:"none" example:"[dongle]"`
 	// The networks that addresses of nodes, and VIPs, must lie in, those that patches add to a
 	// machine config included. Without it a node may have any address of its network that is
 	// not this host's or of one of the routers it sends to.

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/platform"
@@ -66,7 +68,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 		field string
 		list  int // how long it is; -1 for what is none
 	}{
-		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)}, {"cpu_units", -1}, {"networks", len(f.Networks)},
+		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)}, {"cpu_units", -1}, {"pci_mappings", -1}, {"usb_mappings", -1}, {"networks", len(f.Networks)},
 		{"limits.nodes", -1}, {"limits.cores", -1}, {"limits.ram", -1}, {"limits.disk", -1},
 		{"capacity.memory_reserve", -1}, {"capacity.thin_overcommit", -1}, {"heal", -1}, {"apply", -1}, {"upgrade", -1}, {"window", -1}, {"max_unavailable", -1}, {"drain.on_timeout", -1}, {"drain.timeout", -1}, {"removals", -1},
 		{"sources.factory", len(f.Sources.Factory)}, {"sources.charts", len(f.Sources.Charts)},
@@ -91,13 +93,23 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 	}
 	upgrade, _ := cluster.ParseUpgradeMode(f.Upgrade) // any other was reported when it was read
 	return cluster.Policy{
-		File: path, Removals: removals, Window: inventory.Window(f.Window).Resolve("window", d.Report), Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges, CPUUnits: f.CPUUnits, Networks: f.Networks,
+		File: path, Removals: removals, Window: inventory.Window(f.Window).Resolve("window", d.Report), Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges, Mappings: f.mappings(), CPUUnits: f.CPUUnits, Networks: f.Networks,
 		Limits:         cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(yamlschema.MiB), DiskBytes: int64(f.Limits.Disk)},
 		MaxUnavailable: f.MaxUnavailable, DrainStops: f.Drain.OnTimeout == "stop", DrainWithin: f.Drain.Timeout,
 		Switches:  cluster.Switches{ObserveOnly: f.Heal == "observe", ApplyOff: f.Apply == "off", ApplyApproved: f.Apply == "approve", Upgrade: upgrade},
 		Capacity:  cluster.Capacity{MemoryReserveMiB: int64(f.Capacity.MemoryReserve) / int64(yamlschema.MiB), ThinPercent: f.Capacity.ThinOvercommit},
 		Factories: f.Sources.Factory, Charts: f.Sources.Charts, Lines: lines,
 	}, d.Finish()
+}
+
+// mappings are the resource mappings that VMs may have devices of, by kind.
+func (f policyFile) mappings() map[string][]string {
+	out := map[string][]string{device.PCIMapping: f.PCIMappings, device.USBMapping: f.USBMappings}
+	maps.DeleteFunc(out, func(_ string, names []string) bool { return len(names) == 0 })
+	if len(out) == 0 {
+		return nil
+	}
+	return out
 }
 
 // loadPolicyFile reads the policy, whose problems stand in a file of their own. named

@@ -23,7 +23,7 @@ const (
 // here is not shown: a key that is added later is silent until somebody has
 // thought about it.
 var showable = map[string]func(dir, text string) string{
-	"label": showText, "branch": showText, "folder": showText, "storage": showText, "project": showText, "pool": showText, "bridge": showText,
+	"label": showText, "branch": showText, "folder": showText, "storage": showText, "project": showText, "pool": showText, "bridge": showText, "mapping": showText,
 	"clock": showText, "timezone": showText, "recipient": showRecipient,
 	"listen": showText, "fingerprint": showText, "absolute": func(_, text string) string { return showPath("/", text) },
 	"path": showPath, "giturl": showAddress, "weburl": showAddress, "httpsurl": showAddress, "chartsource": showAddress, "chartorigin": showAddress,

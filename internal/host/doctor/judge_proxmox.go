@@ -221,6 +221,9 @@ func (a Agent) privileges() []Check {
 // grant is the command that gives what is needed at a path.
 func (a Agent) grant(n Need) string {
 	propagate := ""
+	if strings.HasPrefix(n.Path, "/mapping/") { // which init gives nobody
+		return fmt.Sprintf("`pveum acl modify %s --roles %s --users %s --tokens '%s'`; the token has only what its user has too", n.Path, n.Role, a.Wants.Token.User(), a.Wants.Token)
+	}
 	if n.Path == "/" {
 		propagate = " --propagate 0"
 	}
@@ -278,6 +281,9 @@ func (a Agent) offered(path string) []string {
 	}
 	if name, ok := strings.CutPrefix(path, "/sdn/zones/localnetwork/"); ok && within(a.Wants.Bridges, name) {
 		return []string{"SDN.Use"}
+	}
+	if m, ok := strings.CutPrefix(path, "/mapping/"); ok && slices.Contains(a.Wants.Mappings, m) {
+		return []string{"Mapping.Audit", "Mapping.Use"}
 	}
 	return nil
 }

@@ -134,6 +134,18 @@ var agentCases = []struct {
 	{"a privilege is missing", func(a *Agent) { a.Held["/pool/talos"] = Saw([]string{"VM.Audit"}) },
 		verdict{"privileges", Fail, "/pool/talos missing: VM.Allocate (to make VMs) -> `talos-agent init`, or, where the role TalosAgentVM has them: `pveum acl modify /pool/talos --roles TalosAgentVM --users talos-agent@pve --tokens 'talos-agent@pve!pve1'`"}},
 	{"an optional one is missing", func(a *Agent) { a.Held["/"] = Saw([]string{}) }, verdict{"privileges", Warn, "--propagate 0"}},
+	{"the use of a mapping is missing", func(a *Agent) {
+		a.Wants.Needs = append(a.Wants.Needs, Need{Path: "/mapping/pci/gpu", Role: "PVEMappingUser", Privileges: []string{"Mapping.Use"}, Why: "pass its devices to VMs"})
+		a.Held["/mapping/pci/gpu"] = Saw([]string{})
+	}, verdict{"privileges", Fail, "/mapping/pci/gpu missing: Mapping.Use (to pass its devices to VMs) -> `pveum acl modify /mapping/pci/gpu --roles PVEMappingUser --users talos-agent@pve --tokens 'talos-agent@pve!pve1'`"}},
+	{"a mapping that the policy allows", func(a *Agent) {
+		a.Wants.Mappings = []string{"pci/gpu"}
+		a.Granted.Value["/mapping/pci/gpu"] = []string{"Mapping.Audit", "Mapping.Use"}
+	}, verdict{"excess", Pass, ""}},
+	{"a mapping that the policy does not allow", func(a *Agent) {
+		a.Wants.Mappings = []string{"usb/gpu"}
+		a.Granted.Value["/mapping/pci/gpu"] = []string{"Mapping.Use"}
+	}, verdict{"excess", Warn, "/mapping/pci/gpu: Mapping.Use"}},
 	{"one path is not told", func(a *Agent) { a.Held["/"] = Unseen[[]string](errUnseen) }, verdict{"privileges", Skipped, "the cure"}},
 	{"too much", func(a *Agent) {
 		a.Granted.Value["/"] = []string{"Sys.Audit", "Sys.Modify", "VM.Allocate"}
@@ -448,9 +460,9 @@ func TestReport(t *testing.T) {
 // TestClusterOf: what a spec asks for is taken over.
 func TestClusterOf(t *testing.T) {
 	c := ClusterOf(cluster.Spec{Name: "dev", Network: cluster.Network{Mode: cluster.AddressStatic, VLAN: 7, VIP: ip("10.0.0.5")}, Nodes: []cluster.Node{{
-		Name: "a", Role: cluster.ControlPlane, Placement: cluster.Placement{Pin: "pve1"}, VMID: 400, Datastore: "d", DiskBytes: 1, Disks: []cluster.Disk{{Name: "x", Bytes: 2, Datastore: "e"}}, ImageDatastore: "i", CloudInitDatastore: "c", Bridge: "b", Devices: device.Set{Cards: []device.Card{{Bridge: "f", VLAN: 9}}}}}})
+		Name: "a", Role: cluster.ControlPlane, Placement: cluster.Placement{Pin: "pve1"}, VMID: 400, Datastore: "d", DiskBytes: 1, Disks: []cluster.Disk{{Name: "x", Bytes: 2, Datastore: "e"}}, ImageDatastore: "i", CloudInitDatastore: "c", Bridge: "b", Devices: device.Set{Cards: []device.Card{{Bridge: "f", VLAN: 9}}, PCI: []device.PCI{{Mapping: "gpu"}}, USB: []device.USB{{Mapping: "key"}}}}}})
 	n := c.Nodes[0]
-	if c.VLAN != 7 || c.VIP != ip("10.0.0.5") || !n.ControlPlane || !slices.Equal(n.Disks, []Disk{{"d", 1}, {"e", 2}}) || n.Images != "i" || n.CloudInit != "c" || n.Bridge != "b" || !slices.Equal(n.Further, []Link{{"f", 9}}) {
+	if c.VLAN != 7 || c.VIP != ip("10.0.0.5") || !n.ControlPlane || !slices.Equal(n.Disks, []Disk{{"d", 1}, {"e", 2}}) || n.Images != "i" || n.CloudInit != "c" || n.Bridge != "b" || !slices.Equal(n.Further, []Link{{"f", 9}}) || !slices.Equal(n.Mappings, []string{"pci/gpu", "usb/key"}) || !slices.Equal(Wants{Clusters: []Cluster{c}}.Places(nil)[0].Mappings, n.Mappings) {
 		t.Errorf("%+v", c)
 	}
 }

@@ -22,6 +22,7 @@ type Wants struct {
 	// for while there is no inventory yet.
 	Datastores []string  `json:"datastores"`
 	Bridges    []string  `json:"bridges"`
+	Mappings   []string  `json:"mappings,omitempty"` // none: none may be used
 	Clusters   []Cluster `json:"clusters"`
 	// Chosen is true when the config names the clusters that are this agent's.
 	Chosen bool `json:"chosen"`
@@ -49,7 +50,8 @@ type Node struct {
 	IP           netip.Addr `json:"ip"`
 	MAC          string     `json:"mac"` // upper case
 	Bridge       string     `json:"bridge"`
-	Further      []Link     `json:"further,omitempty"` // network cards, by which nobody reaches it
+	Further      []Link     `json:"further,omitempty"`  // network cards, by which nobody reaches it
+	Mappings     []string   `json:"mappings,omitempty"` // of devices: pci/gpu
 	Images       string     `json:"images"`
 	CloudInit    string     `json:"cloudInit"`
 	Disks        []Disk     `json:"disks"`
@@ -84,6 +86,9 @@ func ClusterOf(s cluster.Spec) Cluster {
 		}
 		for _, card := range n.Devices.Cards {
 			d.Further = append(d.Further, Link{card.Bridge, card.VLAN})
+		}
+		for _, m := range n.Devices.Mappings() {
+			d.Mappings = append(d.Mappings, m.Path())
 		}
 		c.Nodes = append(c.Nodes, d)
 	}
@@ -141,6 +146,7 @@ type Place struct {
 	Images     []string // storages for images
 	Datastores []string // storages for disks
 	Bridges    []string
+	Mappings   []string // of devices: pci/gpu
 }
 
 // Places returns what is asked for on each host, by its name. While no cluster
@@ -165,6 +171,9 @@ func (w Wants) Places(hosts []string) []Place {
 					add(&p.Bridges, l.Bridge)
 				}
 				add(&p.Datastores, n.CloudInit)
+				for _, m := range n.Mappings {
+					add(&p.Mappings, m)
+				}
 				for _, d := range n.Disks {
 					add(&p.Datastores, d.Datastore)
 				}

@@ -77,6 +77,10 @@ func Roles() []Role {
 	}
 }
 
+// mappingUser is a role that every Proxmox VE has. init gives it to nobody: which devices of the host are passed to VMs is for
+// its administrator to allow, one by one.
+var mappingUser = Role{"PVEMappingUser", []Privilege{{Name: "Mapping.Use", For: "pass devices of the mapping to VMs"}}}
+
 // Names returns the names of the role's privileges, in order.
 func (r Role) Names() []string {
 	var names []string
@@ -94,6 +98,7 @@ type Scope struct {
 	Images     string   // the storage that Talos images are uploaded to
 	Bridges    []string
 	Hosts      []string // the machines of the Proxmox VE cluster
+	Mappings   []string // of devices that are passed to VMs: pci/gpu
 }
 
 // Grant is a role at a path. It is given to the user and to the token: a token
@@ -118,10 +123,22 @@ func Grants(s Scope) []Grant {
 	for _, b := range s.Bridges {
 		out = append(out, Grant{Role: RoleBridge, Path: "/sdn/zones/localnetwork/" + b, Propagate: true, Why: "attach VMs to it"})
 	}
+	for _, m := range s.Mappings {
+		out = append(out, Grant{Role: mappingUser.Name, Path: "/mapping/" + m, Propagate: true, Why: "pass its devices to VMs"})
+	}
 	for _, h := range s.Hosts {
 		out = append(out, Grant{Role: RoleHost, Path: "/nodes/" + h, Propagate: true, Why: "see how many cores it has", Optional: true})
 	}
 	return append(out, Grant{Role: RoleHost, Path: "/", Why: "see whether the Proxmox VE cluster has quorum", Optional: true})
+}
+
+// Needs returns the role that a grant gives; zero of one that is not known.
+func (g Grant) Needs() Role {
+	if g.Role == mappingUser.Name {
+		return mappingUser
+	}
+	role, _ := RoleNamed(g.Role)
+	return role
 }
 
 // RoleNamed returns the role of that name; false if it is none of the agent's.

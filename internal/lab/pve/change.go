@@ -62,6 +62,9 @@ func (s *Server) mayChange(c *call, ch change) error {
 	if err := s.mayConfigure(c, c.vmid(), "", append(keys, ch.revert...)); err != nil {
 		return err
 	}
+	if err := s.mayTouchDevices(c, c.vmid(), keys); err != nil {
+		return err
+	}
 	return s.mayBridge(c, ch.set)
 }
 

@@ -311,6 +311,7 @@ type AgentScope struct {
 	Pool     string   // its VMs; made if there is none
 	Storages []string // disks, and images to upload
 	Bridges  []string
+	Mappings []string // of devices: pci/gpu
 	// DeleteImages also lets it remove images from the storages.
 	DeleteImages bool
 	// SeeQuorum also lets it read /cluster/status.
@@ -343,6 +344,9 @@ func (s *Server) AgentToken(scope AgentScope) string {
 		}
 		for _, b := range scope.Bridges {
 			s.Grant(who, "TalosAgentNet", "/sdn/zones/localnetwork/"+b)
+		}
+		for _, m := range scope.Mappings {
+			s.Grant(who, "PVEMappingUser", "/mapping/"+m)
 		}
 		for _, h := range s.hosts {
 			s.Grant(who, "TalosAgentHost", "/nodes/"+h.name)

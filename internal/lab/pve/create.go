@@ -126,6 +126,8 @@ func (s *Server) maySet(c *call, id int, pool, key string) error {
 			return err
 		}
 		return s.needPrivileges(c.who, "/", "Sys.Modify")
+	case deviceOption.MatchString(key) && c.str(key) != "":
+		return s.mayPass(c, id, pool, key, c.str(key))
 	case key == "tags" && pool != "" && s.flavour.nine:
 		return nil // see mayTag
 	case options.IsDrive(key) && (drive.IsCloudInit() || cloudInitDisk.MatchString(drive["file"])):

@@ -1,9 +1,14 @@
 package pve
 
 import (
+	"fmt"
 	"maps"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 )
 
 // nodeStatistics is how busy a host is. s.mu is held.
@@ -101,4 +106,140 @@ func listNetwork(c *call) (any, error) {
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// mappings are the resource mappings of devices, by kind (pci, usb) and name: the hosts that have a device of it, one for each
+// device. The zero value has none.
+type mappings map[string]map[string][]string
+
+// Map makes a resource mapping of devices, or another of one that is there: of kind pci or usb, with one device on each host that
+// is listed, and without hosts none at all.
+func (s *Server) Map(kind, name string, hosts ...string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mappings == nil {
+		s.mappings = mappings{"pci": {}, "usb": {}}
+	}
+	s.mappings[kind][name] = hosts
+}
+
+// deviceOption matches the options that pass a device of the host to a VM.
+var deviceOption = regexp.MustCompile(`^(?:host)?(pci|usb)[0-9]+$`)
+
+// listMappings answers GET /cluster/mapping/pci and usb: those that the caller may use or look at.
+func listMappings(kind string) func(*call) (any, error) {
+	return func(c *call) (any, error) {
+		c.s.mu.Lock()
+		defer c.s.mu.Unlock()
+		out := []row{}
+		for _, name := range sortedKeys(c.s.mappings[kind]) {
+			if !c.s.hasPrivileges(c.who, "/mapping/"+kind+"/"+name, true, "Mapping.Modify", "Mapping.Use", "Mapping.Audit") {
+				continue
+			}
+			devices := []string{}
+			for i, host := range c.s.mappings[kind][name] {
+				device := fmt.Sprintf("id=10de:1eb8,iommugroup=%d,node=%s,path=%s", 14+i, host, addressOf(i))
+				if kind == "usb" {
+					device = fmt.Sprintf("id=1050:0407,node=%s,path=1-%d", host, i+1)
+				}
+				devices = append(devices, device)
+			}
+			out = append(out, row{"id": name, "type": kind, "map": devices})
+		}
+		return out, nil
+	}
+}
+
+// addressOf is the address of the i-th device of a mapping.
+func addressOf(i int) string { return fmt.Sprintf("0000:%02x:00", i+1) }
+
+// mayPass checks what it takes to pass a device of the host to a VM, or not any more: of one without a mapping, root.
+//
+// Source: Proxmox VE 9.2, qemu-server, check_hostpci_perm and check_usb_perm. s.mu is held.
+func (s *Server) mayPass(c *call, id int, pool, key, text string) error {
+	if err := s.needVM(c.who, id, pool, "VM.Config.HWType"); err != nil {
+		return err
+	}
+	kind := deviceOption.FindStringSubmatch(key)[1]
+	d := options.ParseDrive(text)
+	raw := d["file"] + d["host"]
+	switch {
+	case raw != "" && kind == "pci":
+		return perlError("only root can set '%s' config for non-mapped devices", key)
+	case raw != "" && !strings.EqualFold(raw, "spice"):
+		return perlError("only root can set '%s' config for real devices", key)
+	case raw != "":
+		return nil
+	case d["mapping"] == "":
+		return perlError("either 'host' or 'mapping' must be set.")
+	}
+	return s.needPrivileges(c.who, "/mapping/"+kind+"/"+d["mapping"], "Mapping.Use")
+}
+
+// mayTouchDevices checks the same of the devices that a VM has, which a request changes or removes. s.mu is held.
+func (s *Server) mayTouchDevices(c *call, id int, keys []string) error {
+	v := s.vms[id]
+	if v == nil || c.who.isRoot() {
+		return nil
+	}
+	for _, k := range keys {
+		if text := v.conf.base[k]; deviceOption.MatchString(k) && text != "" {
+			if err := s.mayPass(c, id, "", k, text); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// mayPassThrough refuses to start a VM whose devices its host does not have, or which other VMs that run have.
+// Source: Proxmox VE 9.2, find_on_current_node and reserve_pci_usage. s.mu is held.
+func (s *Server) mayPassThrough(h *host, id int, values map[string]string) error {
+	for _, k := range sortedKeys(values) {
+		m := deviceOption.FindStringSubmatch(k)
+		if m == nil {
+			continue
+		}
+		kind, name := m[1], options.ParseDrive(values[k])["mapping"]
+		devices := slices.DeleteFunc(slices.Clone(s.mappings[kind][name]), func(on string) bool { return on != h.name })
+		switch {
+		case name == "":
+		case len(devices) == 0:
+			return perlError("%s device mapping not found for '%s'", strings.ToUpper(kind), name)
+		case kind == "pci" && s.countPassed(h, id, name) >= len(devices):
+			return perlError("PCI device '%s' already in use by VMID '%d'", addressOf(0), s.otherWith(h, id, name))
+		}
+	}
+	return nil
+}
+
+// passes reports whether a VM that runs on a host has a device of a PCI mapping. s.mu is held.
+func (v *vm) passes(h *host, name string) bool {
+	for k, text := range v.conf.base {
+		if strings.HasPrefix(k, "hostpci") && options.ParseDrive(text)["mapping"] == name {
+			return v.running && v.host == h
+		}
+	}
+	return false
+}
+
+// countPassed is how many other VMs that run on a host have a device of a PCI mapping. s.mu is held.
+func (s *Server) countPassed(h *host, id int, name string) int {
+	n := 0
+	for _, v := range s.vms {
+		if v.id != id && v.passes(h, name) {
+			n++
+		}
+	}
+	return n
+}
+
+// otherWith is the first of them. s.mu is held.
+func (s *Server) otherWith(h *host, id int, name string) int {
+	for _, other := range sortedKeys(s.vms) {
+		if other != id && s.vms[other].passes(h, name) {
+			return other
+		}
+	}
+	return 0
 }

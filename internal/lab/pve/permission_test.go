@@ -1,7 +1,9 @@
 package pve
 
 import (
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -29,6 +31,56 @@ func TestPermissions(t *testing.T) {
 		pool, member := may["/pool/talos"].(map[string]any), may["/vms/410"].(map[string]any)
 		if pool["VM.Allocate"] != 1.0 || member["VM.Allocate"] != 0.0 || len(pool) != len(member) {
 			l.t.Errorf("the pool has %v, its member %v", pool, member)
+		}
+	})
+}
+
+// TestDevicesOfHosts: a token passes devices by mappings that it may use, and sees those; one without a mapping it neither
+// passes, changes nor removes. A VM starts where its host has a device that no other one that runs has.
+func TestDevicesOfHosts(t *testing.T) {
+	inBubble(t, Config{}, func(l *testLab) {
+		l.ok("POST", "/nodes/pve1/qemu", "vmid=410&pool=talos")
+		l.ok("POST", "/nodes/pve1/qemu", "vmid=411&pool=talos")
+		l.pve.Map("pci", "gpu", "pve1")
+		l.pve.Map("usb", "key")
+		const config = "/nodes/pve1/qemu/410/config"
+		l.refused("PUT", config, "hostpci0=mapping%3Dgpu", 403, "Permission check failed (/mapping/pci/gpu, Mapping.Use)")
+		l.refused("POST", "/nodes/pve1/qemu", "vmid=412&pool=talos&usb0=mapping%3Dkey", 403, "Permission check failed (/mapping/usb/key, Mapping.Use)")
+		if got := l.ok("GET", "/cluster/mapping/pci", "").([]any); len(got) > 0 {
+			t.Errorf("unprivileged: %v", got)
+		}
+		for _, who := range []string{"talos-agent@pve", defaultAgent} {
+			l.pve.Grant(who, "PVEMappingUser", "/mapping/pci/gpu")
+			l.pve.Grant(who, "PVEMappingUser", "/mapping/usb/key")
+		}
+		if got := fmt.Sprint(l.ok("GET", "/cluster/mapping/pci", "")); !strings.Contains(got, "node=pve1,path=0000:01:00") {
+			t.Error(got)
+		}
+		if got := fmt.Sprint(l.ok("GET", "/cluster/mapping/usb", "")); !strings.Contains(got, "id:key map:[]") {
+			t.Error(got)
+		}
+		for _, token := range []string{l.token, l.admin} {
+			l.as(token).refused("PUT", config, "hostpci0=0000:01:00.0", 500, "only root can set 'hostpci0' config for non-mapped devices")
+			l.as(token).refused("PUT", config, "usb0=host%3D1050:0407", 500, "only root can set 'usb0' config for real devices")
+		}
+		l.refused("PUT", config, "usb0=usb3%3D1", 500, "either 'host' or 'mapping' must be set.")
+		l.ok("PUT", config, "hostpci0=mapping%3Dgpu,pcie%3D1&usb1=spice")
+		l.ok("PUT", "/nodes/pve1/qemu/411/config", "hostpci3=mapping%3Dgpu")
+		if got := l.exit("POST", "/nodes/pve1/qemu/410/status/start", ""); got != "OK" {
+			t.Error(got)
+		}
+		if got := l.exit("POST", "/nodes/pve1/qemu/411/status/start", ""); got != "PCI device '0000:01:00' already in use by VMID '410'" {
+			t.Error(got)
+		}
+		l.ok("PUT", "/nodes/pve1/qemu/411/config", "delete=hostpci3&usb0=mapping%3Dkey")
+		if got := l.exit("POST", "/nodes/pve1/qemu/411/status/start", ""); got != "USB device mapping not found for 'key'" {
+			t.Error(got)
+		}
+		if err := l.pve.Edit(411, "hostpci0", "host=0000:02:00.0"); err != nil {
+			t.Fatal(err)
+		}
+		for _, change := range []string{"delete=hostpci0", "hostpci0=mapping%3Dgpu"} {
+			l.refused("PUT", "/nodes/pve1/qemu/411/config", change, 500, "only root can set 'hostpci0' config for non-mapped devices")
 		}
 	})
 }

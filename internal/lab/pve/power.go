@@ -153,6 +153,9 @@ func (s *Server) mayRun(t *task, h *host, id int) error {
 			t.warnings++
 		}
 	}
+	if err := s.mayPassThrough(h, id, values); err != nil {
+		return err
+	}
 	return s.mayBridgeUp(t, h, id, values)
 }
 

@@ -39,6 +39,8 @@ var routes = []route{
 	{method: "GET", path: "/cluster/tasks", do: listClusterTasks},
 	{method: "GET", path: "/cluster/options", do: readOptions},
 	{method: "GET", path: "/cluster/ha/resources", do: listHA},
+	{method: "GET", path: "/cluster/mapping/pci", do: listMappings("pci")},
+	{method: "GET", path: "/cluster/mapping/usb", do: listMappings("usb")},
 	{method: "GET", path: "/cluster/backup", do: listBackups},
 	{method: "GET", path: "/storage", do: listStorageConfig},
 	{method: "GET", path: "/storage/{storage}", do: readStorageConfig},

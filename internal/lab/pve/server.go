@@ -120,6 +120,7 @@ type Server struct {
 	boot      time.Time
 	uploads   map[string]int // destination -> uploads of the agent in flight
 	backups   []BackupJob
+	mappings  mappings
 	called    string                // another version than the flavour's
 	terminals map[int]*terminal     // by port
 	readers   map[int]*terminal     // VMID -> who reads its serial port

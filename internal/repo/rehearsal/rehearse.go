@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
@@ -220,7 +221,11 @@ func (r *rehearsal) open(ctx context.Context, scratch string, c lab.Config) erro
 	if r.lab, err = lab.Start(c); err != nil {
 		return err
 	}
-	policy := cluster.Policy{Pool: c.Pool}
+	policy := cluster.Policy{Pool: c.Pool, Mappings: map[string][]string{}}
+	for path := range c.Mappings { // whatever the inventory asks for, where the policy of the host is not given
+		m := device.MappingAt(path)
+		policy.Mappings[m.Kind] = append(policy.Mappings[m.Kind], m.Name)
+	}
 	if v.Policy != nil {
 		policy = *v.Policy
 	}
@@ -369,9 +374,9 @@ func resizeHost(h *pve.Host, bound cluster.HostCapacity) {
 }
 
 // LabFor is a host that has what the clusters ask for: hosts, storages,
-// bridges, pool, DHCP reservations.
+// bridges, devices, pool, DHCP reservations.
 func LabFor(specs []cluster.Spec) lab.Config {
-	c := lab.Config{Pool: "talos", Reservations: map[string]netip.Prefix{}}
+	c := lab.Config{Pool: "talos", Reservations: map[string]netip.Prefix{}, Mappings: map[string][]string{}}
 	hosts := map[string]*pve.Host{}
 	var order []string
 	content := map[string]map[string]bool{} // storage -> content types
@@ -395,6 +400,9 @@ func LabFor(specs []cluster.Spec) lab.Config {
 				}
 				resizeHost(h, s.Capacity[h.Name])
 				addBridges(&h.Bridges, n)
+				for _, m := range n.Devices.Mappings() {
+					c.Mappings[m.Path()] = append(c.Mappings[m.Path()], name)
+				}
 			}
 			addBridges(&c.Bridges, n)
 			use(n.Datastore, "images")

@@ -1,0 +1,93 @@
+package capacity
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
+)
+
+// LackDevices returns what of the host's devices that the VM of a node is to have it would not find there, so that it would not
+// start: a mapping that names no device of the host, or one whose devices other VMs of the cluster have. What is not seen is
+// not known to be there. fields are the devices that are asked for, by field of the VM.
+func (l *Ledger) LackDevices(n cluster.Node, host string, fields map[cluster.VMField]string) (lacks []cluster.Block) {
+	wanted := map[device.Mapping]int{}
+	for field, value := range fields {
+		if m := device.MappingOf(string(field), value); m != (device.Mapping{}) {
+			wanted[m]++
+		}
+	}
+	for m, count := range wanted {
+		if b := l.lackMapping(n, host, m, count); b.Reason != "" {
+			lacks = append(lacks, b)
+		}
+	}
+	slices.SortFunc(lacks, func(a, b cluster.Block) int { return slices.Compare([]string{a.About}, []string{b.About}) })
+	return lacks
+}
+
+// lackMapping is the block for a node that a host has too few devices of a mapping for; no Reason: it has enough.
+func (l *Ledger) lackMapping(n cluster.Node, host string, m device.Mapping, count int) cluster.Block {
+	b := cluster.Block{Subject: n.Name, Reason: cluster.HostUnsuitable, About: host + "/" + m.Kind + "/" + m.Name}
+	seen := l.o.Hosts[host].Offers[m.Kind]
+	has := 0
+	for _, name := range seen.Value {
+		if name == m.Name {
+			has++
+		}
+	}
+	taken, by := l.devicesTaken(n, host, m)
+	switch {
+	case !seen.Known && seen.Why == "": // nothing has looked yet
+		b.Message = fmt.Sprintf("it wants a device of the %s %s, and which ones %s has is not seen yet", m.Kind, m.Name, host)
+		b.Hint = "nothing; the agent looks again"
+	case !seen.Known:
+		b.Message = fmt.Sprintf("it wants a device of the %s %s, and cannot see which ones %s has: %s", m.Kind, m.Name, host, seen.Why)
+		b.Hint = "see whether Proxmox VE answers: `talos-agent doctor`"
+	case has == 0:
+		b.Message = fmt.Sprintf("it wants a device of the %s %s, which shows none of %s; Proxmox VE would not start it", m.Kind, m.Name, host)
+		b.Hint = fmt.Sprintf("add the device of %s to it (Datacenter > Resource Mappings), give the agent's user and token Mapping.Use on /mapping/%s, or give the node another host", host, m.Path())
+	case has < taken+count:
+		b.Message = fmt.Sprintf("it wants %d of the %d devices that %s has of the %s %s, and %s has them already", count, has, host, m.Kind, m.Name, by)
+		if taken == 0 {
+			b.Message = fmt.Sprintf("it wants %d devices of the %s %s, and %s has %d", count, m.Kind, m.Name, host, has)
+		}
+		b.Hint = "give it another host or another mapping, or take the device from the other node"
+	default:
+		return cluster.Block{}
+	}
+	return b
+}
+
+// devicesTaken is how many devices of a mapping other nodes have on a host, as their VMs are or are to be made there, and one of
+// these nodes.
+func (l *Ledger) devicesTaken(n cluster.Node, host string, m device.Mapping) (count int, by string) {
+	for _, other := range l.d.Spec.Nodes {
+		if other.Name == n.Name || !l.made[other.Name] || l.o.VMs[other.Name].Carrier(other) != host {
+			continue
+		}
+		options := other.Options
+		if hw := l.o.VMs[other.Name].Hardware; hw.Known {
+			options = hw.Value.Options
+		}
+		for field, value := range options {
+			if device.MappingOf(string(field), value) == m {
+				count, by = count+1, other.Name
+			}
+		}
+	}
+	return count, by
+}
+
+// NewDevices are the devices that a node gets and its VM does not have, by field, and those fields.
+func NewDevices(n cluster.Node, has cluster.Hardware) (devices map[cluster.VMField]string, fields []string) {
+	devices = map[cluster.VMField]string{}
+	for field, value := range n.Options {
+		if device.MappingOf(string(field), value) != (device.Mapping{}) && has.Options[field] != value {
+			devices[field], fields = value, append(fields, string(field))
+		}
+	}
+	slices.Sort(fields)
+	return devices, fields
+}

@@ -1,0 +1,97 @@
+package capacity
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/device"
+)
+
+const (
+	gpu    = "mapping=gpu,pcie=1"
+	pciAt0 = cluster.VMField("PCI device hostpci0")
+)
+
+// asks is a node with devices by field.
+func asks(name string, vmid int, options map[cluster.VMField]string) cluster.Node {
+	n := node(name, vmid, 1, 1)
+	n.Options, n.Placement.Pin = options, "pve1"
+	return n
+}
+
+// TestLackDevices: a VM is made where the host has as many devices of each mapping as it and its neighbours want.
+func TestLackDevices(t *testing.T) {
+	one := map[cluster.VMField]string{pciAt0: gpu}
+	for _, c := range []struct {
+		what   string
+		offers map[string]cluster.Seen[[]string]
+		others []map[cluster.VMField]string // of nodes that are made
+		wants  map[cluster.VMField]string
+		lacks  []string
+	}{
+		{what: "nothing is wanted"},
+		{what: "a network card is none", wants: map[cluster.VMField]string{"network card net1": "virtio=BC:24:11:00:00:99,bridge=vmbr2", "cpu units": "50"}},
+		{what: "there is one", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"x", "gpu"})}, wants: one},
+		{what: "nothing has looked", wants: one, lacks: []string{"is not seen yet"}},
+		{what: "it cannot be seen", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Unseen[[]string]("no answer")}, wants: one, lacks: []string{"cannot see which ones pve1 has: no answer"}},
+		{what: "there is none", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"x"})}, wants: one, lacks: []string{"shows none of pve1; Proxmox VE would not start it"}},
+		{what: "of another kind", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu"}), device.USBMapping: cluster.Saw([]string{})}, wants: map[cluster.VMField]string{"USB device usb0": "mapping=gpu"}, lacks: []string{"the USB mapping gpu"}},
+		{what: "another node has it", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu"})}, others: []map[cluster.VMField]string{one}, wants: one, lacks: []string{"it wants 1 of the 1 devices that pve1 has of the PCI mapping gpu, and wk-1 has them already"}},
+		{what: "another node has another", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu"})}, others: []map[cluster.VMField]string{{pciAt0: "mapping=gpu2"}}, wants: one},
+		{what: "there are two", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu", "gpu"})}, others: []map[cluster.VMField]string{one}, wants: one},
+		{what: "it wants two", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu"})}, wants: map[cluster.VMField]string{pciAt0: gpu, "PCI device hostpci1": gpu}, lacks: []string{"it wants 2 devices of the PCI mapping gpu, and pve1 has 1"}},
+		{what: "several are lacking", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{}), device.USBMapping: cluster.Saw([]string{})}, wants: map[cluster.VMField]string{pciAt0: gpu, "USB device usb0": "mapping=dongle"}, lacks: []string{"gpu", "dongle"}},
+	} {
+		h := host("pve1", true, false, nil)
+		h.Offers = c.offers
+		o := cluster.Observed{Hosts: map[string]cluster.Host{"pve1": h}, VMs: map[string]cluster.VM{}}
+		n := asks("new", 599, c.wants)
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{n}}}}
+		for i, options := range c.others {
+			d.Spec.Nodes = append(d.Spec.Nodes, asks(fmt.Sprintf("wk-%d", i+1), 501+i, options))
+		}
+		l := NewLedger(d, o, cluster.Policy{}, func(n cluster.Node) bool { return n.Name != "new" }, never)
+		got := l.LackDevices(n, "pve1", n.Options)
+		wrong := len(got) != len(c.lacks)
+		for i, b := range got {
+			wrong = wrong || b.Subject != "new" || b.Reason != cluster.HostUnsuitable || b.Hint == "" || !strings.Contains(b.Message, c.lacks[i])
+		}
+		if wrong {
+			t.Errorf("%s: %+v", c.what, got)
+		}
+		if lacks := l.TakeVM(n, "pve1"); len(lacks) != len(c.lacks) {
+			t.Errorf("%s: taken, it lacks %+v", c.what, lacks)
+		}
+	}
+}
+
+// TestDevicesOfVMs: what a VM has counts, and not what its node is to have.
+func TestDevicesOfVMs(t *testing.T) {
+	h := host("pve1", true, false, nil)
+	h.Offers = map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu"})}
+	n, other := asks("new", 599, map[cluster.VMField]string{pciAt0: gpu}), asks("wk-1", 501, map[cluster.VMField]string{pciAt0: gpu})
+	d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{n, other}}}}
+	for _, c := range []struct {
+		at    string
+		has   cluster.Seen[cluster.Hardware]
+		lacks bool
+	}{
+		{"pve1", cluster.Saw(cluster.Hardware{}), false},
+		{"pve1", cluster.Saw(cluster.Hardware{Options: n.Options}), true},
+		{"pve2", cluster.Saw(cluster.Hardware{Options: n.Options}), false},
+		{"pve1", cluster.Unseen[cluster.Hardware]("no answer"), true},
+	} {
+		o := cluster.Observed{Hosts: map[string]cluster.Host{"pve1": h}, VMs: map[string]cluster.VM{"wk-1": {Host: c.at, Hardware: c.has}}}
+		l := NewLedger(d, o, cluster.Policy{}, func(n cluster.Node) bool { return n.Name != "new" }, never)
+		if got := l.LackDevices(n, "pve1", n.Options); (len(got) > 0) != c.lacks {
+			t.Errorf("%+v: %+v", c, got)
+		}
+	}
+	devices, fields := NewDevices(cluster.Node{Options: map[cluster.VMField]string{pciAt0: gpu, "USB device usb0": "mapping=dongle", "numa": "on", "network card net1": "x"}},
+		cluster.Hardware{Options: map[cluster.VMField]string{"USB device usb0": "mapping=dongle"}})
+	if len(devices) != 1 || devices[pciAt0] != gpu || len(fields) != 1 || fields[0] != string(pciAt0) {
+		t.Errorf("%v, %v", devices, fields)
+	}
+}
