@@ -8,10 +8,10 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
 )
 
-// LackDevices returns what of the host's devices that the VM of a node is to have it would not find there, so that it would not
-// start: a mapping that names no device of the host, or one whose devices other VMs of the cluster have. What is not seen is
-// not known to be there. fields are the devices that are asked for, by field of the VM.
-func (l *Ledger) LackDevices(n cluster.Node, host string, fields map[cluster.VMField]string) (lacks []cluster.Block) {
+// LackOptions returns what of the options that the VM of a node is to have its host does not have for it, so that it would not
+// start: a mapping that names no device of the host, or one whose devices other VMs of the cluster have, or a version of the machine
+// type. What is not seen is not known to be there. fields are what is asked for, by field of the VM.
+func (l *Ledger) LackOptions(n cluster.Node, host string, fields map[cluster.VMField]string) (lacks []cluster.Block) {
 	wanted := map[device.Mapping]int{}
 	for field, value := range fields {
 		if m := device.MappingOf(string(field), value); m != (device.Mapping{}) {
@@ -22,6 +22,9 @@ func (l *Ledger) LackDevices(n cluster.Node, host string, fields map[cluster.VMF
 		if b := l.lackMapping(n, host, m, count); b.Reason != "" {
 			lacks = append(lacks, b)
 		}
+	}
+	if b := l.lackMachine(n, host, fields[cluster.FieldMachinePin]); b.Reason != "" {
+		lacks = append(lacks, b)
 	}
 	slices.SortFunc(lacks, func(a, b cluster.Block) int { return slices.Compare([]string{a.About}, []string{b.About}) })
 	return lacks
@@ -60,6 +63,27 @@ func (l *Ledger) lackMapping(n cluster.Node, host string, m device.Mapping, coun
 	return b
 }
 
+// newestMachine is the machine type without a version, which every host has.
+const newestMachine = "q35"
+
+// lackMachine is the block for a node whose host does not have a version of the machine type; no Reason: it has it.
+func (l *Ledger) lackMachine(n cluster.Node, host, version string) cluster.Block {
+	seen := l.o.Hosts[host].Offers[device.Machine]
+	b := cluster.Block{Subject: n.Name, Reason: cluster.HostUnsuitable, About: host + "/" + device.Machine}
+	switch {
+	case version == "" || version == newestMachine || slices.Contains(seen.Value, version):
+		return cluster.Block{}
+	case !seen.Known && seen.Why == "":
+		b.Message, b.Hint = fmt.Sprintf("it wants the machine version %s, and whether %s has it is not seen yet", version, host), "nothing; the agent looks again"
+	case !seen.Known:
+		b.Message, b.Hint = fmt.Sprintf("it wants the machine version %s, and cannot see whether %s has it: %s", version, host, seen.Why), "see whether Proxmox VE answers: `talos-agent doctor`"
+	default:
+		b.Message = fmt.Sprintf("it wants the machine version %s, which %s does not have; Proxmox VE would not start it", version, host)
+		b.Hint = fmt.Sprintf("write one that it has, or machine: q35, or upgrade the host; as root on %s: `pvesh get /nodes/%[1]s/capabilities/qemu/machines` lists them", host)
+	}
+	return b
+}
+
 // devicesTaken is how many devices of a mapping other nodes have on a host, as their VMs are or are to be made there, and one of
 // these nodes.
 func (l *Ledger) devicesTaken(n cluster.Node, host string, m device.Mapping) (count int, by string) {
@@ -80,14 +104,14 @@ func (l *Ledger) devicesTaken(n cluster.Node, host string, m device.Mapping) (co
 	return count, by
 }
 
-// NewDevices are the devices that a node gets and its VM does not have, by field, and those fields.
-func NewDevices(n cluster.Node, has cluster.Hardware) (devices map[cluster.VMField]string, fields []string) {
-	devices = map[cluster.VMField]string{}
+// NewOptions are the options of a node that its VM does not have and that a host may not have either, by field, and those fields.
+func NewOptions(n cluster.Node, has cluster.Hardware) (options map[cluster.VMField]string, fields []string) {
+	options = map[cluster.VMField]string{}
 	for field, value := range n.Options {
-		if device.MappingOf(string(field), value) != (device.Mapping{}) && has.Options[field] != value {
-			devices[field], fields = value, append(fields, string(field))
+		if (field == cluster.FieldMachinePin || device.MappingOf(string(field), value) != (device.Mapping{})) && has.Options[field] != value {
+			options[field], fields = value, append(fields, string(field))
 		}
 	}
 	slices.Sort(fields)
-	return devices, fields
+	return options, fields
 }

@@ -21,8 +21,8 @@ func asks(name string, vmid int, options map[cluster.VMField]string) cluster.Nod
 	return n
 }
 
-// TestLackDevices: a VM is made where the host has as many devices of each mapping as it and its neighbours want.
-func TestLackDevices(t *testing.T) {
+// TestLackOptions: a VM is made where the host has as many devices of each mapping as it and its neighbours want.
+func TestLackOptions(t *testing.T) {
 	one := map[cluster.VMField]string{pciAt0: gpu}
 	for _, c := range []struct {
 		what   string
@@ -42,6 +42,11 @@ func TestLackDevices(t *testing.T) {
 		{what: "another node has another", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu"})}, others: []map[cluster.VMField]string{{pciAt0: "mapping=gpu2"}}, wants: one},
 		{what: "there are two", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu", "gpu"})}, others: []map[cluster.VMField]string{one}, wants: one},
 		{what: "it wants two", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu"})}, wants: map[cluster.VMField]string{pciAt0: gpu, "PCI device hostpci1": gpu}, lacks: []string{"it wants 2 devices of the PCI mapping gpu, and pve1 has 1"}},
+		{what: "the newest machine type", wants: map[cluster.VMField]string{cluster.FieldMachinePin: "q35"}},
+		{what: "a machine version that is there", offers: map[string]cluster.Seen[[]string]{device.Machine: cluster.Saw([]string{"pc-q35-9.1", "pc-q35-9.2"})}, wants: map[cluster.VMField]string{cluster.FieldMachinePin: "pc-q35-9.2"}},
+		{what: "one that is not", offers: map[string]cluster.Seen[[]string]{device.Machine: cluster.Saw([]string{"pc-q35-9.1"})}, wants: map[cluster.VMField]string{cluster.FieldMachinePin: "pc-q35-9.2"}, lacks: []string{"it wants the machine version pc-q35-9.2, which pve1 does not have"}},
+		{what: "one that cannot be seen", offers: map[string]cluster.Seen[[]string]{device.Machine: cluster.Unseen[[]string]("no answer")}, wants: map[cluster.VMField]string{cluster.FieldMachinePin: "pc-q35-9.2"}, lacks: []string{"cannot see whether pve1 has it: no answer"}},
+		{what: "one that is not seen yet", wants: map[cluster.VMField]string{cluster.FieldMachinePin: "pc-q35-9.2"}, lacks: []string{"is not seen yet"}},
 		{what: "several are lacking", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{}), device.USBMapping: cluster.Saw([]string{})}, wants: map[cluster.VMField]string{pciAt0: gpu, "USB device usb0": "mapping=dongle"}, lacks: []string{"gpu", "dongle"}},
 	} {
 		h := host("pve1", true, false, nil)
@@ -53,7 +58,7 @@ func TestLackDevices(t *testing.T) {
 			d.Spec.Nodes = append(d.Spec.Nodes, asks(fmt.Sprintf("wk-%d", i+1), 501+i, options))
 		}
 		l := NewLedger(d, o, cluster.Policy{}, func(n cluster.Node) bool { return n.Name != "new" }, never)
-		got := l.LackDevices(n, "pve1", n.Options)
+		got := l.LackOptions(n, "pve1", n.Options)
 		wrong := len(got) != len(c.lacks)
 		for i, b := range got {
 			wrong = wrong || b.Subject != "new" || b.Reason != cluster.HostUnsuitable || b.Hint == "" || !strings.Contains(b.Message, c.lacks[i])
@@ -85,13 +90,13 @@ func TestDevicesOfVMs(t *testing.T) {
 	} {
 		o := cluster.Observed{Hosts: map[string]cluster.Host{"pve1": h}, VMs: map[string]cluster.VM{"wk-1": {Host: c.at, Hardware: c.has}}}
 		l := NewLedger(d, o, cluster.Policy{}, func(n cluster.Node) bool { return n.Name != "new" }, never)
-		if got := l.LackDevices(n, "pve1", n.Options); (len(got) > 0) != c.lacks {
+		if got := l.LackOptions(n, "pve1", n.Options); (len(got) > 0) != c.lacks {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}
-	devices, fields := NewDevices(cluster.Node{Options: map[cluster.VMField]string{pciAt0: gpu, "USB device usb0": "mapping=dongle", "numa": "on", "network card net1": "x"}},
-		cluster.Hardware{Options: map[cluster.VMField]string{"USB device usb0": "mapping=dongle"}})
-	if len(devices) != 1 || devices[pciAt0] != gpu || len(fields) != 1 || fields[0] != string(pciAt0) {
+	devices, fields := NewOptions(cluster.Node{Options: map[cluster.VMField]string{cluster.FieldMachinePin: "q35", pciAt0: gpu, "USB device usb0": "mapping=dongle", "numa": "on", "network card net1": "x"}},
+		cluster.Hardware{Options: map[cluster.VMField]string{"USB device usb0": "mapping=dongle", cluster.FieldMachinePin: "pc-q35-9.2"}})
+	if len(devices) != 2 || devices[pciAt0] != gpu || devices[cluster.FieldMachinePin] != "q35" || len(fields) != 2 || fields[0] != string(pciAt0) || fields[1] != "machine version" {
 		t.Errorf("%v, %v", devices, fields)
 	}
 }

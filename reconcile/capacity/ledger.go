@@ -65,7 +65,7 @@ func (l *Ledger) LackVM(n cluster.Node, host string) (lacks []cluster.Block) {
 	if r := l.memoryLeft(host); r.lacks(memory) {
 		add(l.blockMemory(n, host, r, fmt.Sprintf("it needs %s of memory", text.GiB(memory))))
 	}
-	for _, b := range l.LackDevices(n, host, n.Options) {
+	for _, b := range l.LackOptions(n, host, n.Options) {
 		add(b)
 	}
 	for _, store := range slices.Sorted(maps.Keys(needs)) {

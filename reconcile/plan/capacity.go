@@ -64,8 +64,8 @@ func (m *planner) judgeGrowth(ledger *capacity.Ledger, n cluster.Node) {
 	if more := (n.MemoryMiB - vm.Hardware.Value.MemoryMiB) << 20; more > 0 {
 		lack(ledger.TakeMemory(n, host, more), string(cluster.FieldMemory))
 	}
-	devices, names := capacity.NewDevices(n, vm.Hardware.Value)
-	for _, b := range ledger.LackDevices(n, host, devices) {
+	options, names := capacity.NewOptions(n, vm.Hardware.Value)
+	for _, b := range ledger.LackOptions(n, host, options) {
 		lack(b, names...)
 	}
 	more, fields := capacity.GrowthByStore(n, vm.Hardware.Value)

@@ -65,15 +65,15 @@ var changes = []change{
 		w.o.VMs[n.Name] = vm
 	}},
 	{"`balloon`, which was 0 or is to be", wantOption(cluster.FieldBalloonMin, "none", "4096")},
-	{"`machine`", wantOption(cluster.FieldMachinePin, "q35", "pc-q35-9.2")},
+	{"`machine`", wantOffered(cluster.FieldMachinePin, "q35", "pc-q35-9.2")},
 	{"`vga`", wantOption(cluster.FieldDisplay, "std", "serial0")},
 	{"`nic.model`", func(_ *world, n *cluster.Node) { n.NetworkCard = "e1000e" }},
 	{"`nic.mtu`", wantOption(cluster.FieldMTU, "none", "9000")},
 	{"`nic.firewall`", wantOption(cluster.FieldFirewall, "off", "on")},
 	{"`nics`, one more, or its `bridge`, `vlan` or `firewall`", wantOption("network card net1", "none", "virtio=BC:24:11:00:00:99,bridge=vmbr2")},
 	{"`nics`, one less, or its `model` or `mtu`", wantOption("network card net1", "virtio=BC:24:11:00:00:99,bridge=vmbr2", "virtio=BC:24:11:00:00:99,bridge=vmbr2,mtu=9000")},
-	{"`pci`", wantDevice("PCI device hostpci0", "mapping=gpu,pcie=1")},
-	{"`usb`", wantDevice("USB device usb0", "mapping=dongle")},
+	{"`pci`", wantOffered("PCI device hostpci0", "none", "mapping=gpu,pcie=1")},
+	{"`usb`", wantOffered("USB device usb0", "none", "mapping=dongle")},
 	{"`disk_options`, and the options of a disk of `disks`", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache), "none", "writethrough")},
 	{"`disk_options.backup`, and that of a disk", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskBackup), "on", "off")},
 	{"`disks`, one more", func(_ *world, n *cluster.Node) {
@@ -236,12 +236,12 @@ func wantOption(field cluster.VMField, has, wants string) func(*world, *cluster.
 	}
 }
 
-// wantDevice has the inventory give a VM a device that its host has.
-func wantDevice(field cluster.VMField, wants string) func(*world, *cluster.Node) {
+// wantOffered is a further option of a VM in the place of another, for which its host has what it takes.
+func wantOffered(field cluster.VMField, has, wants string) func(*world, *cluster.Node) {
 	return func(w *world, n *cluster.Node) {
-		wantOption(field, "none", wants)(w, n)
+		wantOption(field, has, wants)(w, n)
 		h := w.o.Hosts["pve1"]
-		h.Offers = map[string]cluster.Seen[[]string]{"PCI mapping": cluster.Saw([]string{"gpu"}), "USB mapping": cluster.Saw([]string{"dongle"})}
+		h.Offers = map[string]cluster.Seen[[]string]{"PCI mapping": cluster.Saw([]string{"gpu"}), "USB mapping": cluster.Saw([]string{"dongle"}), "machine version": cluster.Saw([]string{"pc-q35-9.2"})}
 		w.o.Hosts["pve1"] = h
 	}
 }

@@ -216,7 +216,7 @@ func TestChangeOptions(t *testing.T) {
 				if differs, waits := s.hardware(c, d, n); differs != "" || waits {
 					t.Errorf("taken out: %s, waits %v", differs, waits)
 				}
-				all := map[cluster.VMField]string{"cpu flags": "+aes;-pcid", "cpu limit": "2", "cpu units": "50", "numa": "on", "balloon minimum (MiB)": "1024", "machine version": "pc-q35-9.0", "display": "virtio"}
+				all := map[cluster.VMField]string{"cpu flags": "+aes;-pcid", "cpu limit": "2", "cpu units": "50", "numa": "on", "balloon minimum (MiB)": "1024", "machine version": "pc-q35-7.2", "display": "virtio"}
 				give("some at the next start", true, all)
 				s.must(s.host.Stop(n.VMID))
 				s.must(c.ShutDown(ctx, d, n, nil)) // it is off
@@ -465,6 +465,14 @@ func TestOffers(t *testing.T) {
 		want := map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{"gpu", "gpu"})}
 		if got := offers(); !reflect.DeepEqual(got, want) {
 			t.Errorf("%v", got)
+		}
+		d.Spec.Nodes[0].Options = map[cluster.VMField]string{cluster.FieldMachinePin: "pc-q35-9.2"}
+		if got := offers()[device.Machine]; !got.Known || !slices.Contains(got.Value, "pc-q35-9.2") || slices.Contains(got.Value, "pc-q35-10.1") {
+			t.Errorf("machine versions: %v", got)
+		}
+		s.must(c.Change(context.Background(), d, d.Spec.Nodes[0], testHost, []cluster.VMField{cluster.FieldMachinePin}, nil))
+		if got := offers(); len(got) != 1 {
+			t.Errorf("asked for a version that it has: %v", got)
 		}
 		d.Spec.Nodes[0].Devices.USB = []device.USB{{Mapping: "dongle"}}
 		s.world.Inject(world.Fault{System: "pve", Op: "GET /cluster/mapping/pci", Kind: world.Answer, Status: 500, Text: "no answer", Times: 9})

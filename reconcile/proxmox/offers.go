@@ -3,6 +3,7 @@ package proxmox
 import (
 	"context"
 	"maps"
+	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
@@ -31,6 +32,46 @@ func (l *look) seeOffers(hosts map[string]cluster.Host) {
 			hosts[name] = h
 		}
 	}
+	for name, h := range hosts {
+		if !h.Known || !l.asksForMachine(name) {
+			continue
+		}
+		if h.Offers = maps.Clone(h.Offers); h.Offers == nil {
+			h.Offers = map[string]cluster.Seen[[]string]{}
+		}
+		versions, err := l.c.machineVersions(l.ctx, name)
+		if h.Offers[device.Machine] = cluster.Saw(versions); err != nil {
+			h.Offers[device.Machine] = cluster.Unseen[[]string](formatReason(err))
+		}
+		hosts[name] = h
+	}
+}
+
+// asksForMachine reports whether a VM on a host is to have a version of its machine type that it does not have yet, or one that is
+// to be made may be there. One that has it has started with it.
+func (l *look) asksForMachine(host string) bool {
+	for i, n := range l.d.Spec.Nodes {
+		pin, pinned := n.Options[cluster.FieldMachinePin]
+		vm := l.found[i]
+		at := vm.Host == host || vm.Host == "" && slices.Contains(n.Placement.Hosts(), host)
+		if pinned && at && (vm.Presence != cluster.Present || vm.Hardware.Value.Options[cluster.FieldMachinePin] != pin) {
+			return true
+		}
+	}
+	return false
+}
+
+// machineVersions lists the versions of machine types that the QEMU of a host has.
+func (c *Client) machineVersions(ctx context.Context, host string) ([]string, error) {
+	var rows []struct{ ID pveconf.Scalar }
+	if err := c.get(ctx, hostPath(host, "capabilities", "qemu", "machines"), nil, &rows); err != nil {
+		return nil, err
+	}
+	var out []string
+	for _, r := range rows {
+		out = append(out, string(r.ID))
+	}
+	return out, nil
 }
 
 // asksFor reports whether a node has a device of a kind.

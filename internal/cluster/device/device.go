@@ -112,6 +112,7 @@ func IsRaw(value string) bool { return strings.HasPrefix(value, rawSource) }
 const (
 	PCIMapping = "PCI mapping"
 	USBMapping = "USB mapping"
+	Machine    = "machine version" // of VMs
 )
 
 // Mapping is a resource mapping that a VM takes a device of.

@@ -50,7 +50,9 @@ func TestDevicesOfHost(t *testing.T) {
 		push("one that the host does not have", "mapping: other", "mapping: gpu")
 		blocked("not on the host", "which shows none of pve1")
 		s.Lab.PVE.Map("pci", "gpu", "pve1")
-		s.Until(time.Hour, "given", func(st cluster.Status) bool { return st.Condition == cluster.Ready && has("dev-wk-1") == "mapping=gpu,pcie=1" })
+		s.Until(time.Hour, "given", func(st cluster.Status) bool {
+			return st.Condition == cluster.Ready && has("dev-wk-1") == "mapping=gpu,pcie=1"
+		})
 		w.wantDown("dev-wk-1:1")
 		const other = "ip: 10.10.0.42, "
 		push("one for another node", other, other+"pci: [{mapping: gpu}], ")
@@ -69,6 +71,20 @@ func TestDevicesOfHost(t *testing.T) {
 			return st.Condition == cluster.Ready && has("dev-wk-1") == "" && has("dev-wk-2") == "mapping=gpu,pcie=1"
 		})
 		w.wantDown("dev-wk-1:2 dev-wk-2:1")
+		push("a machine version that the host does not have", plain, plain+"machine: pc-q35-10.9, ")
+		s.Until(time.Hour, "not on the host", func(st cluster.Status) bool {
+			for _, b := range st.Blocked {
+				if b.Subject == "dev-wk-1" && b.Reason == cluster.HostUnsuitable && strings.Contains(b.Message, "pc-q35-10.9, which pve1 does not have") {
+					return true
+				}
+			}
+			return false
+		})
+		s.Quiet(10 * time.Minute)
+		w.wantDown("dev-wk-1:2 dev-wk-2:1")
+		push("one that it has", "machine: pc-q35-10.9, ", "machine: pc-q35-9.2, ")
+		s.Until(3*time.Hour, "given", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
+		w.wantDown("dev-wk-1:3 dev-wk-2:1")
 		s.CheckRules(sz)
 		s.Halt()
 	})

@@ -84,3 +84,21 @@ func TestDevicesOfHosts(t *testing.T) {
 		}
 	})
 }
+
+// TestMachineVersions: a VM starts with a machine type that its host has, and with no other.
+func TestMachineVersions(t *testing.T) {
+	inBubble(t, Config{}, func(l *testLab) {
+		l.ok("POST", "/nodes/pve1/qemu", "vmid=410&pool=talos")
+		for machine, want := range map[string]string{
+			"q35": "OK", "pc-q35-9.2": "OK", "type=pc-q35-9.2%2Bpve1": "OK",
+			"pc-q35-10.1": "Installed QEMU version '10.0.13' is too old to run machine type 'pc-q35-10.1', please upgrade node 'pve1'",
+			"pc-q35-9.3":  "start failed: QEMU exited with code 1",
+		} {
+			l.ok("PUT", "/nodes/pve1/qemu/410/config", "machine="+machine)
+			if got := l.exit("POST", "/nodes/pve1/qemu/410/status/start", ""); got != want {
+				t.Errorf("%s: %s", machine, got)
+			}
+			l.ok("POST", "/nodes/pve1/qemu/410/status/stop", "")
+		}
+	})
+}

@@ -156,6 +156,9 @@ func (s *Server) mayRun(t *task, h *host, id int) error {
 	if err := s.mayPassThrough(h, id, values); err != nil {
 		return err
 	}
+	if err := s.mayEmulate(t, h, values); err != nil {
+		return err
+	}
 	return s.mayBridgeUp(t, h, id, values)
 }
 

@@ -49,6 +49,7 @@ var routes = []route{
 	{method: "GET", path: "/nodes", do: listNodes},
 	{method: "GET", path: "/nodes/{node}/status", do: readNodeStatus},
 	{method: "GET", path: "/nodes/{node}/version", do: readVersion},
+	{method: "GET", path: "/nodes/{node}/capabilities/qemu/machines", do: listMachines},
 	{method: "GET", path: "/nodes/{node}/rrddata", do: (*call).readNodeHistory},
 	{method: "POST", path: "/nodes/{node}/vzdump", do: (*call).backUp},
 	{method: "GET", path: "/nodes/{node}/network", do: listNetwork},
