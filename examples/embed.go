@@ -1,5 +1,5 @@
 // Package examples holds the example repository, which the program carries for its
-// demonstration.
+// demonstration, and the addon files, of which it writes some into repositories.
 package examples
 
 import (
@@ -7,7 +7,7 @@ import (
 	"io/fs"
 )
 
-//go:embed all:repo
+//go:embed all:repo addons
 var files embed.FS
 
 // Repository returns the files of the example repository.
@@ -17,4 +17,11 @@ func Repository() fs.FS {
 		panic(err) // the name is right
 	}
 	return repo
+}
+
+// Addon returns the text of an addon file or, with patches/ before its name, of a
+// patch.
+func Addon(name string) (string, error) {
+	text, err := files.ReadFile("addons/" + name)
+	return string(text), err
 }

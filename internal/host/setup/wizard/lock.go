@@ -9,9 +9,13 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/platform"
 )
+
+// Lock keeps every other init off the host, whatever it makes there.
+func Lock(h probe.Host) (unlock func(), err error) { return target{h}.lock() }
 
 // lock makes this the one init that works on the host: two would each do what the
 // other has done already, and one's record would be lost. The lock goes with the
