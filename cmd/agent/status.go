@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"slices"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/usage"
 	"github.com/talos-agent/talos-agent/internal/daemon/support"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/terminal"
@@ -37,6 +39,11 @@ that was pushed a moment ago is waited for, too. A suspended cluster is not wait
 for; if it is the one that is asked for, the exit code is 3. With --watch the
 status is shown in place until then.
 
+With --usage it shows what of the hosts, their storages and the VMs is in use
+besides, as Proxmox VE measures it, and which share of the time tasks of a host
+wait for CPU, disks and memory. What is not known is unknown: without Sys.Audit
+nothing of a host is, and Proxmox VE 8 measures no waits.
+
 Colours are for terminals; CLICOLOR_FORCE=1 or FORCE_COLOR=1 wants them elsewhere,
 as in the log of a CI run, NO_COLOR=1 nowhere.
 
@@ -51,6 +58,8 @@ daemon cannot be reached.`,
 	output := outputFlag(cmd)
 	watch := cmd.Flags().BoolP("watch", "w", false, "go on showing how they stand, until stopped")
 	wait := cmd.Flags().Duration("wait", 0, "wait so long for Ready at what is in the repository now; 0: do not wait")
+	withUsage := cmd.Flags().Bool("usage", false, "show what of the hosts and VMs is in use, too")
+	cmd.MarkFlagsMutuallyExclusive("usage", "watch")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		p, err := newPrinter(env.stdout, *output)
 		if err != nil {
@@ -66,8 +75,18 @@ daemon cannot be reached.`,
 			return err
 		}
 		late := w.late(all)
+		var used []statusWithUsage
+		if *withUsage {
+			if used, err = readUsage(cmd.Context(), c, all); err != nil {
+				return err
+			}
+		}
 		if p.IsJSON() {
-			if err := p.PrintJSON("StatusList", all); err != nil {
+			var list any = all
+			if *withUsage {
+				list = used
+			}
+			if err := p.PrintJSON("StatusList", list); err != nil {
 				return err
 			}
 			return errors.Join(late, errSilent(worstCode(all)))
@@ -82,11 +101,53 @@ daemon cannot be reached.`,
 				return err
 			}
 		}
-		p.PrintStatuses(all)
+		printStatuses(p, all, used)
 		p.PrintDoctorHint(all, problems)
 		return errors.Join(late, errSilent(worstCode(all)))
 	}
 	return cmd
+}
+
+// statusWithUsage is a status with what of the hosts and VMs is in use; nil of a
+// cluster that is not managed.
+type statusWithUsage struct {
+	cluster.Status
+	Usage *usage.Report `json:"usage,omitempty"`
+}
+
+// readUsage asks what of the hosts and VMs of clusters is in use.
+func readUsage(ctx context.Context, c *api.Client, all []cluster.Status) ([]statusWithUsage, error) {
+	out := []statusWithUsage{}
+	for _, s := range all {
+		r, err := c.Usage(ctx, s.Cluster)
+		var refused *api.Error
+		switch {
+		case err == nil:
+			out = append(out, statusWithUsage{s, &r})
+		case errors.As(err, &refused) && (refused.Status == http.StatusConflict || refused.Status == http.StatusNotFound): // it is not managed, or not any more
+			out = append(out, statusWithUsage{Status: s})
+		default:
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// printStatuses prints statuses, each with what is in use where that was asked for.
+func printStatuses(p terminal.Printer, all []cluster.Status, used []statusWithUsage) {
+	if len(used) == 0 {
+		p.PrintStatuses(all)
+		return
+	}
+	for i, s := range used {
+		if i > 0 {
+			p.Printf("\n")
+		}
+		p.PrintStatus(s.Status)
+		if s.Usage != nil {
+			p.PrintUsage(*s.Usage)
+		}
+	}
 }
 
 // watchStatus shows the statuses as they change, until it is stopped or what it

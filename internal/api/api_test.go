@@ -27,6 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/usage"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/httpserver"
@@ -141,6 +142,9 @@ func (c stubCluster) Render(node string, showSecrets bool) (cluster.Rendering, e
 func (c stubCluster) Diff(_ context.Context, node string, fresh bool) (cluster.Difference, error) {
 	return cluster.Difference{Cluster: c.name, Differs: fresh}, c.note("diff "+node, c.name)
 }
+func (c stubCluster) Usage(context.Context) (usage.Report, error) {
+	return usage.Report{Cluster: c.name}, c.note("usage", c.name)
+}
 func (c stubCluster) ForecastDir(_ context.Context, files fs.FS) (cluster.Forecast, error) {
 	b, err := fs.ReadFile(files, "inventory/dev/cluster.yaml")
 	if err != nil {
@@ -235,6 +239,13 @@ func TestEveryRouteOverTheSocket(t *testing.T) {
 			return err
 		},
 		"inside": func() error { _, err := c.Inside(ctx); return err },
+		"usage": func() error {
+			r, err := c.Usage(ctx, "dev")
+			if r.Cluster != "dev" {
+				t.Errorf("usage %+v", r)
+			}
+			return err
+		},
 		"console cp-1": func() error {
 			err := c.Console(ctx, "dev", "cp-1", func() {}, func(text string) error {
 				if text != "hello" {

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/usage"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -211,6 +212,11 @@ func (c *Client) Render(ctx context.Context, name, node string, showSecrets bool
 // Diff asks how a cluster, or one node of it, differs from what it would be given.
 func (c *Client) Diff(ctx context.Context, name, node string) (cluster.Difference, error) {
 	return requestJSON[cluster.Difference](ctx, c, "GET", clusterPath(name, "diff")+"?"+url.Values{"node": {node}}.Encode(), nil)
+}
+
+// Usage asks what of the hosts and VMs of a cluster is in use.
+func (c *Client) Usage(ctx context.Context, name string) (usage.Report, error) {
+	return requestJSON[usage.Report](ctx, c, "GET", clusterPath(name, "usage"), nil)
 }
 
 // Reconcile has the daemon fetch and look now.

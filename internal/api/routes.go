@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/usage"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 )
@@ -74,6 +75,8 @@ type Cluster interface {
 	// Diff returns how the cluster, or one node of it, differs from what it would be
 	// given: looked at now, or, where it need not be fresh, some seconds ago.
 	Diff(ctx context.Context, node string, fresh bool) (cluster.Difference, error)
+	// Usage returns what of its hosts and VMs is in use, now or some seconds ago.
+	Usage(ctx context.Context) (usage.Report, error)
 	Suspend() error
 	Resume() error
 	Accept(revision cluster.Revision) error
@@ -265,6 +268,9 @@ var routes = []route{
 	})},
 	{pattern: "GET /v1/clusters/{name}/diff", access: forReaders, kind: "Difference", does: "how the cluster differs from that: fields of VMs and Node objects, unified diffs of machine configs and of the values of addons, with digests in place of secrets, and what cannot be compared; root has it looked at now, others see what was looked at in the last 10 seconds; `?node=NAME`: one node of it", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
 		return c.Diff(r.Context(), r.URL.Query().Get("node"), isFromRoot(r))
+	})},
+	{pattern: "GET /v1/clusters/{name}/usage", access: forReaders, kind: "Usage", does: "what of the hosts and VMs of the cluster is in use, as Proxmox VE measures it: what is not known is absent", serve: askCluster(func(r *http.Request, c Cluster) (any, error) {
+		return c.Usage(r.Context())
 	})},
 	{pattern: "GET /v1/clusters/{name}/runs", access: forReaders, kind: "RunList", does: "the history of the cluster: its runs, newest first", serve: askAgent(func(r *http.Request, a Agent) (any, error) {
 		return a.History(r.PathValue("name"))

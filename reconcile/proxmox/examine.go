@@ -17,9 +17,11 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	reported "github.com/talos-agent/talos-agent/internal/cluster/usage"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/usage"
 )
 
 // The methods of this file answer an examination of the host, not a pass: they
@@ -222,7 +224,7 @@ func (c *Client) Room(ctx context.Context, host string, reserve int64) (Room, er
 // DiskRoom returns how large the disks may be that a storage takes, if a thin one may
 // promise so many percent of its size.
 func (c *Client) DiskRoom(ctx context.Context, host, store string, st StorageState, percent int) (int64, error) {
-	if !isThin(st.Type) {
+	if !pveconf.IsThin(st.Type) {
 		return st.Free, nil
 	}
 	volumes, err := c.volumes(ctx, host, store)
@@ -260,7 +262,7 @@ func (c *Client) Storages(ctx context.Context, host string) (map[string]StorageS
 	out := map[string]StorageState{}
 	for _, r := range rows {
 		out[string(r.Storage)] = StorageState{Type: string(r.Type), Active: r.Active.On() && (r.Enabled == "" || r.Enabled.On()),
-			Shared: r.Shared.On(), Content: contentOf(r.Content), Total: r.Total.Number(), Free: r.Avail.Number()}
+			Shared: r.Shared.On(), Content: pveconf.ListContent(r.Content), Total: r.Total.Number(), Free: r.Avail.Number()}
 	}
 	return out, nil
 }
@@ -341,4 +343,11 @@ func (c *Client) BackupJobs(ctx context.Context) ([]BackupJob, error) {
 			Exclude: pveconf.ParseVMIDs(string(r.Exclude)), VMIDs: pveconf.ParseVMIDs(string(r.VMID)), Pool: string(r.Pool), Host: string(r.Node)})
 	}
 	return out, nil
+}
+
+// Usage fills in what is in use of the hosts and the VMs that a report names.
+func (c *Client) Usage(ctx context.Context, r *reported.Report) error {
+	return usage.Ask(ctx, func(ctx context.Context, path string, query map[string]string, into any) error {
+		return c.get(ctx, path, query, into)
+	}, r)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -122,16 +121,10 @@ func (l *look) listedStorages(host string) map[string]cluster.Storage {
 	out := map[string]cluster.Storage{}
 	for _, r := range l.rows {
 		if r.Type == "storage" && string(r.Node) == host {
-			out[string(r.Storage)] = cluster.Storage{Active: r.Status == "available", Shared: r.Shared.On(), Content: contentOf(r.Content),
-				TotalBytes: r.MaxDisk.Number(), FreeBytes: r.MaxDisk.Number() - r.Disk.Number(), Thin: isThin(string(r.PluginType))}
+			out[string(r.Storage)] = cluster.Storage{Active: r.Status == "available", Shared: r.Shared.On(), Content: pveconf.ListContent(r.Content),
+				TotalBytes: r.MaxDisk.Number(), FreeBytes: r.MaxDisk.Number() - r.Disk.Number(), Thin: pveconf.IsThin(string(r.PluginType))}
 		}
 	}
-	return out
-}
-
-func contentOf(list pveconf.Scalar) []string {
-	out := strings.FieldsFunc(string(list), func(r rune) bool { return r == ',' || r == ' ' })
-	slices.Sort(out)
 	return out
 }
 
@@ -143,17 +136,9 @@ func (l *look) storages(host string) cluster.Seen[map[string]cluster.Storage] {
 	}
 	out := map[string]cluster.Storage{}
 	for name, st := range states {
-		out[name] = cluster.Storage{Active: st.Active, Shared: st.Shared, Content: st.Content, TotalBytes: st.Total, FreeBytes: st.Free, Thin: isThin(st.Type)}
+		out[name] = cluster.Storage{Active: st.Active, Shared: st.Shared, Content: st.Content, TotalBytes: st.Total, FreeBytes: st.Free, Thin: pveconf.IsThin(st.Type)}
 	}
 	return cluster.Saw(out)
-}
-
-// isThin reports whether a disk on a storage of this type takes what was written to it,
-// not its size. On ZFS that is so where the storage is sparse, as the installer of
-// Proxmox VE makes it; where it is not, what is used is what is promised, and to count
-// promises comes to the same.
-func isThin(kind string) bool {
-	return slices.Contains([]string{"lvmthin", "zfspool", "dir", "nfs", "cifs", "btrfs", "cephfs", "glusterfs", "rbd"}, kind)
 }
 
 // volumes are the sizes of the disks on a storage, by VMID, as far as the token may

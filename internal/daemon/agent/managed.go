@@ -37,6 +37,7 @@ type managedCluster struct {
 	whole   bool // it was forgotten with its journal
 
 	compared comparison
+	used     usageReport
 }
 
 // assemble wires one cluster.
@@ -46,7 +47,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &managedCluster{agent: a, name: name, source: &source{repo: a.repo, newest: a.follower.Newest, name: name, prepare: a.c.Prepare, patience: firstWithin}, compared: comparison{turn: make(chan struct{}, 1)}}
+	m := &managedCluster{agent: a, name: name, source: &source{repo: a.repo, newest: a.follower.Newest, name: name, prepare: a.c.Prepare, patience: firstWithin}, compared: comparison{turn: make(chan struct{}, 1)}, used: usageReport{turn: make(chan struct{}, 1)}}
 	log := a.c.Log.With(logging.Cluster, name)
 	look := func() {
 		if m.Reconciler != nil {

@@ -322,8 +322,11 @@ func TestHistory(t *testing.T) {
 			t.Errorf("%d minutes are known of a VM that runs for ten", known)
 		}
 		node := rowsOf(root.ok("GET", "/nodes/pve1/rrddata?timeframe=day&cf=AVERAGE", ""))
-		if len(node) != 70 || node[69]["memtotal"] == nil {
+		if len(node) != 70 || node[69]["memtotal"] != nil {
 			t.Errorf("of the host: %v", node[len(node)-1])
+		}
+		if node = rowsOf(root.ok("GET", "/nodes/pve1/rrddata?timeframe=hour&cf=AVERAGE", "")); node[68]["memtotal"] == nil || node[68]["pressureiosome"] != 2.5 {
+			t.Errorf("of the host, in the minute before: %v", node[68])
 		}
 		root.refused("GET", "/nodes/pve1/rrddata?timeframe=never", "", 400, "Parameter verification failed.")
 	})

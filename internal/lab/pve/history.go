@@ -1,6 +1,9 @@
 package pve
 
-import "time"
+import (
+	"maps"
+	"time"
+)
 
 // history is what the rings of statistics hold for a time frame: their step in
 // seconds and how many steps are shown. From the source of Proxmox VE 8 (PVE/RRD.pm);
@@ -54,8 +57,15 @@ func (c *call) readNodeHistory() (any, error) {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
 	now := c.s.nodeStatistics(c.node)
-	return c.points(c.s.boot, row{
+	values := row{
 		"cpu": now["cpu"], "maxcpu": now["maxcpu"], "iowait": 0, "loadavg": 0.1, "memused": now["mem"], "memtotal": now["maxmem"],
 		"rootused": now["disk"], "roottotal": now["maxdisk"], "swapused": 0, "swaptotal": 0, "netin": 110, "netout": 0,
-	}), nil
+	}
+	if c.s.flavour.nine { // in percent (pve-manager 9: pvestatd)
+		maps.Copy(values, row{"pressurecpusome": 0.31, "pressureiosome": 2.5, "pressureiofull": 1.25, "pressurememorysome": 0, "pressurememoryfull": 0})
+	}
+	points := c.points(c.s.boot, values)
+	// The step that has not ended yet has no values.
+	points[len(points)-1] = row{"time": points[len(points)-1]["time"]}
+	return points, nil
 }
