@@ -15,6 +15,7 @@ import (
 	"github.com/getsops/sops/v3/aes"
 	sopsage "github.com/getsops/sops/v3/age"
 	"github.com/getsops/sops/v3/config"
+	"github.com/getsops/sops/v3/shamir"
 	"github.com/getsops/sops/v3/stores/yaml"
 )
 
@@ -57,7 +58,7 @@ func Decrypt(ctx context.Context, name string, file []byte, ids *Identities) ([]
 func newStore() *yaml.Store { return yaml.NewStore(&config.YAMLStoreConfig{Indent: 2}) }
 
 // loadTree parses an encrypted document and refuses all but the plain case: every
-// value encrypted, every value authenticated, one group of keys.
+// value encrypted, and every value authenticated.
 func loadTree(file []byte) (*sops.Tree, *Error) {
 	root, bad := parseDocument(file)
 	if bad != nil {
@@ -83,8 +84,8 @@ func loadTree(file []byte) (*sops.Tree, *Error) {
 		return nil, newError(ErrUnsupported, "remove mac_only_encrypted from .sops.yaml and encrypt the file again", "is encrypted with mac_only_encrypted, which leaves part of it unauthenticated")
 	case m.EncryptedCommentRegex != "" || m.UnencryptedCommentRegex != "":
 		return nil, newError(ErrUnsupported, "remove the comment_regex setting from .sops.yaml and encrypt the file again", "chooses by comments what is encrypted")
-	case len(m.KeyGroups) != 1:
-		return nil, newError(ErrUnsupported, "use one key group; each of its keys opens the file", "its key is split over %d key groups", len(m.KeyGroups))
+	case len(m.KeyGroups) == 0 || len(m.KeyGroups) > maxGroups:
+		return nil, newError(ErrMalformed, "restore the sops section from an earlier commit, or encrypt the file again", "its sops section has %d key groups", len(m.KeyGroups))
 	}
 	for i := range tree.Branches {
 		tree.Branches[i] = withoutComments(tree.Branches[i])
@@ -120,13 +121,60 @@ func valueWithoutComments(v any) any {
 	return v
 }
 
-// dataKey opens the data key with the first of the document's age recipients
-// that an identity fits. sops' own key sources are not asked: without an
-// identity they turn to the environment, to programs and to home directories.
+// maxGroups is how many parts a key can be split into (sops: shamir.Split).
+const maxGroups = 255
+
+// dataKey opens the data key. One that is split over several key groups is put together
+// from the parts of as many groups as it takes, of which one key each must be ours.
 func dataKey(m sops.Metadata, ids *Identities) ([]byte, *Error) {
+	if len(m.KeyGroups) == 1 {
+		return openGroup(m.KeyGroups[0], dataKeySize, ids)
+	}
+	needed := m.ShamirThreshold
+	if needed == 0 { // sops: all of them
+		needed = len(m.KeyGroups)
+	}
+	needed = max(needed, fewestParts)
+	var parts [][]byte
+	for _, group := range m.KeyGroups {
+		part, bad := openGroup(group, dataKeySize+shareSize, ids)
+		switch {
+		case bad == nil:
+			parts = append(parts, part)
+		case !errors.Is(bad, ErrNoKey):
+			return nil, bad
+		}
+		if len(parts) == needed {
+			return joinParts(parts)
+		}
+	}
+	return nil, newError(ErrNoKey, "use one key group, each of whose keys opens the file by itself; or have the agent's key in as many groups as shamir_threshold demands, and run: sops updatekeys FILE",
+		"its key is split over %d key groups, of which it takes %d to open it, and the agent's key opens %d", len(m.KeyGroups), needed, len(parts))
+}
+
+const (
+	// fewestParts is the least that a key is split for (sops: shamir.Split).
+	fewestParts = 2
+	// shareSize is how much longer a part is than the key, in bytes: its coordinate.
+	shareSize = 1
+)
+
+// joinParts puts a data key together.
+func joinParts(parts [][]byte) ([]byte, *Error) {
+	key, err := shamir.Combine(parts)
+	if err != nil || len(key) != dataKeySize {
+		return nil, newError(ErrTampered, tamperedHint, "the parts of the data key in its key groups do not fit together")
+	}
+	return key, nil
+}
+
+// openGroup opens what a group of keys holds, with the first of its age recipients
+// that an identity fits. sops' own key sources are not asked: without an identity they
+// turn to the environment, to programs and to home directories.
+func openGroup(group sops.KeyGroup, size int, ids *Identities) ([]byte, *Error) {
 	var recipients, others []string
 	ours := false
-	for _, k := range m.KeyGroups[0] {
+	for _, k := range group {
 		mk, ok := k.(*sopsage.MasterKey)
 		if !ok {
 			others = append(others, k.TypeToIdentifier())
@@ -134,7 +182,7 @@ func dataKey(m sops.Metadata, ids *Identities) ([]byte, *Error) {
 		}
 		recipients = append(recipients, formatRecipient(mk.Recipient))
 		ours = ours || slices.Contains(ids.public, withoutSSHComment(mk.Recipient))
-		key, err := unwrapKey(mk.EncryptedKey, ids.ids)
+		key, err := unwrapKey(mk.EncryptedKey, size, ids.ids)
 		var none *age.NoIdentityMatchError
 		switch {
 		case err == nil:
@@ -165,13 +213,13 @@ func withoutSSHComment(recipient string) string {
 	return recipient
 }
 
-func unwrapKey(enc string, ids []age.Identity) ([]byte, error) {
+func unwrapKey(enc string, size int, ids []age.Identity) ([]byte, error) {
 	r, err := age.Decrypt(armor.NewReader(strings.NewReader(enc)), ids...)
 	if err != nil {
 		return nil, err
 	}
-	key, err := io.ReadAll(io.LimitReader(r, dataKeySize+1))
-	if err == nil && len(key) != dataKeySize {
+	key, err := io.ReadAll(io.LimitReader(r, int64(size)+1))
+	if err == nil && len(key) != size {
 		err = errors.New("wrong size")
 	}
 	return key, err

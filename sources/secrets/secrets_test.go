@@ -222,7 +222,8 @@ func TestSettingsOfSops(t *testing.T) {
 		"encrypted suffix":              {"a_secret: x\nb: 1\n", func(m *sops.Metadata) { m.EncryptedSuffix = "_secret" }, ErrPlaintext, []string{"b is not encrypted, line 2"}},
 		"mac over encrypted values":     {plain, func(m *sops.Metadata) { m.MACOnlyEncrypted = true }, ErrUnsupported, []string{"mac_only_encrypted", "unauthenticated"}},
 		"comment regex":                 {"# secret\na: x\n", func(m *sops.Metadata) { m.EncryptedCommentRegex = "secret" }, ErrUnsupported, []string{"comments"}},
-		"two key groups":                {plain, func(m *sops.Metadata) { m.KeyGroups = append(m.KeyGroups, m.KeyGroups[0]) }, ErrUnsupported, []string{"2 key groups"}},
+		"two key groups with our key":   {plain, func(to *sops.Metadata) { to.KeyGroups = append(to.KeyGroups, groupOf(m)) }, nil, nil},
+		"a key group of others":         {plain, func(m *sops.Metadata) { m.KeyGroups = append(m.KeyGroups, groupOf(newMember())) }, ErrNoKey, []string{"split over 2 key groups, of which it takes 2 to open it, and the agent's key opens 1", "use one key group"}},
 		"a value that looks encrypted":  {"a: ENC[AES256_GCM,data:A,iv:A,tag:A,type:str]\n", nil, ErrUnsupported, []string{"a is encrypted, but"}},
 		"a key with dots and a newline": {"\"x.y\\nz\": {u: 1}\n", func(m *sops.Metadata) { m.UnencryptedRegex = "^u$" }, ErrPlaintext, []string{`"x.y\nz.u" is not encrypted`}},
 	} {
