@@ -267,7 +267,7 @@ func makeAccount(cmd *cobra.Command, env *environment, f accountFlags) error {
 	}
 	report := func(s setup.Step) { printLine(out, "done: %s", s.What) }
 	if f.undo {
-		return printUndone(env, f, len(steps), tokens.Carry(ctx, f.Host, steps, report))
+		return printUndone(env, f, len(steps), tokens.ExecuteSteps(ctx, f.Host, steps, report))
 	}
 	made, err := a.Apply(ctx, report)
 	for _, file := range made.Written {

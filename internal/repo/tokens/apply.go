@@ -3,6 +3,7 @@
 package tokens
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/platform"
-	"github.com/talos-agent/talos-agent/internal/repo/sealed"
 )
 
 // Made is what became of the repository.
@@ -31,7 +31,7 @@ type Made struct {
 // Apply carries a plan out and writes the files. report gets each step that is done.
 // With an error, Made has the files that were written before.
 func (a *Account) Apply(ctx context.Context, report func(setup.Step)) (Made, error) {
-	if err := Carry(ctx, a.c.Host, a.Steps, report); err != nil {
+	if err := ExecuteSteps(ctx, a.c.Host, a.Steps, report); err != nil {
 		return Made{}, err
 	}
 	var made Made
@@ -45,8 +45,8 @@ func (a *Account) Apply(ctx context.Context, report func(setup.Step)) (Made, err
 	return a.writeFiles(made)
 }
 
-// Carry carries steps out, in their order.
-func Carry(ctx context.Context, h probe.Host, steps []setup.Step, report func(setup.Step)) error {
+// ExecuteSteps carries steps out, in their order.
+func ExecuteSteps(ctx context.Context, h probe.Host, steps []setup.Step, report func(setup.Step)) error {
 	for _, s := range steps {
 		if err := h.Pvesh(ctx, nil, s.Call.Args()...); err != nil {
 			return fault.WithHint(fmt.Errorf("%s: %w", s.What, err), "run it again when it is fixed: it goes on where it stopped")
@@ -81,33 +81,43 @@ func (a *Account) makeToken(ctx context.Context) error {
 }
 
 // replaceFile replaces a file whole or not at all, unless it was changed since it was
-// read. It keeps its owner and its mode: root works in a checkout that is a person's.
-func replaceFile(file string, was, data []byte) (err error) {
+// read. It keeps its owner and its mode.
+func replaceFile(file string, was, data []byte) error {
 	info, err := os.Stat(file)
 	if err != nil {
 		return err
 	}
 	now, err := os.ReadFile(file)
-	if err == nil && string(now) != string(was) {
+	if err == nil && !bytes.Equal(now, was) {
 		err = fmt.Errorf("%s was changed by somebody else meanwhile", file)
 	}
 	if err != nil {
 		return err
 	}
-	tmp, err := os.CreateTemp(filepath.Dir(file), ".secrets-*.new")
+	return putFile(file, data, info, os.Rename)
+}
+
+// putFile writes a file beside its place, with an owner and a mode, and has put bring it
+// there. Root works in a directory of a person's, who may change it meanwhile: the owner
+// is that of what was written, and of nothing that a name leads to.
+func putFile(file string, data []byte, like fs.FileInfo, put func(from, to string) error) error {
+	tmp, err := os.CreateTemp(filepath.Dir(file), ".tokens-*.new")
 	if err != nil {
 		return fmt.Errorf("write %s: %w", file, err)
 	}
 	_, err = tmp.Write(data)
-	if uid, gid, ok := platform.Owner(info); ok && err == nil {
+	if uid, gid, ok := platform.Owner(like); ok && err == nil {
 		err = tmp.Chown(uid, gid)
 	}
-	err = errors.Join(err, tmp.Chmod(info.Mode().Perm()), tmp.Sync(), tmp.Close())
+	err = errors.Join(err, tmp.Chmod(like.Mode().Perm()&^0o111), tmp.Sync(), tmp.Close())
 	if err == nil {
-		err = os.Rename(tmp.Name(), file)
+		err = put(tmp.Name(), file)
+	}
+	if removed := os.Remove(tmp.Name()); removed != nil && !errors.Is(removed, fs.ErrNotExist) { // a rename leaves none
+		err = errors.Join(err, removed)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", file, err), os.Remove(tmp.Name()))
+		return fmt.Errorf("write %s: %w", file, err)
 	}
 	return platform.Sync(filepath.Dir(file))
 }
@@ -139,34 +149,31 @@ func (a *Account) writeFiles(made Made) (Made, error) {
 }
 
 // writeNew writes a file of the cluster's folder that is not there yet, for the owner of
-// that folder.
+// that folder and with its mode.
 func (a *Account) writeNew(made *Made, name, text string) error {
 	file := filepath.Join(a.home, filepath.FromSlash(name))
-	info, err := os.Stat(a.home)
+	home, err := os.Stat(a.home)
 	if err != nil {
 		return err
 	}
-	uid, gid, owned := platform.Owner(info)
 	dir := filepath.Dir(file)
-	switch err := os.Mkdir(dir, 0o755); {
+	uid, gid, owned := platform.Owner(home)
+	switch err := os.Mkdir(dir, home.Mode().Perm()); {
 	case err == nil && owned:
-		if err := os.Chown(dir, uid, gid); err != nil {
+		if err := os.Lchown(dir, uid, gid); err != nil {
 			return err
 		}
 	case err != nil && !errors.Is(err, fs.ErrExist):
 		return err
 	}
-	switch err := sealed.WriteNew(file, []byte(text)); {
+	switch err := putFile(file, []byte(text), home, os.Link); { // unlike a rename it replaces nothing
 	case errors.Is(err, fs.ErrExist):
 		return nil
 	case err != nil:
 		return err
 	}
 	made.Written = append(made.Written, file)
-	if !owned {
-		return nil
-	}
-	return os.Chown(file, uid, gid)
+	return nil
 }
 
 // addonText is the addon file of the examples, with what is this cluster's own.
