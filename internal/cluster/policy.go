@@ -22,6 +22,7 @@ type Policy struct {
 	// CPUUnits is the greatest weight of a VM among those that want the same cores; 0: the default.
 	CPUUnits int
 	Mappings map[string][]string // of devices that VMs may have, by kind as in package device; none: none
+	Forwards []int               // ports of the host that may lead to nodes; nil: any, which no policy file has
 	Networks []netip.Prefix      // that addresses of nodes and VIPs lie in; empty: any
 	// Taken are addresses of this host and of its routers, as they are seen: no file has
 	// them, and no node and no VIP may be one of them.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/cluster/forward"
 	"github.com/talos-agent/talos-agent/internal/cluster/window"
 
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
@@ -92,6 +93,7 @@ type Spec struct {
 	// Capacity is the most that VMs may take on a host, by its name, where the
 	// inventory bounds it.
 	Capacity map[string]HostCapacity
+	Forwards []forward.Forward // ports of the agent's host that lead to nodes
 }
 
 // ReplaceDead is for how long a node must be dead before it gets a new machine, by role; 0:

@@ -216,7 +216,7 @@ func (d *Daemon) startAgent(ctx context.Context, missing missingFunc) (err error
 	c.Pulse, c.Runs = &d.pulse, eventlog.NewRuns(&d.files, d.settings.KeepRuns, d.log)
 	c.Earlier = d.c.Events.Clocks
 	c.OnStatus, c.OnPass, c.OnAction, c.OnNotified, c.OnUnreachable = d.setStatus, d.monitor.Pass, d.monitor.Action, d.monitor.notified, d.setUnreachable
-	c.OnForgotten, c.OnReserved = d.forgetStatus, d.setReserved
+	c.OnForgotten, c.OnReserved, c.OnForwarded = d.forgetStatus, d.setReserved, d.setForwarded
 	a, err := agent.New(c)
 	if err != nil {
 		return errors.Join(err, c.Store.Close())

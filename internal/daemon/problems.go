@@ -106,9 +106,19 @@ func (d *Daemon) setMissing(field string, err error) {
 
 // setReserved takes how it went to write the reservations of a cluster for the DHCP server.
 func (d *Daemon) setReserved(name string, err error) {
-	field, wrong := "dhcp.directory ("+name+")", ""
+	d.setWritten("dhcp.directory", name, "reservations", err)
+}
+
+// setForwarded takes how it went to write which ports of the host lead to a cluster.
+func (d *Daemon) setForwarded(name string, err error) {
+	d.setWritten("port_forwards.directory", name, "port forwards", err)
+}
+
+// setWritten takes how it went to write files of a cluster for another service of the host.
+func (d *Daemon) setWritten(key, name, what string, err error) {
+	field, wrong := key+" ("+name+")", ""
 	if err != nil {
-		wrong = "cannot write the reservations: " + text.OneLine(err.Error())
+		wrong = "cannot write the " + what + ": " + text.OneLine(err.Error())
 		if hint := fault.HintOf(err); hint != "" {
 			wrong += " (" + hint + ")"
 		}
@@ -117,9 +127,9 @@ func (d *Daemon) setReserved(name string, err error) {
 	switch turned := d.setField(field, wrong); {
 	case !turned:
 	case err != nil:
-		d.log.Warn("cannot write DHCP reservations; it is retried", logging.Cluster, name, logging.Err, err, logging.Hint, fault.HintOf(err))
+		d.log.Warn("cannot write files for another service; it is retried", logging.Detail, what, logging.Cluster, name, logging.Err, err, logging.Hint, fault.HintOf(err))
 	default:
-		d.log.Info("DHCP reservations are written again", logging.Cluster, name)
+		d.log.Info("files for another service are written again", logging.Detail, what, logging.Cluster, name)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/daemon/forwards"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/daemon/reservations"
 	"github.com/talos-agent/talos-agent/internal/daemon/sandbox"
@@ -84,6 +85,9 @@ func wireAgent(s config.Settings, files state.Dir, version string, log *slog.Log
 	}
 	if s.Reservations != "" {
 		c.Reservations = reservations.New(s.Reservations, s.Owner)
+	}
+	if s.Forwards != "" {
+		c.Forwards = forwards.New(s.Forwards, s.Owner)
 	}
 	return c, nil
 }

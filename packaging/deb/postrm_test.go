@@ -22,7 +22,7 @@ func TestPurgeKeepsAgeKeys(t *testing.T) {
 	}{
 		"nothing": {},
 		"no key": {
-			files: map[string]string{"etc/talos-agent/config.yaml": "a: b\n", "etc/talos-agent/certs/ca.pem": "x", "var/lib/talos-agent/dev.json": "{}", "var/lib/talos-agent-dhcp/talos-agent.dev.cp-1": "x"},
+			files: map[string]string{"etc/talos-agent/config.yaml": "a: b\n", "etc/talos-agent/certs/ca.pem": "x", "var/lib/talos-agent/dev.json": "{}", "var/lib/talos-agent-dhcp/talos-agent.dev.cp-1": "x", "var/lib/talos-agent-nft/talos-agent.dev.nft": "x"},
 		},
 		"keys": {
 			files: map[string]string{"etc/talos-agent/config.yaml": "age_key_file: age.key\n", "etc/talos-agent/age.key": key, "etc/talos-agent/certs/ca.pem": "x",

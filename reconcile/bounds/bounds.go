@@ -136,6 +136,11 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 	if reg := d.Spec.InstallerRegistry; reg != "" && len(p.Factories) > 0 && !slices.ContainsFunc(p.Factories, func(allowed string) bool { return below("https://"+reg, "https://"+hostOf(allowed)) }) {
 		refuse(d.Spec.Name, "sources.factory", "its nodes would install Talos from %s, and the host allows %s", reg, strings.Join(p.Factories, ", "))
 	}
+	for _, f := range d.Spec.Forwards {
+		if p.Forwards != nil && !slices.Contains(p.Forwards, f.Port) {
+			refuse(d.Spec.Name, "port_forwards", "it wants port %d of the host, and the host allows %s", f.Port, cmp.Or(strings.Trim(fmt.Sprint(p.Forwards), "[]"), "none"))
+		}
+	}
 	out = append(out, OverLimits(d, p, nil)...)
 	for _, a := range d.Spec.Addons {
 		src := a.Chart.Repository

@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
+	"github.com/talos-agent/talos-agent/internal/cluster/forward"
 )
 
 // TestNetworks: every address that machines of a cluster take lies in a network of the policy.
@@ -345,6 +346,35 @@ func TestFurtherCards(t *testing.T) {
 		}
 		if got := strings.Join(refused, "; "); got != c.refused {
 			t.Errorf("%+v: %s", c, got)
+		}
+	}
+}
+
+// TestPortForwards: a port of the host leads to nodes where the policy has it. Where there
+// is no policy, as in a check of the repository by itself, any does.
+func TestPortForwards(t *testing.T) {
+	for _, c := range []struct {
+		wants, allows []int
+		refused       string
+	}{
+		{nil, nil, ""}, {nil, []int{}, ""}, {nil, []int{443}, ""}, {[]int{443}, []int{80, 443}, ""}, {[]int{443}, nil, ""},
+		{[]int{443}, []int{}, "it wants port 443 of the host, and the host allows none (host policy, policy.yaml: port_forwards)"},
+		{[]int{443, 80, 81}, []int{80, 82}, "it wants port 443 of the host, and the host allows 80 82 (host policy, policy.yaml: port_forwards)" +
+			"it wants port 81 of the host, and the host allows 80 82 (host policy, policy.yaml: port_forwards)"},
+	} {
+		spec := cluster.Spec{Name: "dev"}
+		for _, port := range c.wants {
+			spec.Forwards = append(spec.Forwards, forward.Forward{Port: port, Protocol: forward.TCP, To: port})
+		}
+		got := ""
+		for _, b := range OfSpec(spec, cluster.Policy{Forwards: c.allows}) {
+			got += b.Message
+			if b.Subject != "dev" || b.About != "port_forwards" || b.Hint == "" {
+				t.Errorf("%+v", b)
+			}
+		}
+		if got != c.refused {
+			t.Errorf("%v of %v: %s", c.wants, c.allows, got)
 		}
 	}
 }

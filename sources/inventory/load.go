@@ -90,6 +90,7 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 	l.resolveNetwork()
 	l.resolveNodes()
 	l.resolveCapacity()
+	l.resolveForwards()
 	l.resolveEndpoint()
 	l.resolvePatches()
 	l.resolveAddons()

@@ -79,6 +79,9 @@ type clusterFile struct {
 	// A control plane is removed although an even number of them is left, which survives
 	// the loss of no more of them than one less would.
 	AllowEven bool `yaml:"allow_even" default:"false"`
+	// Ports of the agent's host that lead to nodes, of those that the host's policy allows. The
+	// host has to load what the agent writes for them.
+	PortForwards []portForward `yaml:"port_forwards" example:"[{port: 443}, {port: 80}]"`
 	// The container network: Talos' own Flannel, Cilium as an addon of that
 	// name (without kube-proxy), or none, which leaves it to an addon of yours.
 	CNI string `yaml:"cni" enum:"flannel,cilium,none" default:"flannel"`
@@ -97,6 +100,17 @@ type clusterFile struct {
 	// addons: true uninstalls it, false leaves it. The container network stays in any
 	// case, and so do namespaces, custom resource definitions and bootstrap-only releases.
 	Prune bool `yaml:"prune" default:"false"`
+}
+
+type portForward struct {
+	// The port of the host.
+	Port int `yaml:"port" unit:"port" min:"1" max:"65535" required:"true" example:"443"`
+	// The port of the nodes.
+	NodePort int `yaml:"node_port" unit:"port" min:"1" max:"65535" default:"the same" example:"30443"`
+	// The protocol.
+	Protocol string `yaml:"protocol" enum:"tcp,udp" default:"tcp"`
+	// Which nodes it leads to: to those of a role that are Ready.
+	Nodes string `yaml:"nodes" enum:"workers,controlplanes" default:"workers, or control planes where there are no workers"`
 }
 
 type gateOf struct {

@@ -1,6 +1,7 @@
 package inventory
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/forward"
 	"github.com/talos-agent/talos-agent/internal/cluster/window"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
@@ -77,6 +79,24 @@ func (l *loader) checkSecureBoot() {
 	if _, err := fmt.Sscanf(l.cluster.TalosVersion, "v1.%d.", &minor); err == nil && l.cluster.Talos.SecureBoot && minor < enrollingMinor {
 		l.Wrong("talos.secureboot", fmt.Sprintf("write talos_version: v1.%d.0 or newer, or remove it", enrollingMinor),
 			"the disk image of Talos %s does not give the firmware its keys, so that nothing would be verified", l.cluster.TalosVersion)
+	}
+}
+
+// resolveForwards fills in which ports of the host lead to which nodes.
+func (l *loader) resolveForwards() {
+	workers := slices.ContainsFunc(l.spec.Nodes, func(n cluster.Node) bool { return n.Role == cluster.Worker })
+	for i, f := range l.cluster.PortForwards {
+		field := yamlschema.Element("port_forwards", i)
+		out := forward.Forward{Port: f.Port, To: cmp.Or(f.NodePort, f.Port), Protocol: orDefault(f.Protocol, forward.TCP), ControlPlanes: f.Nodes == "controlplanes" || f.Nodes == "" && !workers}
+		switch {
+		case f.Port == 0: // it is missing or wrong, which is reported
+			continue
+		case slices.ContainsFunc(l.spec.Forwards, func(other forward.Forward) bool { return other.String() == out.String() }):
+			l.Wrong(field, "remove one", "%s is listed twice", out)
+		case f.Nodes == "workers" && !workers && l.nodesRead:
+			l.Wrong(field, "add a worker, or write nodes: controlplanes", "leads to workers, and there are none")
+		}
+		l.spec.Forwards = append(l.spec.Forwards, out)
 	}
 }
 

@@ -19,6 +19,7 @@ type claim struct {
 	mac       string
 	ip        netip.Addr
 	authority [sha256.Size]byte
+	port      string // of the host, with its protocol
 	segment   segment
 }
 
@@ -31,6 +32,8 @@ func (c claim) String() string {
 		return "MAC address " + c.mac
 	case c.ip.IsValid():
 		return "address " + c.ip.String()
+	case c.port != "":
+		return "port " + c.port
 	}
 	return "an authority's key"
 }
@@ -68,8 +71,8 @@ func (c *clashes) add(describe func() cluster.Problem) {
 }
 
 // CheckTogether finds what clusters of the same agent cannot both have: a
-// name, VMIDs, MAC addresses, addresses on the same bridge of the same host, and
-// keys. What several have is a problem of each of them, described at those that sort later
+// name, VMIDs, MAC addresses, addresses on the same bridge of the same host, ports of the
+// host, and keys. What several have is a problem of each of them, described at those that sort later
 // by name. It returns the problems of each snapshot, at most so many as are worth reading,
 // in time proportional to the nodes.
 func CheckTogether(snaps []cluster.Snapshot) []cluster.Problems {
@@ -113,6 +116,9 @@ func CheckTogether(snaps []cluster.Snapshot) []cluster.Problems {
 			names[s.Spec.Name] = me
 		}
 		takeAuthorities(s, take)
+		for i, f := range s.Spec.Forwards {
+			take(claimant{s, "the host", fmt.Sprintf("port_forwards[%d]", i)}, claim{port: f.String()}, "a port of the host leads to one cluster: take another port for one of them")
+		}
 		seen := map[segment]bool{}
 		for _, n := range s.Spec.Nodes {
 			by := claimant{s, n.Name, "nodes." + n.Name}

@@ -29,7 +29,7 @@ func TestCheckTogether(t *testing.T) {
 		return strings.Replace(text, "cluster_name: dev", "cluster_name: "+name, 1)
 	}
 	on := func(text, proxmox string) string { return strings.Replace(text, "{node: pve1}", proxmox, 1) }
-	first := load(t, "dev", vip, "controlplane:\n  - {name: cp-1, ip: 10.10.0.11, vmid: 110, mac: \"02:00:00:00:00:01\", nics: [{bridge: vmbr2, address: 10.20.0.11/24}, {bridge: vmbr2, address: 10.20.0.12/24}]}\n")
+	first := load(t, "dev", vip+"port_forwards: [{port: 443}]\n", "controlplane:\n  - {name: cp-1, ip: 10.10.0.11, vmid: 110, mac: \"02:00:00:00:00:01\", nics: [{bridge: vmbr2, address: 10.20.0.11/24}, {bridge: vmbr2, address: 10.20.0.12/24}]}\n")
 	for name, c := range map[string]struct {
 		cluster, nodes string
 		want           string
@@ -47,6 +47,9 @@ inv/prod/nodes.yaml:2:5: nodes.cp-x: address 10.10.0.11 of cp-x is that of cp-1 
 			`inv/prod/nodes.yaml:2:5: nodes.cp-x: address 10.10.0.5 of cp-x is that of the VIP in cluster dev (inv/dev/cluster.yaml:4) (give every machine on a bridge an address of its own)`},
 		"an address of a further network card": {called(smallCluster, "prod"), "controlplane:\n  - {name: cp-x, ip: 10.10.0.13, nics: [{bridge: vmbr2, address: 10.20.0.11/24}, {bridge: vmbr2, vlan: 5, address: 10.20.0.12/24}]}\n",
 			`inv/prod/nodes.yaml:2:5: nodes.cp-x: address 10.20.0.11 of cp-x is that of cp-1 in cluster dev (inv/dev/nodes.yaml:2) (give every machine on a bridge an address of its own)`},
+		"another port of the host": {called(smallCluster, "prod") + "port_forwards: [{port: 80}, {port: 443, protocol: udp}]\n", "controlplane:\n  - {name: cp-x, ip: 10.10.0.12}\n", ""},
+		"a port of the host": {called(smallCluster, "prod") + "port_forwards: [{port: 80}, {port: 443, node_port: 30443}]\n", "controlplane:\n  - {name: cp-x, ip: 10.10.0.12}\n",
+			`inv/prod/cluster.yaml:6:29: port_forwards[1]: port 443/tcp of the host is that of the host in cluster dev (inv/dev/cluster.yaml:6) (a port of the host leads to one cluster: take another port for one of them)`},
 		"the name": {smallCluster, "controlplane:\n  - {name: other, ip: 10.10.0.12}\n",
 			`inv/prod/cluster.yaml:1:15: cluster_name: dev is the name of another cluster (inv/dev/cluster.yaml:1) (every cluster needs a name of its own: the identity of its nodes follows from it)`},
 	} {

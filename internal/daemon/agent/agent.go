@@ -34,8 +34,10 @@ type Agent struct {
 	forge    *forge.Client // nil: none
 	notifier *reporting.Notifier
 	reserved *outbox.Outbox[reserved] // nil: none are written
-	outage   *reporting.Outage        // of the repository; the follower's goroutine has it
-	started  time.Time
+	// forwarded is which ports of the host lead to nodes; nil: that is written nowhere.
+	forwarded *outbox.Outbox[forwarded]
+	outage    *reporting.Outage // of the repository; the follower's goroutine has it
+	started   time.Time
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -86,6 +88,7 @@ func New(c Config) (*Agent, error) {
 		return nil, err
 	}
 	a.startReservations()
+	a.startForwards()
 	return a, nil
 }
 
@@ -165,6 +168,7 @@ func (a *Agent) forget(m *managedCluster) {
 func (a *Agent) dropTraces(name string, whole bool) {
 	a.consoles.forget(name)
 	a.unreserve(name)
+	a.endForwards(name)
 	a.notifier.Forget(name)
 	a.c.Runs.Forget(name, whole)
 	a.c.OnUnreachable(forgeOf(name), nil)
@@ -210,6 +214,9 @@ func (a *Agent) Stop() {
 	a.notifier.Close()
 	if a.reserved != nil {
 		a.reserved.Close()
+	}
+	if a.forwarded != nil {
+		a.forwarded.Close()
 	}
 	a.c.Runs.Close()
 	a.pve.Close()

@@ -55,6 +55,10 @@ type Config struct {
 	// not written. OnReserved is called with how each attempt to write those of a cluster ended.
 	Reservations Reservations
 	OnReserved   func(name string, err error)
+	// Forwards are where it is written which ports of the host lead to nodes; nil: nowhere. OnForwarded
+	// is called with how each attempt to write those of a cluster ended.
+	Forwards    Forwards
+	OnForwarded func(name string, err error)
 
 	// Directory is the directory that is the repository, and is watched; "": none.
 	// Pushed has an element when something was pushed; nil: nothing reports that.
@@ -113,6 +117,9 @@ func (c *Config) setDefaults() {
 	}
 	if c.OnReserved == nil {
 		c.OnReserved = func(string, error) {}
+	}
+	if c.OnForwarded == nil {
+		c.OnForwarded = func(string, error) {}
 	}
 	if c.OnUnreachable == nil {
 		c.OnUnreachable = func(string, error) {}

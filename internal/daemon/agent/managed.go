@@ -130,6 +130,7 @@ func (m *managedCluster) report(s cluster.Status) {
 	}
 	a.consoles.watch(s, now)
 	m.reserve(now)
+	m.forward(s, now)
 	a.c.OnStatus(s)
 	a.c.Pulse.Beat()
 }

@@ -51,6 +51,8 @@ type configFile struct {
 	DHCP dhcpFile `yaml:"dhcp" example:"{directory: /var/lib/talos-agent-dhcp}"`
 	// Several agents on hosts of one cluster of Proxmox VE, of which one acts and the others stand by.
 	LeaderElection electionFile `yaml:"leader_election" example:"{pool: talos-agent-leader}"`
+	// Ports of this host that lead to nodes.
+	PortForwards forwardsFile `yaml:"port_forwards" example:"{directory: /var/lib/talos-agent-nft}"`
 	// The unix socket that the commands talk to.
 	Socket string `yaml:"socket" is:"absolute" default:"/run/talos-agent/agent.sock" example:"/run/talos-agent/agent.sock"`
 	// What the agent must remember: little, and written rarely.
@@ -177,6 +179,13 @@ type dhcpFile struct {
 	// DHCP, one file each, for dnsmasq's `dhcp-hostsdir`. Everybody may read them. It must be there, and the
 	// agent must be allowed to write to it: of the package's own, /var/lib/talos-agent-dhcp, both is so.
 	Directory string `yaml:"directory" is:"absolute" default:"none is written" example:"/var/lib/talos-agent-dhcp"`
+}
+
+type forwardsFile struct {
+	// The directory that the agent writes the `port_forwards` of clusters to, one file each, in the language
+	// of nftables. Everybody may read them. It must be there, and the agent must be allowed to write to it: of
+	// the package's own, /var/lib/talos-agent-nft, both is so. What loads them is up to root.
+	Directory string `yaml:"directory" is:"absolute" default:"none is written" example:"/var/lib/talos-agent-nft"`
 }
 
 type factoryFile struct {

@@ -3,6 +3,7 @@ package config
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -274,6 +275,9 @@ func TestConfigProblems(t *testing.T) {
 			"config.yaml:4:19: dhcp.directory: lies in state_dir, which only the agent may read: the DHCP server could not (choose another place, such as /var/lib/talos-agent-dhcp)"}},
 		{remote + ok + "dhcp: {directory: /var/cache/talos-agent}\n", []string{
 			"config.yaml:4:19: dhcp.directory: lies in cache_dir, which only the agent may read: the DHCP server could not (choose another place, such as /var/lib/talos-agent-dhcp)"}},
+		{remote + ok + "port_forwards: {directory: /var/lib/talos-agent-nft}\n", nil},
+		{remote + ok + "port_forwards: {directory: /var/lib/talos-agent}\n", []string{
+			"config.yaml:4:28: port_forwards.directory: lies in state_dir, which only the agent may read: what loads them could not (choose another place, such as /var/lib/talos-agent-nft)"}},
 		{remote + ok + "dhcp: {directory: dnsmasq}\n", []string{
 			`config.yaml:4:19: dhcp.directory: "dnsmasq" is not an absolute path (write one like /var/lib/talos-agent-dhcp)`}},
 		{remote + ok + "snapshots: {recipients: [" + offline + ", " + offline + ", age1x]}\n", []string{
@@ -443,6 +447,7 @@ func TestSameBut(t *testing.T) {
 		"config": load(strings.Replace(config, "branch: prod", "branch: dev", 1), "pool: talos\nvmids: [400-599]\n", "a"),
 		"token":  load(config, "pool: talos\nvmids: [400-599]\n", "b"),
 		"pool":   load(config, "pool: other\nvmids: [400-599]\n", "a"),
+		"ports":  load(config+"port_forwards: {directory: /srv/nft}\n", "pool: talos\nvmids: [400-599]\n", "a"),
 		"dhcp":   load(config+"dhcp: {directory: /srv/dhcp}\n", "pool: talos\nvmids: [400-599]\n", "a"),
 	} {
 		if other.EqualButPolicy(base) {
@@ -531,6 +536,21 @@ func TestLeaderElection(t *testing.T) {
 		}
 		if got := strings.Join(wrong, ","); got != want.wrong || want.wrong == "" && s.Election != want.election {
 			t.Errorf("%q: %+v, wrong: %s", text, s.Election, got)
+		}
+	}
+}
+
+// TestPortsThatLeadNowhere: a policy that allows ports, and a config that has them
+// written nowhere, do not fit.
+func TestPortsThatLeadNowhere(t *testing.T) {
+	files := hosttest.Files(t)
+	for config, want := range map[string]bool{fullConfig: true, fullConfig + "port_forwards: {directory: /srv/nft}\n": false} {
+		all := maps.Clone(files)
+		all["config.yaml"] = strings.Replace(config, "rules/", "", 1)
+		all["policy.yaml"] = "pool: talos\nvmids: [400-599]\nport_forwards: [443]\n"
+		_, problems := Load(filepath.Join(hosttest.New(t, all), "config.yaml"))
+		if got := strings.Contains(fmt.Sprint(problems), "port_forwards.directory: is missing: the policy allows ports of this host, and they lead nowhere"); got != want || problems.HasErrors() {
+			t.Errorf("%v: %v", want, problems)
 		}
 	}
 }

@@ -71,6 +71,7 @@ type Settings struct {
 	Snapshots                  Snapshots
 	Reservations               string // the directory of those for a DHCP server; "": none
 	Election                   Election
+	Forwards                   string // the directory of those of ports of the host; "": none
 }
 
 // Format implements fmt.Formatter: settings hold secrets, some of them in fields
@@ -162,6 +163,7 @@ func load(path, policyPath string, from Credentials) (Settings, cluster.Problems
 	l.loadSnapshots()
 	l.loadDHCP()
 	l.loadElection()
+	l.loadForwards()
 	l.hintRestart()
 	l.out.PolicyNow.Store(&l.out.Policy)
 	return l.out, l.Finish()

@@ -35,6 +35,8 @@ type policyFile struct {
 	PCIMappings []string `yaml:"pci_mappings" is:"mapping" default:"none" example:"[gpu]"`
 	// The resource mappings of USB devices of the host that may be passed to VMs.
 	USBMappings []string `yaml:"usb_mappings" is:"mapping" default:"none" example:"[dongle]"`
+	// The ports of the host that `port_forwards` of clusters may lead to nodes.
+	PortForwards []int `yaml:"port_forwards" unit:"port" min:"1" max:"65535" default:"none" example:"[80, 443]"`
 	// The networks that addresses of nodes, and VIPs, must lie in, those that patches add to a
 	// machine config included. Without it a node may have any address of its network that is
 	// not this host's or of one of the routers it sends to.

@@ -53,6 +53,9 @@ func checkOwner(path string, info fs.FileInfo) error {
 	return nil
 }
 
+// hostPorts are ports that a Proxmox VE host is reached at.
+var hostPorts = map[int]string{22: "SSH", 8006: "Proxmox VE's API and pages", 3128: "consoles"}
+
 // ParsePolicy decodes a policy, whoever may write it.
 func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 	d := yamlschema.Document{File: path, Report: yamlschema.NewReport()}
@@ -68,7 +71,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 		field string
 		list  int // how long it is; -1 for what is none
 	}{
-		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)}, {"cpu_units", -1}, {"pci_mappings", -1}, {"usb_mappings", -1}, {"networks", len(f.Networks)},
+		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)}, {"cpu_units", -1}, {"port_forwards", -1}, {"pci_mappings", -1}, {"usb_mappings", -1}, {"networks", len(f.Networks)},
 		{"limits.nodes", -1}, {"limits.cores", -1}, {"limits.ram", -1}, {"limits.disk", -1},
 		{"capacity.memory_reserve", -1}, {"capacity.thin_overcommit", -1}, {"heal", -1}, {"apply", -1}, {"upgrade", -1}, {"window", -1}, {"max_unavailable", -1}, {"drain.on_timeout", -1}, {"drain.timeout", -1}, {"removals", -1},
 		{"sources.factory", len(f.Sources.Factory)}, {"sources.charts", len(f.Sources.Charts)},
@@ -87,13 +90,18 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 			d.Wrong(yamlschema.Element("sources.factory", i), "use https; plain http is for loopback addresses", "is plain http")
 		}
 	}
+	for i, port := range f.PortForwards {
+		if own, taken := hostPorts[port]; taken {
+			d.Wrong(yamlschema.Element("port_forwards", i), "take another port of the host, and let the cluster lead it to its own", "%d is the host's own, for %s: it could not be reached there any more", port, own)
+		}
+	}
 	removals := f.Removals
 	if d.Has("removals") && removals == 0 {
 		removals = -1
 	}
 	upgrade, _ := cluster.ParseUpgradeMode(f.Upgrade) // any other was reported when it was read
 	return cluster.Policy{
-		File: path, Removals: removals, Window: inventory.Window(f.Window).Resolve("window", d.Report), Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges, Mappings: f.mappings(), CPUUnits: f.CPUUnits, Networks: f.Networks,
+		File: path, Removals: removals, Window: inventory.Window(f.Window).Resolve("window", d.Report), Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges, Mappings: f.mappings(), CPUUnits: f.CPUUnits, Forwards: append([]int{}, f.PortForwards...), Networks: f.Networks,
 		Limits:         cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(yamlschema.MiB), DiskBytes: int64(f.Limits.Disk)},
 		MaxUnavailable: f.MaxUnavailable, DrainStops: f.Drain.OnTimeout == "stop", DrainWithin: f.Drain.Timeout,
 		Switches:  cluster.Switches{ObserveOnly: f.Heal == "observe", ApplyOff: f.Apply == "off", ApplyApproved: f.Apply == "approve", Upgrade: upgrade},

@@ -140,6 +140,42 @@ func TestValidateReportsAMissingWindow(t *testing.T) {
 	}
 }
 
+// TestValidateReportsPorts: a port of the host is the policy's to allow; by itself an
+// inventory may have any.
+func TestValidateReportsPorts(t *testing.T) {
+	dir := repotest.LargeRepository(t, "../../../examples/repo", 4)
+	file := filepath.Join(dir, "inventory/prod/cluster.yaml")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, file, string(text)+"port_forwards: [{port: 443}]\n")
+	policy := filepath.Join(t.TempDir(), "policy.yaml")
+	for ports, want := range map[string]string{
+		"-": "", "port_forwards: [443]\n": "", "": "wants port 443 of the host, and the host allows none", "port_forwards: [80]\n": "wants port 443 of the host, and the host allows 80",
+	} {
+		c := Config{Folder: "inventory", Owner: "a", Policy: policy}
+		if ports == "-" {
+			c.Policy = ""
+		} else {
+			write(t, policy, "pool: talos\nvmids: [1000-1999]\n"+ports)
+		}
+		v, err := Validate(t.Context(), dir, c, time.Now())
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for _, p := range v.Problems {
+			if p.Severity == cluster.Error && strings.Contains(p.Message, "port") {
+				got += p.Message
+			}
+		}
+		if (want == "") != (got == "") || !strings.Contains(got, want) {
+			t.Errorf("%q: %q", ports, got)
+		}
+	}
+}
+
 // TestValidateReportsPolicyBlocksOnly: what the planner would block anyway, as for
 // missing secrets, is not the policy's.
 func TestValidateReportsPolicyBlocksOnly(t *testing.T) {

@@ -135,6 +135,7 @@ func (c *container) install(deb string) {
 	for path, want := range map[string]string{
 		"/etc/talos-agent": "root:root 755", "/var/lib/talos-agent": "talos-agent:talos-agent 700", "/var/cache/talos-agent": "talos-agent:talos-agent 700",
 		"/var/lib/talos-agent-dhcp": "talos-agent:talos-agent 755",
+		"/var/lib/talos-agent-nft":  "talos-agent:talos-agent 755",
 		"/etc/credstore":            "root:root 700", "/etc/credstore.encrypted": "root:root 700", "/usr/bin/talos-agent": "root:root 755",
 	} {
 		c.owned(path, want)
