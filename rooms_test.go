@@ -71,7 +71,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "internal/text", "reconcile/drift", "reconcile/snapshot/retention"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/bounds": {why: "pure: holds an inventory against the host's policy",
-		may:   []string{"internal/cluster", "internal/cluster/device", "internal/text"},
+		may:   []string{"internal/cluster", "internal/cluster/device", "internal/text", "internal/fault"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...), tests: []string{"internal/cluster/window", "internal/cluster/forward"}},
 	"reconcile/drift": {why: "pure: compares what is with what should be",
 		may:   []string{"internal/cluster", "internal/cluster/device", "internal/text", "reconcile/ladder", "reconcile/quorum"},

@@ -27,6 +27,9 @@ func NodeUUID(clusterID, node string) string {
 	return uuid5(parseUUID(clusterID), node)
 }
 
+// ProxmoxMACs begins the MAC addresses that are registered for Proxmox, and that Proxmox VE gives VMs by itself.
+const ProxmoxMACs = "BC:24:11"
+
 // NodeMAC derives the hardware address of a node's n-th network interface
 // under a three-byte prefix such as "BC:24:11". PVE prints MACs in upper case.
 func NodeMAC(prefix, clusterID, node string, n int) string {

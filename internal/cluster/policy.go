@@ -23,6 +23,7 @@ type Policy struct {
 	CPUUnits int
 	Mappings map[string][]string // of devices that VMs may have, by kind as in package device; none: none
 	Forwards []int               // ports of the host that may lead to nodes; nil: any, which no policy file has
+	MACs     []string            // that begin those of nodes, in upper case; empty: any
 	Networks []netip.Prefix      // that addresses of nodes and VIPs lie in; empty: any
 	// Taken are addresses of this host and of its routers, as they are seen: no file has
 	// them, and no node and no VIP may be one of them.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -107,6 +108,9 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			if !allowsAddress(p, a) {
 				refuse(n.Name, "networks", "the address %s of a further network card lies outside %s", a, listed(p.Networks))
 			}
+		}
+		if !allowsMAC(p.MACs, n.MAC) {
+			refuse(n.Name, "macs", "its MAC address %s does not begin with %s", n.MAC, strings.Join(p.MACs, " or "))
 		}
 		if slices.Contains(p.Taken, n.IP) {
 			taken(n.Name, "its address", n.IP)
@@ -278,6 +282,23 @@ func listed[T fmt.Stringer](list []T) string {
 // allowsAddress reports whether a node, or the control planes together, may have an address.
 func allowsAddress(p cluster.Policy, a netip.Addr) bool {
 	return len(p.Networks) == 0 || slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(a) })
+}
+
+// allowsMAC reports whether a node may have a MAC address, "" being one that is not known.
+func allowsMAC(beginnings []string, mac string) bool {
+	begins := func(with string) bool { return strings.HasPrefix(strings.ToUpper(mac), with) }
+	return mac == "" || len(beginnings) == 0 || slices.ContainsFunc(beginnings, begins)
+}
+
+// OfReservation is why a DHCP server of the host must not be given the address of a MAC; nil: it may. A
+// reservation moves whatever machine has the MAC to another address. So without a word in the policy only
+// those are allowed that Proxmox VE gives its guests, and no router's or printer's.
+func OfReservation(node, mac string, p cluster.Policy) error {
+	if len(p.MACs) > 0 || allowsMAC([]string{cluster.ProxmoxMACs}, mac) {
+		return nil // what the policy has is held against the inventory as a whole
+	}
+	return fault.WithHint(fmt.Errorf("the reservation of %s is not written: its MAC address %s may be another machine's, for it does not begin with %s", node, mac, cluster.ProxmoxMACs),
+		fmt.Sprintf("have root of the host allow it in the policy, like macs: [%q, %q]; or remove mac and mac_prefix from the inventory", cluster.ProxmoxMACs, strings.ToUpper(mac)))
 }
 
 // allowsVMID reports whether a VM may have a VMID.

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
 	"github.com/talos-agent/talos-agent/internal/cluster/forward"
+	"github.com/talos-agent/talos-agent/internal/fault"
 )
 
 // TestNetworks: every address that machines of a cluster take lies in a network of the policy.
@@ -375,6 +376,52 @@ func TestPortForwards(t *testing.T) {
 		}
 		if got != c.refused {
 			t.Errorf("%v of %v: %s", c.wants, c.allows, got)
+		}
+	}
+}
+
+// TestMACs: nodes have the MAC addresses that the policy allows, and without a word there any.
+func TestMACs(t *testing.T) {
+	for _, c := range []struct {
+		mac     string
+		allows  []string
+		refused string
+	}{
+		{"", nil, ""}, {"", []string{"BC:24:11"}, ""}, {"52:54:00:00:00:01", nil, ""}, {"BC:24:11:00:00:01", []string{"BC:24:11"}, ""}, {"bc:24:11:00:00:01", []string{"BC:24:11"}, ""},
+		{"52:54:00:00:00:01", []string{"BC:24:11", "52:54:00:00:00:01"}, ""},
+		{"52:54:00:00:00:02", []string{"BC:24:11", "52:54:00:00:00:01"}, "its MAC address 52:54:00:00:00:02 does not begin with BC:24:11 or 52:54:00:00:00:01 (host policy, policy.yaml: macs)"},
+		{"00:BC:24:11:00:00", []string{"BC:24:11"}, "its MAC address 00:BC:24:11:00:00 does not begin with BC:24:11 (host policy, policy.yaml: macs)"},
+	} {
+		got := ""
+		for _, b := range OfSpec(cluster.Spec{Name: "dev", Nodes: []cluster.Node{{Name: "cp-1", MAC: c.mac}}}, cluster.Policy{MACs: c.allows}) {
+			got += b.Message
+			if b.Subject != "cp-1" || b.About != "macs" || b.Hint == "" {
+				t.Errorf("%+v", b)
+			}
+		}
+		if got != c.refused {
+			t.Errorf("%q of %q: %s", c.mac, c.allows, got)
+		}
+	}
+}
+
+// TestOfReservation: without a word in the policy only what Proxmox VE gives its guests is reserved.
+func TestOfReservation(t *testing.T) {
+	for _, c := range []struct {
+		mac     string
+		allows  []string
+		refused bool
+	}{
+		{"", nil, false}, {"BC:24:11:00:00:01", nil, false}, {"bc:24:11:00:00:01", nil, false}, {"BC:24:12:00:00:01", nil, true}, {"52:54:00:00:00:01", nil, true},
+		{"52:54:00:00:00:01", []string{"52:54:00"}, false},
+		{"52:54:00:00:00:01", []string{"52:54:01"}, false}, // nothing of such a cluster is done
+	} {
+		err := OfReservation("cp-1", c.mac, cluster.Policy{MACs: c.allows})
+		if (err != nil) != c.refused {
+			t.Errorf("%q of %q: %v", c.mac, c.allows, err)
+		}
+		if err != nil && (!strings.Contains(err.Error(), "reservation of cp-1 is not written: its MAC address "+c.mac+" may be another machine's") || !strings.Contains(fault.HintOf(err), fmt.Sprintf("macs: [%q, %q]", "BC:24:11", c.mac))) {
+			t.Errorf("%v (%s)", err, fault.HintOf(err))
 		}
 	}
 }

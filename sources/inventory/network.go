@@ -23,10 +23,7 @@ var (
 	defaultServices = netip.MustParsePrefix("10.96.0.0/12")
 )
 
-const (
-	defaultMACPrefix = "BC:24:11" // Proxmox' own
-	kubernetesPort   = 6443
-)
+const kubernetesPort = 6443
 
 // resolveCluster fills in what cluster.yaml has about the cluster as a whole.
 func (l *loader) resolveCluster() {

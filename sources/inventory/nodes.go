@@ -294,7 +294,7 @@ func (l *loader) vmid(d draft, ids cluster.Range) int {
 func (l *loader) macPrefix() string {
 	prefix := l.cluster.Network.MACPrefix
 	if prefix == "" {
-		return defaultMACPrefix
+		return cluster.ProxmoxMACs
 	}
 	l.checkMAC("network.mac_prefix", strings.ToUpper(prefix)+":00:00:01")
 	return prefix

@@ -2,12 +2,15 @@ package agent
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/outbox"
 	"github.com/talos-agent/talos-agent/internal/daemon/reservations"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 )
 
@@ -25,13 +28,16 @@ const checkReservations = 10 * time.Minute
 type reserved struct {
 	cluster string
 	all     []reservations.Reservation
+	refused string    // why the first one is not written that the host does not allow; "": all are
+	hint    string    // what to do about that
+	more    int       // that are not written either
 	whole   bool      // nothing else is to be there
 	ended   bool      // the cluster is not managed any more
 	checked time.Time // it is news again with another one
 }
 
 func isSameReserved(a, b reserved) bool {
-	return a.whole == b.whole && a.ended == b.ended && a.checked.Equal(b.checked) && slices.Equal(a.all, b.all)
+	return a.whole == b.whole && a.ended == b.ended && a.refused == b.refused && a.hint == b.hint && a.more == b.more && a.checked.Equal(b.checked) && slices.Equal(a.all, b.all)
 }
 
 // startReservations starts to write reservations, beside the loops of the clusters: a disk that is
@@ -41,7 +47,7 @@ func (a *Agent) startReservations() {
 		return
 	}
 	a.reserved = outbox.New(outbox.Config[reserved]{
-		Send: func(_ context.Context, r reserved) error { return a.c.Reservations.Set(r.cluster, r.all, r.whole) },
+		Send: func(_ context.Context, r reserved) error { return r.set(a.c.Reservations) },
 		Same: isSameReserved,
 		OnAttempt: func(name string, r reserved, err error) {
 			a.c.OnReserved(name, err)
@@ -50,6 +56,32 @@ func (a *Agent) startReservations() {
 			}
 		},
 	})
+}
+
+// set makes what is there of a cluster what it is to be. What is refused fails after all the rest is done.
+func (r reserved) set(where Reservations) error {
+	if err := where.Set(r.cluster, r.all, r.whole); err != nil || r.refused == "" {
+		return err
+	}
+	why := r.refused
+	if r.more > 0 {
+		why += fmt.Sprintf("; nor are %d more of the cluster", r.more)
+	}
+	return fault.WithHint(errors.New(why), r.hint)
+}
+
+// add takes the reservation of a node. One that the host does not allow is not written, and the file that the
+// node has stays: it was allowed when it was written, and a node that runs needs it.
+func (r *reserved) add(one reservations.Reservation, p cluster.Policy) {
+	if err := bounds.OfReservation(one.Node, one.MAC, p); err != nil {
+		one.MAC = ""
+		if r.refused == "" {
+			r.refused, r.hint = err.Error(), fault.HintOf(err)
+		} else {
+			r.more++
+		}
+	}
+	r.all = append(r.all, one)
 }
 
 // reserve takes what a DHCP server is to know of a cluster since its last pass. Before the first VM
@@ -63,14 +95,15 @@ func (m *managedCluster) reserve(now time.Time) {
 	if err != nil {
 		return // nothing is known of it yet, and what is there stays
 	}
-	if p := m.agent.c.Policy(); len(bounds.BlockUnknown(m.name, p)) > 0 || len(bounds.Violations(d, p)) > 0 {
+	p := m.agent.c.Policy()
+	if len(bounds.BlockUnknown(m.name, p)) > 0 || len(bounds.Violations(d, p)) > 0 {
 		return // nor does anything else come of more than the host allows, such as the address of a router
 	}
 	r := reserved{cluster: m.name, whole: o.Orphans.Known, checked: now.Truncate(checkReservations)}
 	if d.Spec.Network.Mode == cluster.AddressReserved {
 		for _, n := range d.AllNodes() { // one that is being removed renews its lease until it is deleted
 			runs := o.Facts.Settled[n.Name] != "" && o.VMs[n.Name].Presence != cluster.Absent // its next machine gets what the inventory has
-			r.all = append(r.all, reservations.Reservation{Node: n.Name, MAC: n.MAC, IP: n.IP, Kept: runs})
+			r.add(reservations.Reservation{Node: n.Name, MAC: n.MAC, IP: n.IP, Kept: runs}, p)
 		}
 	}
 	m.agent.reserved.Put(m.name, r)

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
 	"github.com/talos-agent/talos-agent/internal/daemon/reservations"
+	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -243,4 +244,105 @@ func TestReservationsOfARemovedCluster(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReservationsOfOtherMachines: a repository that names the MAC of another machine has no address written for
+// that, unless the host's policy allows it; the other nodes have theirs, and it is reported.
+func TestReservationsOfOtherMachines(t *testing.T) {
+	const printer = "00:80:77:00:00:01"
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 2}
+		files := reservedFiles(t, sz)
+		changed(t, files, "inventory/dev/nodes.yaml", "ip: 10.10.0.41", "mac: \""+printer+"\", ip: 10.10.0.41")
+		changed(t, files, "inventory/dev/nodes.yaml", "ip: 10.10.0.42", "mac: \"00:80:77:00:00:02\", ip: 10.10.0.42")
+		s := newSim(t, sz, reservingLab(map[string]string{"dev-cp-1": "10.10.0.11"}))
+		defer s.Close()
+		s.Push(files, "the cluster")
+		var mu sync.Mutex
+		var last error
+		failed := func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			return last
+		}
+		allowed := func(c *agent.Config) {
+			c.Reservations = reservations.New(dir, "sim")
+			c.OnReserved = func(_ string, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				last = err
+			}
+		}
+		s.Boot(allowed)
+		time.Sleep(15 * time.Minute)
+		plane := reservation("dev-cp-1", "10.10.0.11")
+		if got := listReservations(t, dir); !slices.Equal(got, []string{plane}) {
+			t.Errorf("there are %q", got)
+		}
+		if err := failed(); err == nil || !strings.Contains(err.Error(), printer+" may be another machine's") || !strings.Contains(err.Error(), "nor are 1 more") || !strings.Contains(fault.HintOf(err), "macs:") {
+			t.Errorf("it is reported as %v (%s)", err, fault.HintOf(err))
+		}
+		s.Halt()
+		s.Boot(func(c *agent.Config) {
+			allowed(c)
+			policy := c.Policy()
+			policy.MACs = []string{"BC:24:11", "00:80:77"}
+			c.Policy = func() cluster.Policy { return policy }
+		})
+		time.Sleep(15 * time.Minute)
+		if got := listReservations(t, dir); failed() != nil || !slices.Equal(got, []string{plane, printer + ",10.10.0.41,dev-wk-1", "00:80:77:00:00:02,10.10.0.42,dev-wk-2"}) {
+			t.Errorf("there are %q, %v", got, failed())
+		}
+		s.Halt()
+	})
+}
+
+// TestReservationsThatCannotBeRemoved: those of a cluster that is not managed any more are reported until they are
+// removed, also when nothing else is reported of it.
+func TestReservationsThatCannotBeRemoved(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1}
+		files := reservedFiles(t, sz)
+		s := newSim(t, sz, reservingLab(map[string]string{"dev-cp-1": "10.10.0.11"}))
+		defer s.Close()
+		s.Push(files, "the cluster")
+		var mu sync.Mutex
+		failures, last := 0, error(nil)
+		s.Boot(func(c *agent.Config) {
+			c.Reservations, c.Clusters = reservations.New(dir, "sim"), nil
+			c.OnReserved = func(_ string, err error) {
+				mu.Lock()
+				defer mu.Unlock()
+				if last = err; err != nil {
+					failures++
+				}
+			}
+		})
+		s.UntilReady(30 * time.Minute)
+		must(os.Remove(filepath.Join(dir, "sim.dev.dev-cp-1")))
+		must(os.MkdirAll(filepath.Join(dir, "sim.dev.dev-cp-1", "x"), 0o755)) // which no remove takes
+		removed := map[string][]byte{"inventory/README.md": []byte("the folder of clusters stays\n")}
+		for name := range files {
+			removed[name] = nil
+		}
+		s.Push(removed, "remove dev")
+		time.Sleep(time.Hour)
+		must(s.Cluster().Destroy(nil, nil))
+		time.Sleep(time.Hour)
+		mu.Lock()
+		if len(s.Agent.Clusters()) > 0 || failures < 2 || last == nil || !strings.Contains(last.Error(), "remove sim.dev.dev-cp-1 in "+dir) {
+			t.Errorf("%v: %d failures, the last is %v", s.Agent.Clusters(), failures, last)
+		}
+		mu.Unlock()
+		must(os.Remove(filepath.Join(dir, "sim.dev.dev-cp-1", "x")))
+		time.Sleep(15 * time.Minute)
+		mu.Lock()
+		defer mu.Unlock()
+		if _, err := os.Stat(filepath.Join(dir, "sim.dev.dev-cp-1")); !errors.Is(err, os.ErrNotExist) || last != nil {
+			t.Errorf("it is left: %v, %v", err, last)
+		}
+		s.Halt()
+	})
 }

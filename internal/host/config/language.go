@@ -31,6 +31,7 @@ var language = yamlschema.Language{
 		"clock":    inventory.Format("clock"),
 		"timezone": inventory.Format("timezone"),
 
+		"macs":        yamlschema.Text("the first three to six bytes of MAC addresses", `"BC:24:11"`, `^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){2,5}$`, 17),
 		"path":        yamlschema.Text("the path of a file, or credential:NAME", "age.key", `^(credential:[A-Za-z0-9][A-Za-z0-9._-]*|[A-Za-z0-9._/][A-Za-z0-9._@+,/ -]*)$`, 500).AsPrivate(),
 		"absolute":    yamlschema.Text("an absolute path", "/var/lib/talos-agent", `^/[A-Za-z0-9._@+,/ -]*$`, 500),
 		"recipient":   yamlschema.Text("a public key of age or ssh", "age1ql3z7hjy54pw3hyww5ayyfg7zqgvc7w3j2elw8zmrj2kg5sfn9aqmcac8p", `^(age1[a-z0-9]+|ssh-(ed25519|rsa) \S+( .*)?)$`, 5000),
@@ -62,6 +63,7 @@ var language = yamlschema.Language{
 		"datastores":       {"storages", "storage", "datastore"},
 		"bridges":          {"bridge"},
 		"networks":         {"network", "cidrs", "subnets"},
+		"macs":             {"mac", "mac_prefix", "mac_prefixes"},
 		"vmids":            {"vmid", "vmid_ranges"},
 		"cores":            {"cpu", "cpus", "vcpus"},
 		"ram":              {"memory", "mem"},

@@ -37,6 +37,9 @@ type policyFile struct {
 	USBMappings []string `yaml:"usb_mappings" is:"mapping" default:"none" example:"[dongle]"`
 	// The ports of the host that `port_forwards` of clusters may lead to nodes.
 	PortForwards []int `yaml:"port_forwards" unit:"port" min:"1" max:"65535" default:"none" example:"[80, 443]"`
+	// What MAC addresses of nodes must begin with, or whole ones. Without it a node may have any, and
+	// the agent writes DHCP reservations of those that begin with BC:24:11 alone, which are Proxmox VE's.
+	MACs []string `yaml:"macs" is:"macs" default:"any, and BC:24:11 for reservations" example:"[\"BC:24:11\"]"`
 	// The networks that addresses of nodes, and VIPs, must lie in, those that patches add to a
 	// machine config included. Without it a node may have any address of its network that is
 	// not this host's or of one of the routers it sends to.

@@ -40,20 +40,21 @@ drain: {on_timeout: stop, timeout: 10m}
 cpu_units: 200
 pci_mappings: [gpu, nic]
 port_forwards: [80, 443]
+macs: ["bc:24:11", "02:00:00:00:00:1A"]
 `}), "policy.yaml")
 	got, problems := loadPolicy(path)
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
 	want := cluster.Policy{File: path, Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 499}, {First: 600, Last: 699}},
-		Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"}, CPUUnits: 200, Forwards: []int{80, 443}, Mappings: map[string][]string{device.PCIMapping: {"gpu", "nic"}},
+		Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"}, CPUUnits: 200, MACs: []string{"BC:24:11", "02:00:00:00:00:1A"}, Forwards: []int{80, 443}, Mappings: map[string][]string{device.PCIMapping: {"gpu", "nic"}},
 		Limits:         cluster.Limits{Nodes: 10, Cores: 32, MemoryMiB: 65536, DiskBytes: 1 << 40},
 		Capacity:       cluster.Capacity{MemoryReserveMiB: 8192, ThinPercent: 150},
 		Switches:       cluster.Switches{ObserveOnly: true, ApplyOff: true},
 		MaxUnavailable: 2, DrainStops: true, DrainWithin: 10 * time.Minute,
 		Window:    window.Window{Days: []time.Weekday{time.Saturday}, From: 22 * 60, To: 5 * 60, Zone: time.UTC},
 		Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://helm.cilium.io", "oci://ghcr.io/org"},
-		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12, "capacity.memory_reserve": 15, "capacity.thin_overcommit": 15, "heal": 16, "apply": 17, "window": 18, "max_unavailable": 19, "drain.on_timeout": 20, "drain.timeout": 20, "cpu_units": 21, "pci_mappings": 22, "port_forwards": 23}}
+		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12, "capacity.memory_reserve": 15, "capacity.thin_overcommit": 15, "heal": 16, "apply": 17, "window": 18, "max_unavailable": 19, "drain.on_timeout": 20, "drain.timeout": 20, "cpu_units": 21, "pci_mappings": 22, "port_forwards": 23, "macs": 24}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -68,7 +69,7 @@ func TestSmallestPolicy(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	if len(got.Datastores)+len(got.Bridges)+len(got.Factories)+len(got.Charts) > 0 || got.MaxUnavailable != 0 || got.CPUUnits != 0 || got.Mappings != nil || got.Forwards == nil || len(got.Forwards) > 0 || got.DrainStops || got.DrainWithin != 0 || got.Limits != (cluster.Limits{}) || got.Capacity != (cluster.Capacity{}) || got.Capacity.Reserve() != 2<<30 || got.Capacity.Thin() != 100 || !maps.Equal(got.Lines, map[string]int{"pool": 1, "vmids": 2}) {
+	if len(got.Datastores)+len(got.Bridges)+len(got.MACs)+len(got.Factories)+len(got.Charts) > 0 || got.MaxUnavailable != 0 || got.CPUUnits != 0 || got.Mappings != nil || got.Forwards == nil || len(got.Forwards) > 0 || got.DrainStops || got.DrainWithin != 0 || got.Limits != (cluster.Limits{}) || got.Capacity != (cluster.Capacity{}) || got.Capacity.Reserve() != 2<<30 || got.Capacity.Thin() != 100 || !maps.Equal(got.Lines, map[string]int{"pool": 1, "vmids": 2}) {
 		t.Errorf("%+v", got)
 	}
 }
@@ -121,6 +122,8 @@ func TestPolicyProblems(t *testing.T) {
 		{"", []string{"p: the file is empty"}},
 		{"datastores: [local]", []string{"p:1:1: pool: is missing (write pool: talos)", "p:1:1: vmids: is missing (write vmids: [400-599])"}},
 		{"pool: talos\nvmids: []", []string{"p:2:1: vmids: is empty (list what is allowed; remove the line to allow anything)"}},
+		{"pool: talos\nvmids: [400-599]\nmacs: [BC:24, \"01:02:03\"]", []string{`p:3:8: macs[0]: "BC:24" is not the first three to six bytes of MAC addresses (write one like "BC:24:11")`}},
+		{"pool: talos\nvmids: [400-599]\nmacs: []", []string{"p:3:1: macs: is empty (list what is allowed; remove the line to allow anything)"}},
 		{"pool: talos\nvmids: 400-599", []string{"p:2:8: vmids: is a list, not the single value \"400-599\" (write [a, b], or one line with a - for each)"}},
 		{"pool: talos\nvmids: [400-599]\nbridges:\nsources: {charts: []}", []string{
 			"p:3:1: bridges: is empty (list what is allowed; remove the line to allow anything)",
