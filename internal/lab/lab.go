@@ -14,6 +14,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/talos-agent/talos-agent/internal/lab/charts"
+	"github.com/talos-agent/talos-agent/internal/lab/dhcp"
 	"github.com/talos-agent/talos-agent/internal/lab/factory"
 	"github.com/talos-agent/talos-agent/internal/lab/forge"
 	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
@@ -45,6 +46,9 @@ type Config struct {
 	Mappings map[string][]string
 	// Reservations are the DHCP server's, by lower-case MAC.
 	Reservations map[string]netip.Prefix
+	// Range is the first address that the DHCP server gives to whom it has no reservation for, with the
+	// length of its network; zero: it gives them none.
+	Range netip.Prefix
 	// MissingExtensions names official extensions that a version of Talos (the key) lacks at the Image Factory.
 	MissingExtensions map[string][]string
 	// Forge is the kind of forge; empty: GitHub.
@@ -75,6 +79,7 @@ type Lab struct {
 	World    *world.World
 	PVE      *pve.Server
 	Talos    *talos.Fleet
+	DHCP     *dhcp.Server
 	Kube     *kube.Clusters // nil: another Kubernetes is used
 	Factory  *factory.Factory
 	Charts   *charts.Repository
@@ -143,7 +148,8 @@ func (l *Lab) openHost(c Config) error {
 		kubernetes = nodes{l.Kube}
 	}
 	var err error
-	if l.Talos, err = talos.New(talos.Config{World: l.World, Kubernetes: kubernetes, Reservations: c.Reservations, Off: func(vmid int) {
+	l.DHCP = dhcp.New(dhcp.Config{Reservations: c.Reservations, From: c.Range})
+	if l.Talos, err = talos.New(talos.Config{World: l.World, Kubernetes: kubernetes, Lease: l.DHCP.Lease, Off: func(vmid int) {
 		// A guest that switched itself off is off for Proxmox VE too.
 		if err := l.PVE.Stop(vmid); err != nil {
 			l.World.Log.Warn("a guest switched itself off, and its host did not follow", "vmid", vmid, "err", err)

@@ -28,6 +28,8 @@ type Config struct {
 	// each lower-case hardware address. A machine that does not know its address
 	// otherwise and is not listed here gets none and stays silent.
 	Reservations map[string]netip.Prefix
+	// Lease is asked for the address of a hardware address that is not in Reservations; nil: nobody is.
+	Lease func(mac string) netip.Prefix
 	// Step is how long a service takes from one state to the next, before
 	// Speed; 0 means 100 ms. It is short on purpose, about a tenth of what real
 	// machines take: what takes long in the lab is in the world's latencies,
@@ -46,6 +48,7 @@ type Fleet struct {
 	world        *world.World
 	kubernetes   world.Kubernetes
 	reservations map[string]netip.Prefix
+	lease        func(mac string) netip.Prefix
 	step, stop   time.Duration
 	off          func(vmid int)
 	kinds        *access.Kinds
@@ -81,6 +84,9 @@ func New(c Config) (*Fleet, error) {
 	if c.Off == nil {
 		c.Off = func(int) {}
 	}
+	if c.Lease == nil {
+		c.Lease = func(string) netip.Prefix { return netip.Prefix{} }
+	}
 	if c.Step == 0 {
 		c.Step = 100 * time.Millisecond
 	}
@@ -95,6 +101,7 @@ func New(c Config) (*Fleet, error) {
 		world:        c.World,
 		kubernetes:   c.Kubernetes,
 		reservations: maps.Clone(c.Reservations),
+		lease:        c.Lease,
 		step:         c.Step,
 		stop:         c.Stop,
 		off:          c.Off,

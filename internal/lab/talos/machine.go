@@ -110,7 +110,10 @@ func (m *machine) platformAddress() netip.Prefix {
 	if m.guest.Address.IsValid() && m.image().Platform == "nocloud" {
 		return m.guest.Address
 	}
-	return m.f.reservations[m.guest.MAC]
+	if p, ok := m.f.reservations[m.guest.MAC]; ok {
+		return p
+	}
+	return m.f.lease(m.guest.MAC)
 }
 
 // startBoot boots the machine from its disk.
