@@ -181,7 +181,7 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 		if _, planned := p.Phases[n.Name]; !planned {
 			continue // nothing but a member of etcd is left of it
 		}
-		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Placement.Pin), Address: n.IP.String(), Phase: r.holdPhase(n.Name, p.Phases[n.Name], readiness.IsTakenDown(n.Name, o.Running), now),
+		ns := cluster.NodeStatus{Name: n.Name, Role: n.Role, VMID: n.VMID, Host: cmp.Or(o.VMs[n.Name].Host, n.Placement.Pin), Address: n.Address(), Phase: r.holdPhase(n.Name, p.Phases[n.Name], readiness.IsTakenDown(n.Name, o.Running), now),
 			Talos: o.Machines[n.Name].Talos, Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}}
 		addConcerns(&ns, o, p, waits)
 		if kn, ok := o.Nodes.Value[n.Name]; ok {

@@ -109,6 +109,7 @@ const (
 	DeletionUnfinished   Reason = "DeletionUnfinished"
 	DestroyExpired       Reason = "DestroyExpired"
 	WaitingForBoot       Reason = "WaitingForBoot"
+	WaitingForAddress    Reason = "WaitingForAddress"
 	WaitingForTalos      Reason = "WaitingForTalos"
 	TalosNotReady        Reason = "TalosNotReady"
 	WaitingForEtcd       Reason = "WaitingForEtcd"

@@ -117,6 +117,7 @@ var nodeReasons = []ReasonInfo{
 	{SystemDiskMissing, Everyone, HoldsNothing, "The VM of a node has no disk that is known for its system disk: it was detached, or attached again without its serial.", "Attach it as it was: the hint has the command."},
 	{DeletionUnfinished, Everyone, HoldsNothing, "The deletion of a VM was begun and not finished.", "Remove the mark from the VM's description, or give the node another `replace`; or destroy the cluster again."},
 	{DestroyExpired, Everyone, HoldsNothing, "The command to destroy the cluster is older than a day; what it has not deleted by then is kept.", "Run `talos-agent destroy` again, if it still holds."},
+	{WaitingForAddress, Everyone, HoldsNothing, "Which address a DHCP server gave a node without `ip` is not known, or another machine answers there.", "The message has where the agent looked; see the console of its VM, and `dhcp.leases` in config.yaml."},
 	{WaitingForBoot, Everyone, HoldsNothing, "A VM was started, and Talos does not answer yet.", "See its console when it takes long."},
 	{WaitingForTalos, Everyone, HoldsNothing, "Talos is installing, booting or starting its services.", "See its console when it takes long."},
 	{TalosNotReady, Everyone, HoldsNothing, "Talos reports conditions of its own that are not met.", "The message names them."},

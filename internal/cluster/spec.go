@@ -35,6 +35,9 @@ const (
 	// AddressReserved leaves it to a DHCP server on the bridge that knows the
 	// VM's MAC.
 	AddressReserved AddressMode = "dhcp-reservation"
+	// AddressDiscovered leaves it to a DHCP server which address that is, and the agent finds it by the VM's
+	// MAC; of a cluster, nodes that have an address written have that one.
+	AddressDiscovered AddressMode = "dhcp-discover"
 )
 
 // CNI is which container network a cluster gets.
@@ -138,6 +141,19 @@ type Network struct {
 	VLAN        int // 0: untagged
 }
 
+// ModeOf is how a node comes by its address.
+func (n Network) ModeOf(node Node) AddressMode {
+	switch {
+	case node.Leased:
+		return AddressDiscovered
+	case n.Mode == AddressDiscovered && n.Gateway.IsValid():
+		return AddressStatic
+	case n.Mode == AddressDiscovered:
+		return AddressReserved
+	}
+	return n.Mode
+}
+
 // Schematic is what the image factory builds into the Talos image.
 type Schematic struct {
 	Extensions      []string // sorted
@@ -172,10 +188,12 @@ func (s Schematic) GuestAgent() bool {
 type Node struct {
 	Name string
 	Role Role
-	IP   netip.Addr
+	IP   netip.Addr // invalid: not known, of one that is Leased
 	VMID int
 	UUID string // NodeUUID(Spec.ID, Name)
 	MAC  string // upper case
+	// Leased: the inventory has no address of it. IP is the one that a DHCP server was seen to give it.
+	Leased bool
 
 	Placement          Placement
 	Pool               string // "" : none
@@ -208,6 +226,14 @@ type Node struct {
 	Replace string
 	Protect bool // never destroyed
 	Locked  bool // never touched
+}
+
+// Address is the address of a node, "" while it is not known.
+func (n Node) Address() string {
+	if !n.IP.IsValid() {
+		return ""
+	}
+	return n.IP.String()
 }
 
 // Disk is an extra disk of a node. Talos finds it by its serial.

@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
@@ -17,12 +19,15 @@ import (
 	"github.com/talos-agent/talos-agent/internal/daemon/reservations"
 	"github.com/talos-agent/talos-agent/internal/daemon/sandbox"
 	"github.com/talos-agent/talos-agent/internal/daemon/snapshots"
+	"github.com/talos-agent/talos-agent/internal/host/addresses"
 	"github.com/talos-agent/talos-agent/internal/host/config"
 	"github.com/talos-agent/talos-agent/internal/host/probe"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/platform"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/reconcile/leases"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/git"
@@ -81,7 +86,7 @@ func wireAgent(s config.Settings, files state.Dir, version string, log *slog.Log
 		Charts:  helm.Config{Mirrors: s.Charts, CA: s.CA},
 		Forge:   s.Forge,
 		Notify:  targets(s), Sent: reporting.OpenSentNotices(files, targets(s), log), Host: host,
-		Neighbour: probe.FindMAC, Snapshots: wireSnapshots(s, version, log),
+		Neighbour: probe.FindMAC, Addresses: lookForAddresses(addresses.New(s.Leases...)), Snapshots: wireSnapshots(s, version, log),
 	}
 	if s.Reservations != "" {
 		c.Reservations = reservations.New(s.Reservations, s.Owner)
@@ -90,6 +95,19 @@ func wireAgent(s config.Settings, files state.Dir, version string, log *slog.Log
 		c.Forwards = forwards.New(s.Forwards, s.Owner)
 	}
 	return c, nil
+}
+
+// lookForAddresses looks with a finder, and has the machines asked of a network in which some are not found.
+func lookForAddresses(f *addresses.Finder) func(context.Context, netip.Prefix, func(netip.Addr) bool) leases.Seen {
+	return func(ctx context.Context, ask netip.Prefix, allowed func(netip.Addr) bool) leases.Seen {
+		f.Ask(ctx, ask, allowed, time.Now())
+		found, err := f.Find()
+		seen := leases.Seen{Addresses: found, Where: f.Where()}
+		if err != nil {
+			seen.Unread = text.OneLine(err.Error())
+		}
+		return seen
+	}
 }
 
 // wireSnapshots returns where snapshots of etcd are kept; nil: none are taken. The folder is

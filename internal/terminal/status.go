@@ -56,7 +56,7 @@ func (p Printer) PrintStatus(s cluster.Status) {
 	if len(s.Nodes) > 0 {
 		rows, notes := [][]string{{"NODE", "ROLE", "VMID", "ADDRESS", "PHASE", "SINCE", "TALOS", "KUBERNETES"}}, [][]string{nil}
 		for _, n := range s.Nodes {
-			rows = append(rows, []string{n.Name, string(n.Role), fmt.Sprint(n.VMID), n.Address, string(n.Phase), p.formatAge(n.Since), orDash(n.Talos), orDash(n.Kubernetes)})
+			rows = append(rows, []string{n.Name, string(n.Role), fmt.Sprint(n.VMID), orDash(n.Address), string(n.Phase), p.formatAge(n.Since), orDash(n.Talos), orDash(n.Kubernetes)})
 			notes = append(notes, noteNode(n))
 		}
 		p.printNoted(rows, notes)

@@ -3,6 +3,7 @@
 package action
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -375,7 +376,7 @@ func (a ResumeVM) Info() Info {
 
 // Info implements Action.
 func (a ApplyConfig) Info() Info {
-	return infoOfNode(cluster.ApplyConfig, a.Node, fmt.Sprintf("apply the first machine config to %s at %s", a.Node.Name, a.Node.IP)).keep(a.Kept)
+	return infoOfNode(cluster.ApplyConfig, a.Node, fmt.Sprintf("apply the first machine config to %s at %s", a.Node.Name, cmp.Or(a.Node.Address(), "the address that it gets"))).keep(a.Kept)
 }
 
 // Info implements Action.

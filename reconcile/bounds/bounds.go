@@ -115,7 +115,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		if slices.Contains(p.Taken, n.IP) {
 			taken(n.Name, "its address", n.IP)
 		}
-		if !allowsAddress(p, n.IP) {
+		if !n.Leased && !allowsAddress(p, n.IP) { // of one that is leased none is taken that is not allowed
 			refuse(n.Name, "networks", "its address %s lies outside %s", n.IP, listed(p.Networks))
 		}
 		// What the repository has is what is going to be sent; what a machine runs already is taken

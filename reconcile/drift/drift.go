@@ -239,7 +239,7 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 	for _, d := range n.Disks {
 		hw.Data[d.Serial] = cluster.DiskSeen{Datastore: d.Datastore, Bytes: d.Bytes}
 	}
-	if s.Network.Mode == cluster.AddressStatic {
+	if s.Network.ModeOf(n) == cluster.AddressStatic {
 		hw.Address = fmt.Sprintf("%s/%d,gw=%s", n.IP, s.Network.CIDR.Bits(), s.Network.Gateway)
 	}
 	return hw
@@ -378,7 +378,7 @@ func orReplace(s cluster.Spec, n cluster.Node) string {
 // shows which one it has, so that another ip in the inventory is not seen. "" where the VM has
 // its address.
 func HintOfReserved(s cluster.Spec, f cluster.Facts, n cluster.Node) string {
-	if s.Network.Mode != cluster.AddressReserved {
+	if s.Network.ModeOf(n) != cluster.AddressReserved {
 		return ""
 	}
 	hint := fmt.Sprintf("; does the DHCP server give %s to %s?", n.IP, n.MAC)

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net/netip"
 	"net/url"
 	"path"
 	"runtime"
@@ -262,7 +263,10 @@ func listInputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Siz
 		for j, p := range n.Patches {
 			patches[j] = patch{p.File, p.Document.RevealString()}
 		}
-		ins[i] = input{shared: all, Name: n.Name, Role: n.Role, IP: n.IP, MAC: n.MAC, Labels: n.Labels, Taints: n.Taints, Patches: patches, Components: n.Components, Devices: n.Devices}
+		if n.Leased {
+			n.IP = netip.Addr{} // its config does not depend on it
+		}
+		ins[i] = input{shared: all, Name: n.Name, Role: n.Role, IP: n.IP, Leased: n.Leased, MAC: n.MAC, Labels: n.Labels, Taints: n.Taints, Patches: patches, Components: n.Components, Devices: n.Devices}
 		own, err := json.Marshal(&ins[i])
 		if err != nil {
 			return nil, nil, fmt.Errorf("digest the settings of node %s: %w", n.Name, err)

@@ -110,6 +110,33 @@ func listAdded(other, config string) []string {
 	return out
 }
 
+// TestGoldenOfDiscovered holds the config of a worker that has no address in the inventory against what was read and
+// found right; it is the same wherever that is found, and the others have theirs as in the mode that follows from the gateway.
+func TestGoldenOfDiscovered(t *testing.T) {
+	for _, contract := range []string{"v1.8", "v1.13", "v1.14"} {
+		t.Run(contract, func(t *testing.T) {
+			s := snapshot(t, contract)
+			static := mustRender(t, s)
+			s.Spec.Network.Mode = cluster.AddressDiscovered
+			worker := &s.Spec.Nodes[1]
+			worker.Leased, worker.IP = true, netip.Addr{}
+			configs := mustRender(t, s)
+			golden.Check(t, filepath.Join("testdata", "golden/"+contract+"-discovered-worker.yaml"), []byte(shorten(configs[worker.Name].Bytes.RevealString())))
+			if plane := s.Spec.Nodes[0].Name; configs[plane].Digest != static[plane].Digest {
+				t.Error("the control plane's is another one")
+			}
+			worker.IP = netip.MustParseAddr("10.10.0.121")
+			if again := mustRender(t, s); again[worker.Name].Digest != configs[worker.Name].Digest {
+				t.Error("with an address it is another one")
+			}
+			s.Spec.Network.Gateway = netip.Addr{}
+			if got := mustRender(t, s)[s.Spec.Nodes[0].Name].Bytes.RevealString(); strings.Contains(got, "10.10.0.11/24") || !strings.Contains(got, "10.10.0.11/32") {
+				t.Error("without a gateway the control plane has no reservation")
+			}
+		})
+	}
+}
+
 // A node refuses a config with a document it does not know, though the library
 // accepts it.
 func TestNoDocumentBeforeItsVersion(t *testing.T) {

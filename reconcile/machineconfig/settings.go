@@ -43,7 +43,8 @@ type input struct {
 
 	Name    string
 	Role    cluster.Role
-	IP      netip.Addr
+	IP      netip.Addr // invalid of one that is Leased
+	Leased  bool       `json:",omitempty"`
 	MAC     string
 	Labels  map[string]string
 	Taints  map[string]string
@@ -59,8 +60,12 @@ type patch struct{ File, Text string }
 
 func (in *input) controlPlane() bool { return in.Role == cluster.ControlPlane }
 
-// own is the prefix that holds the node's own address and nothing else.
+// own is the prefix that holds the node's own address and nothing else; of one whose address is not in the
+// inventory the nodes' network, so that its config does not depend on which one it has.
 func (in *input) own() []string {
+	if in.Leased {
+		return []string{in.Network.CIDR.String()}
+	}
 	return []string{netip.PrefixFrom(in.IP, in.IP.BitLen()).String()}
 }
 
@@ -123,7 +128,7 @@ var settings = []setting{
 			d.doc("LinkConfig", l)
 		}},
 	}},
-	{name: "link with a reserved address", wanted: isReserved, places: []place{
+	{name: "link with an address by DHCP", wanted: isLeased, places: []place{
 		{from: 8, put: func(d *draft, in *input) { d.legacyLink(in)["dhcp"] = true }},
 		{from: 12, put: func(d *draft, in *input) {
 			d.alias(in)
@@ -174,7 +179,8 @@ var settings = []setting{
 		}},
 	}},
 	// The kubelet and etcd must never take the virtual IP, a VPN's or a second
-	// interface's address for the node's own: only the inventory's will do.
+	// interface's address for the node's own: only the inventory's will do, or where it has none, one of the
+	// nodes' network.
 	{name: "node IP", places: []place{
 		{from: 8, put: func(d *draft, in *input) { d.set(in.own(), "machine", "kubelet", "nodeIP", "validSubnets") }},
 		{from: 14, put: func(d *draft, in *input) {
@@ -204,8 +210,13 @@ var settings = []setting{
 	}},
 }
 
-func isStatic(in *input) bool   { return in.Network.Mode == cluster.AddressStatic }
-func isReserved(in *input) bool { return in.Network.Mode == cluster.AddressReserved }
+func isStatic(in *input) bool { return in.mode() == cluster.AddressStatic }
+func isLeased(in *input) bool { return !isStatic(in) }
+
+// mode is how the node comes by its address.
+func (in *input) mode() cluster.AddressMode {
+	return in.Network.ModeOf(cluster.Node{Leased: in.Leased})
+}
 
 // address is the node's address with the length of its network.
 func (in *input) address() string {

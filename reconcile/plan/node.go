@@ -37,8 +37,7 @@ func (m *planner) planNode(n cluster.Node) {
 			m.planConfig(n, mach)
 			return
 		}
-		why, hint := readiness.WhyUnseen(vm, mach)
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + why, Hint: hint, Within: seeWithin})
+		m.wait(readiness.AwaitSeen(n, vm, mach, seeWithin))
 	case cluster.PhaseAbsent:
 		m.planAbsent(n)
 	case cluster.PhaseForeign:

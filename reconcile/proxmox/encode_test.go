@@ -215,6 +215,15 @@ func TestCreateParams(t *testing.T) {
 			t.Errorf("%s is %q, want %q", key, p[key], want)
 		}
 	}
+	d.Spec.Network.Mode = cluster.AddressDiscovered
+	if q, err := hardware.CreateParams(d, n, "", d.Image); err != nil || q["ipconfig0"] != p["ipconfig0"] {
+		t.Errorf("with a gateway and an address: %q, %v", q["ipconfig0"], err)
+	}
+	leased := n
+	leased.Leased, leased.IP = true, netip.Addr{}
+	if q, err := hardware.CreateParams(d, leased, "", d.Image); err != nil || q["ipconfig0"]+q["nameserver"] != "" {
+		t.Errorf("without an address: %q, %v", q["ipconfig0"], err)
+	}
 	d.Spec.Network.Mode = cluster.AddressReserved
 	if p, err = hardware.CreateParams(d, n, "", d.Image); err != nil {
 		t.Fatal(err)

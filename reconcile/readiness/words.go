@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -43,6 +44,16 @@ func WhyUnseen(vm cluster.VM, mach cluster.Machine) (why, hint string) {
 	default:
 		return "there is no answer yet", ""
 	}
+}
+
+// AwaitSeen is the wait for a node that cannot be seen, for so long.
+func AwaitSeen(n cluster.Node, vm cluster.VM, mach cluster.Machine, within time.Duration) cluster.Wait {
+	why, hint := WhyUnseen(vm, mach)
+	w := cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + why, Hint: hint, Within: within}
+	if n.Leased && vm.Why == "" && vm.Power == cluster.PowerRunning && mach.Reach == cluster.ReachUnknown {
+		w.Reason, w.Within, w.Hint = cluster.WaitingForAddress, BootWithin, cmp.Or(hint, HintOfSilent(n, vm))
+	}
+	return w
 }
 
 // HintOfRefused is what to do about an addon whose pods Pod Security refuses.

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 )
@@ -122,6 +123,35 @@ func TestRootOfWaits(t *testing.T) {
 	} {
 		if got := RootOf(c.waits); got.Message != c.want {
 			t.Errorf("%s: %s, want %s", name, got.Message, c.want)
+		}
+	}
+}
+
+// TestAwaitSeen: a node whose address is not known waits for that while its VM runs, and for nothing else.
+func TestAwaitSeen(t *testing.T) {
+	runs, unseen := cluster.VM{Power: cluster.PowerRunning, Host: "pve1"}, cluster.Machine{Why: "its address is not known"}
+	for name, c := range map[string]struct {
+		leased bool
+		vm     cluster.VM
+		mach   cluster.Machine
+		want   cluster.Reason
+	}{
+		"its address":          {true, runs, unseen, cluster.WaitingForAddress},
+		"one of the inventory": {false, runs, unseen, cluster.NodeUnknown},
+		"no VM is seen":        {true, cluster.VM{Why: "no list", Power: cluster.PowerRunning}, unseen, cluster.NodeUnknown},
+		"whether it runs":      {true, cluster.VM{}, unseen, cluster.NodeUnknown},
+		"it answers":           {true, runs, cluster.Machine{Reach: cluster.Configured}, cluster.NodeUnknown},
+	} {
+		w := AwaitSeen(cluster.Node{Name: "wk-1", VMID: 520, Leased: c.leased, Bridge: "vmbr1"}, c.vm, c.mach, time.Minute)
+		within := time.Minute
+		if c.want == cluster.WaitingForAddress {
+			within = BootWithin
+			if !strings.Contains(w.Hint, "qm terminal 520` on pve1") {
+				t.Errorf("%s: %q", name, w.Hint)
+			}
+		}
+		if w.Reason != c.want || w.Subject != "wk-1" || w.Within != within || !strings.HasPrefix(w.Message, "cannot see it: ") {
+			t.Errorf("%s: %+v", name, w)
 		}
 	}
 }

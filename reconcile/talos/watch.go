@@ -102,6 +102,9 @@ func (w *watcher) run(ctx context.Context) {
 // visit reaches the machine once and stays as long as it can.
 func (w *watcher) visit(ctx context.Context) {
 	k, err := w.f.currentKeys()
+	if err == nil && !w.node.IP.IsValid() {
+		err = errNoAddress
+	}
 	if err != nil {
 		w.publish(cluster.Machine{Why: formatError(err)})
 		return
@@ -122,6 +125,9 @@ func (w *watcher) visit(ctx context.Context) {
 		w.publish(m)
 	}
 }
+
+// errNoAddress is of a node that a DHCP server gives its address.
+var errNoAddress = errors.New("its address is not known")
 
 // absentMachine returns a machine that could not be reached.
 func absentMachine(err error) cluster.Machine {

@@ -18,14 +18,31 @@ type start struct {
 	field  string     // where it is written, or would be
 	ip     netip.Addr // invalid where it is not known, which is reported
 	offset int        // of ip from the address of the nodes' network; 0: ip itself is written
+	leased bool       // it is not in the inventory, and need not be
 }
 
 // startOf finds the address of a listed node.
-func (l *loader) startOf(at string, n listed) start {
-	if n.Offset == 0 || l.Has(at+".ip") {
-		return start{field: at + ".ip", ip: n.IP}
+func (l *loader) startOf(at string, role cluster.Role, n listed) start {
+	ip, offset := at+".ip", at+".offset"
+	written := l.Has(ip) || l.Misspelt(ip) || l.Has(offset) || l.Misspelt(offset)
+	switch {
+	case n.Offset > 0 && !l.Has(ip):
+		return l.countFrom(offset, n.Offset, "ip", "")
+	case written, role == cluster.ControlPlane: // which needs one, or is reported
+		return start{field: ip, ip: n.IP}
+	case l.leases(role):
+		return start{field: ip, leased: true}
+	case !l.clusterRead || l.Misspelt("network.address_mode") || l.Has("network.address_mode") && l.cluster.Network.AddressMode == "":
+		// Whether it needs one is not known.
+	default:
+		l.Wrong(ip, "write ip: 10.0.10.21, or offset: 21", "is missing")
 	}
-	return l.countFrom(at+".offset", n.Offset, "ip", "")
+	return start{field: ip}
+}
+
+// leases reports whether nodes of a role may be without an address.
+func (l *loader) leases(role cluster.Role) bool {
+	return l.spec.Network.Mode == cluster.AddressDiscovered && role == cluster.Worker
 }
 
 // startOfRow finds the first address of a counted row.
@@ -39,6 +56,8 @@ func (l *loader) startOfRow(at string, c counted) start {
 		return l.countFrom(offset, c.Offset, "first_ip", "")
 	case l.Has(offset): // which is wrong, and reported
 		return start{field: offset}
+	case l.leases(cluster.Role(c.Role)):
+		return start{field: first, leased: true}
 	case !l.spec.Network.CIDR.IsValid():
 		l.withoutNetwork(first, "first_ip", "is missing: there is no network.cidr that the row could begin in")
 		return start{field: first}

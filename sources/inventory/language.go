@@ -134,7 +134,7 @@ var foreign = map[string]string{
 	"network_cidr":           "write network.cidr",
 	"control_plane_vip":      "write network.vip",
 	"headscale_login_server": "write it into a patch of the kind ExtensionServiceConfig, for the extension siderolabs/tailscale, and the key into `values` of secrets.sops.yaml",
-	"dhcp":                   "write ip: the address of the lease; without network.cidr and network.gateway the DHCP server is expected to give it, and validate prints its reservations",
+	"dhcp":                   "remove it, and the address of a worker, with network.address_mode: dhcp-discover; or write ip: the address of the lease; without network.cidr and network.gateway the DHCP server is expected to give it, and validate prints its reservations",
 	"proxmox.endpoint":       "remove it: the host's config.yaml has where Proxmox VE answers (proxmox.url)",
 	"proxmox.vlan_id":        "write network.vlan",
 	"proxmox.insecure":       "remove it: the host's config.yaml has whom to trust (proxmox.ca_file or proxmox.fingerprint)",

@@ -98,7 +98,7 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 		l.Note("", "", "the values of %s are not known here: placeholders stand for them, and what they lead to was not checked", SecretsFile)
 	}
 
-	if l.spec.Network.Mode == cluster.AddressReserved && !l.Problems.HasErrors() {
+	if reserved := func(n cluster.Node) bool { return l.spec.Network.ModeOf(n) == cluster.AddressReserved }; slices.ContainsFunc(l.spec.Nodes, reserved) && !l.Problems.HasErrors() {
 		l.Note("network", "`talos-agent validate` prints its lines", "the DHCP server of the nodes' network must know the MAC address of every node")
 	}
 

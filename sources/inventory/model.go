@@ -175,8 +175,10 @@ type network struct {
 	Gateway netip.Addr `yaml:"gateway" example:"10.10.0.1"`
 	// How a fresh VM comes by its address: from its cloud-init drive, or from
 	// a DHCP reservation (validate prints the lines for dnsmasq; where the host's
-	// config has `dhcp.directory`, the agent writes them).
-	AddressMode string `yaml:"address_mode" enum:"static,dhcp-reservation" later:"meta,dhcp-discover" default:"static with cidr and gateway, else dhcp-reservation"`
+	// config has `dhcp.directory`, the agent writes them). dhcp-discover: workers without an address
+	// here have what a DHCP server gives them, and the agent finds it by their MAC; all others have theirs as
+	// in static where there is a `gateway`, and else as in dhcp-reservation. It needs `cidr`.
+	AddressMode string `yaml:"address_mode" enum:"static,dhcp-reservation,dhcp-discover" later:"meta" default:"static with cidr and gateway, else dhcp-reservation"`
 	// DNS servers of the nodes.
 	Nameservers []netip.Addr `yaml:"nameservers" default:"what Talos itself uses" example:"[10.10.0.1]"`
 	// NTP servers of the nodes, addresses or names. A node whose clock is not
@@ -304,7 +306,7 @@ type nodesFile struct {
 	// The control planes.
 	ControlPlane []listed `yaml:"controlplane"`
 	// The workers.
-	Workers []listed `yaml:"workers"`
+	Workers []listedWorker `yaml:"workers"`
 	// Rows of equal nodes.
 	Counted []counted `yaml:"counted"`
 }
@@ -327,6 +329,24 @@ type listed struct {
 	scheduling
 }
 
+// listedWorker is one worker: a listed that may be without an address.
+type listedWorker struct {
+	// Name of the node: in Kubernetes, in Talos and of the VM. Another name is
+	// another node.
+	Name string `yaml:"name" is:"label" required:"true" example:"dev-wk-1"`
+	// Address of the node.
+	IP netip.Addr `yaml:"ip" or:"offset" default:"what a DHCP server gives it, with address_mode: dhcp-discover; else required" example:"10.0.10.21"`
+	// Instead of ip: the host part of the node's address in network.cidr. 21 in
+	// 10.0.10.0/24 is 10.0.10.21.
+	Offset int `yaml:"offset" unit:"number of addresses" min:"1" max:"16777214" example:"21"`
+	// VMID of the node's VM. A listed worker without an address needs one.
+	VMID int `yaml:"vmid" unit:"VMID" min:"100" max:"999999999" default:"from the role's range, by the host part of the node's address" example:"520"`
+	// Hardware address of the node's network interface.
+	MAC string `yaml:"mac" is:"mac" default:"derived from cluster and name" example:"\"BC:24:11:00:00:21\""`
+	hardware
+	scheduling
+}
+
 // counted is a row of equal nodes. The n-th (n counts from 1) is named after
 // the pattern, has the address n-1 after the first one and the VMID n-1 after
 // the first one, whatever other rows and nodes there are.
@@ -338,7 +358,7 @@ type counted struct {
 	// Pattern of the names; {n} stands for the number of the node.
 	Name string `yaml:"name" is:"pattern" required:"true" example:"\"dev-wk-{n}\""`
 	// Address of the first node.
-	FirstIP netip.Addr `yaml:"first_ip" or:"offset" default:"the address of network.cidr plus offset" example:"10.0.10.31"`
+	FirstIP netip.Addr `yaml:"first_ip" or:"offset" default:"the address of network.cidr plus offset; none for workers with dhcp-discover" example:"10.0.10.31"`
 	// Instead of first_ip: the host part of the first node's address in network.cidr. 30 in
 	// 10.0.10.0/24 is 10.0.10.30.
 	Offset int `yaml:"offset" unit:"number of addresses" min:"1" max:"16777214" default:"10 for control planes, 20 for workers" example:"30"`

@@ -185,6 +185,8 @@ func (l *loader) addressMode() {
 	switch {
 	case mode == cluster.AddressStatic && !cidr:
 		l.Wrong("network.cidr", "write the network of the nodes, like cidr: 10.10.0.0/24", "is missing: static addresses need it")
+	case mode == cluster.AddressDiscovered && !cidr:
+		l.Wrong("network.cidr", "write the network of the nodes, like cidr: 10.10.0.0/24", "is missing: with dhcp-discover it shows which addresses nodes may have")
 	case mode == cluster.AddressStatic && !gateway:
 		l.Wrong("network.gateway", "write the router of the nodes, like gateway: 10.10.0.1", "is missing: static addresses need it")
 	case n.AddressMode == "" && cidr != gateway:

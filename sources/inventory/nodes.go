@@ -24,6 +24,7 @@ type draft struct {
 	vmid    int
 	mac     string
 	ordinal int  // in a counted row; -1: listed
+	leased  bool // it has no address here, and need not
 	outside bool // its row goes on beyond the network, which is reported
 	hardware
 	scheduling
@@ -59,13 +60,17 @@ func (l *loader) drafts() []draft {
 				tooMany(at)
 				break
 			}
-			from := l.startOf(at, n)
+			from := l.startOf(at, role, n)
 			out = append(out, draft{field: at, ipField: from.field, role: role, name: n.Name, ip: from.ip, offset: from.offset, vmid: n.VMID, mac: n.MAC,
-				ordinal: -1, hardware: n.hardware, scheduling: n.scheduling})
+				ordinal: -1, leased: from.leased, hardware: n.hardware, scheduling: n.scheduling})
 		}
 	}
 	add(cluster.ControlPlane, "nodes.controlplane", l.nodes.ControlPlane)
-	add(cluster.Worker, "nodes.workers", l.nodes.Workers)
+	workers := make([]listed, len(l.nodes.Workers))
+	for i, w := range l.nodes.Workers {
+		workers[i] = listed(w)
+	}
+	add(cluster.Worker, "nodes.workers", workers)
 	for i, c := range l.nodes.Counted {
 		at := yamlschema.Element("nodes.counted", i)
 		if len(out)+c.Count > room {
@@ -119,7 +124,7 @@ func (l *loader) reportRows() {
 
 // draftOf makes the n-th node of a row, n from 0.
 func (l *loader) draftOf(at string, c counted, from start, n int) draft {
-	d := draft{field: at, ipField: from.field, role: cluster.Role(c.Role), ordinal: n, hardware: c.hardware, scheduling: c.scheduling}
+	d := draft{field: at, ipField: from.field, role: cluster.Role(c.Role), ordinal: n, leased: from.leased, hardware: c.hardware, scheduling: c.scheduling}
 	d.name = c.nameOf(n)
 	if len(d.name) > formats["label"].Max {
 		l.wrongOf(d, at+".name", "shorten it", "%s is longer than %d characters", yamlschema.Quote(d.name), formats["label"].Max)
@@ -166,7 +171,7 @@ func (l *loader) ranges() map[cluster.Role]cluster.Range {
 func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 	p := l.cluster.Proxmox
 	n := cluster.Node{
-		Name: d.name, Role: d.role, IP: d.ip,
+		Name: d.name, Role: d.role, IP: d.ip, Leased: d.leased,
 		Placement:          l.place(d),
 		Pool:               orDefault(p.Pool, l.opts.Pool),
 		Bridge:             orDefault(p.Bridge, "vmbr0"),
@@ -285,6 +290,9 @@ func (l *loader) vmid(d draft, ids cluster.Range) int {
 			return 0
 		}
 		return id
+	case d.leased:
+		l.Wrong(d.field+".vmid", "write one, like vmid: 520, or list the node in a row of counted", "is missing: it is derived from the address, and %s has none here", yamlschema.Quote(d.name))
+		return 0
 	case !d.ip.IsValid():
 		return 0
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
 	"github.com/talos-agent/talos-agent/reconcile/journal"
+	"github.com/talos-agent/talos-agent/reconcile/leases"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 	"github.com/talos-agent/talos-agent/sources"
 	"github.com/talos-agent/talos-agent/sources/forge"
@@ -36,6 +37,10 @@ type Config struct {
 	// Neighbour is the MAC of the machine that has an address on one of this host's
 	// networks, "" when it is not known; nil: it never is.
 	Neighbour func(netip.Addr) string
+	// Addresses looks for the addresses of machines on this host's networks, for nodes that get theirs by DHCP. ask is
+	// a network in which some are not found, invalid where all are, and allowed which of it may be asked.
+	// nil: nobody looks.
+	Addresses func(ctx context.Context, ask netip.Prefix, allowed func(netip.Addr) bool) leases.Seen
 	// InPlace is true when another user than the daemon's looks in its place.
 	InPlace bool
 

@@ -18,6 +18,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/journal"
 	"github.com/talos-agent/talos-agent/reconcile/kube"
 	"github.com/talos-agent/talos-agent/reconcile/kube/manifests"
+	"github.com/talos-agent/talos-agent/reconcile/leases"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/reconcile/talos"
 )
@@ -55,7 +56,8 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		}
 	}
 	m.kube = kube.New(kube.Config{Dial: a.c.Dial, Wrap: a.gate.HTTP("kubernetes"), Log: log, OnChange: look, Neighbour: a.c.Neighbour, Worker: a.c.Charts.Worker})
-	m.render = &renderer{factory: a.images.factory, policy: a.c.Policy, builtWith: func(fingerprint string) (string, error) { return a.builtWith(fingerprint, name) }}
+	book := &leases.Book{}
+	m.render = &renderer{addresses: book, factory: a.images.factory, policy: a.c.Policy, builtWith: func(fingerprint string) (string, error) { return a.builtWith(fingerprint, name) }}
 	charts := a.c.Charts
 	charts.CacheDir = filepath.Join(a.c.CacheDir, "charts")
 	charts.Dial, charts.Log, charts.OnChange = a.c.Dial, log, look
@@ -73,7 +75,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 	c := reconcile.Config{
 		Cluster: name, ID: id, Source: m.source, Renderer: m.render, Journal: kept, Policy: a.c.Policy,
 		Host:      a.pve,
-		Observers: []reconcile.Observer{m.fleet, inOrder{m.kube, m.helm, deployed}},
+		Observers: []reconcile.Observer{inOrder{m.fleet, lookout{book: book, find: a.c.Addresses, policy: a.c.Policy, look: look}}, inOrder{m.kube, m.helm, deployed}},
 		Images:    a.images, VMs: vms{a.pve}, Machines: machines{m.fleet}, Nodes: nodes{m.kube}, Gates: m.kube, Releases: m.helm, Manifests: deployed,
 		Interval: a.c.Interval, Log: a.c.Log, EndRemoved: len(a.c.Clusters) == 0,
 		Earlier:  a.c.Earlier(name),

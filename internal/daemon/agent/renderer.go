@@ -8,6 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/reconcile/leases"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 )
 
@@ -25,7 +26,9 @@ const (
 type renderer struct {
 	factory *factory.Factory
 	policy  func() cluster.Policy
-	configs machineconfig.Renderer
+	// addresses has those of nodes that the inventory has none of.
+	addresses *leases.Book
+	configs   machineconfig.Renderer
 	// builtWith returns another cluster that was built with a bundle, "" if there is none.
 	builtWith func(fingerprint string) (string, error)
 
@@ -42,6 +45,7 @@ type renderer struct {
 
 // Desired implements reconcile.Renderer.
 func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.Time) (cluster.Desired, cluster.Problems) {
+	snap.Spec = r.addresses.Complete(snap.Spec)
 	d := cluster.Desired{Snapshot: snap}
 	r.mu.Lock()
 	defer r.mu.Unlock()

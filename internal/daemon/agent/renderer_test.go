@@ -9,6 +9,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
+	"github.com/talos-agent/talos-agent/reconcile/leases"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 )
 
@@ -19,7 +20,7 @@ func TestRendererJudgesWhatItIsGiven(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &renderer{factory: f, builtWith: func(string) (string, error) { return "", nil }, policy: func() cluster.Policy { return cluster.Policy{} }}
+	r := &renderer{addresses: &leases.Book{}, factory: f, builtWith: func(string) (string, error) { return "", nil }, policy: func() cluster.Policy { return cluster.Policy{} }}
 	for _, c := range []struct {
 		talos string
 		bad   bool
@@ -51,7 +52,7 @@ func TestNothingIsRenderedForARefusal(t *testing.T) {
 	snap.Bundle = cluster.NewSecret(bundle)
 	facts := cluster.Facts{Images: map[string]cluster.ImagePin{"x": {For: spec.Schematic.Digest(), Schematic: machineconfig.PlaceholderSchematic}}}
 	for limit, want := range map[int]int{0: 1, 2: 0, 3: 1} {
-		r := &renderer{factory: f, builtWith: func(string) (string, error) { return "", nil }, policy: func() cluster.Policy { return cluster.Policy{Limits: cluster.Limits{Nodes: limit}} }}
+		r := &renderer{addresses: &leases.Book{}, factory: f, builtWith: func(string) (string, error) { return "", nil }, policy: func() cluster.Policy { return cluster.Policy{Limits: cluster.Limits{Nodes: limit}} }}
 		if d, problems := r.Desired(snap, facts, time.Now()); r.configs.Count() != want || len(d.Configs) != want || problems.HasErrors() {
 			t.Errorf("limit %d: %d configs rendered, want %d: %v", limit, r.configs.Count(), want, problems)
 		}
@@ -72,7 +73,7 @@ func TestCredentialsFollowTheClock(t *testing.T) {
 	}
 	snap := cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Versions: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.36.1", Contract: "v1.13"}}}
 	snap.Bundle = cluster.NewSecret(bundle)
-	r := &renderer{factory: f, builtWith: func(string) (string, error) { return "", nil }, policy: func() cluster.Policy { return cluster.Policy{} }}
+	r := &renderer{addresses: &leases.Book{}, factory: f, builtWith: func(string) (string, error) { return "", nil }, policy: func() cluster.Policy { return cluster.Policy{} }}
 	var cert string
 	for _, c := range []struct {
 		what   string

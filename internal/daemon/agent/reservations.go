@@ -100,10 +100,14 @@ func (m *managedCluster) reserve(now time.Time) {
 		return // nor does anything else come of more than the host allows, such as the address of a router
 	}
 	r := reserved{cluster: m.name, whole: o.Orphans.Known, checked: now.Truncate(checkReservations)}
-	if d.Spec.Network.Mode == cluster.AddressReserved {
-		for _, n := range d.AllNodes() { // one that is being removed renews its lease until it is deleted
+	for _, n := range d.AllNodes() { // one that is being removed renews its lease until it is deleted
+		if d.Spec.Network.ModeOf(n) == cluster.AddressReserved {
 			runs := o.Facts.Settled[n.Name] != "" && o.VMs[n.Name].Presence != cluster.Absent // its next machine gets what the inventory has
-			r.add(reservations.Reservation{Node: n.Name, MAC: n.MAC, IP: n.IP, Kept: runs}, p)
+			one := reservations.Reservation{Node: n.Name, MAC: n.MAC, IP: n.IP, Kept: runs}
+			if _, listed := d.Spec.Node(n.Name); !listed && d.Spec.Network.Mode == cluster.AddressDiscovered {
+				one.MAC = "" // whether it had a reservation is not known any more: what there is stays
+			}
+			r.add(one, p)
 		}
 	}
 	m.agent.reserved.Put(m.name, r)

@@ -188,6 +188,9 @@ type dhcpFile struct {
 	// DHCP, one file each, for dnsmasq's `dhcp-hostsdir`. Everybody may read them. It must be there, and the
 	// agent must be allowed to write to it: of the package's own, /var/lib/talos-agent-dhcp, both is so.
 	Directory string `yaml:"directory" is:"absolute" default:"none is written" example:"/var/lib/talos-agent-dhcp"`
+	// The lease files of DHCP servers of this host, as dnsmasq writes them: of nodes that get an address by DHCP which
+	// is not in the inventory the agent finds it there, by their MACs. The table of neighbours is looked at in any case.
+	Leases []string `yaml:"leases" is:"absolute" example:"[/var/lib/misc/dnsmasq.leases]"`
 }
 
 type forwardsFile struct {

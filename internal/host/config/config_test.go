@@ -271,6 +271,9 @@ func TestConfigProblems(t *testing.T) {
 			"config.yaml:4:35: snapshots.directory: lies in cache_dir, which may be deleted (choose another place)"}},
 		{remote + ok + "dhcp: {directory: /var/lib/talos-agent-dhcp/}\n", nil},
 		{remote + ok + "dhcp: {}\n", nil},
+		{remote + ok + "dhcp: {leases: [/var/lib/misc/dnsmasq.leases, /run/leases/]}\n", nil},
+		{remote + ok + "dhcp: {leases: [dnsmasq.leases]}\n", []string{
+			`config.yaml:4:17: dhcp.leases[0]: "dnsmasq.leases" is not an absolute path (write one like /var/lib/talos-agent)`}},
 		{remote + ok + "dhcp: {directory: /var/lib/talos-agent/dnsmasq}\n", []string{
 			"config.yaml:4:19: dhcp.directory: lies in state_dir, which only the agent may read: the DHCP server could not (choose another place, such as /var/lib/talos-agent-dhcp)"}},
 		{remote + ok + "dhcp: {directory: /var/cache/talos-agent}\n", []string{

@@ -2,8 +2,11 @@ package config
 
 import "path/filepath"
 
-// loadDHCP fills in where reservations for a DHCP server are written.
+// loadDHCP fills in where reservations for a DHCP server are written, and where its leases are read.
 func (l *loader) loadDHCP() {
+	for _, file := range l.file.DHCP.Leases {
+		l.out.Leases = append(l.out.Leases, filepath.Clean(file))
+	}
 	l.out.Reservations = l.publicDirectory("dhcp.directory", l.file.DHCP.Directory, "/var/lib/talos-agent-dhcp", "the DHCP server")
 }
 

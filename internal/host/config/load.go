@@ -71,7 +71,8 @@ type Settings struct {
 	Snapshots                  Snapshots
 	Reservations               string // the directory of those for a DHCP server; "": none
 	Election                   Election
-	Forwards                   string // the directory of those of ports of the host; "": none
+	Forwards                   string   // the directory of those of ports of the host; "": none
+	Leases                     []string // files of DHCP servers
 }
 
 // Format implements fmt.Formatter: settings hold secrets, some of them in fields

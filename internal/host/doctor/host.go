@@ -311,7 +311,7 @@ func (h Host) cluster(c Cluster) []Check {
 	if c.Gateway.IsValid() {
 		out = append(out, h.gateway(c))
 	}
-	if c.Mode == "dhcp-reservation" {
+	if c.Mode == "dhcp-reservation" || slices.ContainsFunc(c.Nodes, func(n Node) bool { return !n.IP.IsValid() }) {
 		out = append(out, h.dhcp(c)...)
 	}
 	return out
@@ -324,6 +324,9 @@ func (h Host) route(c Cluster) Check {
 	var links []string
 	for _, n := range c.Nodes {
 		f := h.Ways[n.IP]
+		if !n.IP.IsValid() {
+			continue // what a DHCP server gives it is found by its MAC
+		}
 		if !f.Known {
 			s := skipCheck("route", c.Name, f)
 			if f.Why != "" {
@@ -397,6 +400,9 @@ func (h Host) addresses(c Cluster) []Check {
 		out = append(out, k)
 	}
 	for _, n := range c.Nodes {
+		if !n.IP.IsValid() {
+			continue
+		}
 		look(n.Name, n.IP, []string{n.MAC}, "choose another ip in nodes.yaml, or take the address away from that machine")
 	}
 	if c.VIP.IsValid() {
@@ -404,7 +410,7 @@ func (h Host) addresses(c Cluster) []Check {
 	}
 	for _, e := range h.Seen.Value {
 		n, is := ours[e.MAC]
-		if !is || !e.IP.Is4() || e.IP == n.IP || e.IP == c.VIP && n.ControlPlane {
+		if !is || !e.IP.Is4() || !n.IP.IsValid() || e.IP == n.IP || e.IP == c.VIP && n.ControlPlane {
 			continue
 		}
 		found++
@@ -461,7 +467,12 @@ func (h Host) dhcp(c Cluster) []Check {
 			return at.IsUnspecified() || slices.ContainsFunc(h.Addresses.Value[bridge], func(p netip.Prefix) bool { return p.Addr() == at })
 		})
 		k := Check{Name: "dhcp", Subject: c.Name + "/" + bridge, Level: Pass, Message: "a DHCP server of this host listens there; `talos-agent validate` prints the reservations that it must know"}
-		if !served {
+		switch leased := c.Mode == "dhcp-discover"; {
+		case leased && served:
+			k.Message = "a DHCP server of this host listens there; `dhcp.leases` in config.yaml has the agent read its lease file"
+		case leased:
+			k.Level, k.Message = Skipped, "no DHCP server of this host listens there; one elsewhere on the network, which then gives nodes their addresses, cannot be seen"
+		case !served:
 			k.Level = Warn
 			k.Message = "no DHCP server of this host listens there: the nodes come up only if another machine of that network has their reservations"
 			k.Hint = "if none has, set up dnsmasq on the host, or write network.cidr and network.gateway, so that no server is needed"

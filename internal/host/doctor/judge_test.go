@@ -363,6 +363,19 @@ var hostCases = []struct {
 		h.Wants.Clusters[0].Mode, h.DHCP.Value = "dhcp-reservation", []netip.Addr{ip("10.10.0.2")}
 		h.Addresses.Value["vmbr1"] = []netip.Prefix{netip.MustParsePrefix("10.10.0.2/24")}
 	}, verdict{"dhcp", Pass, ""}},
+	{"a DHCP server for leases", func(h *Host) {
+		h.Wants.Clusters[0].Mode, h.Wants.Clusters[0].Nodes[1].IP = "dhcp-discover", netip.Addr{}
+	}, verdict{"dhcp", Pass, "`dhcp.leases`"}},
+	{"no DHCP server for leases", func(h *Host) {
+		h.Wants.Clusters[0].Mode, h.Wants.Clusters[0].Nodes[1].IP, h.DHCP.Value = "dhcp-discover", netip.Addr{}, nil
+	}, verdict{"dhcp", Skipped, "cannot be seen"}},
+	{"a node without address is anywhere", func(h *Host) {
+		h.Wants.Clusters[0].Mode, h.Wants.Clusters[0].Nodes[1].IP = "dhcp-discover", netip.Addr{}
+		h.Seen.Value = append(h.Seen.Value, Neighbour{"vmbr1", ip("10.10.0.99"), h.Wants.Clusters[0].Nodes[1].MAC})
+	}, verdict{"addresses", Pass, "nobody else answers"}},
+	{"the way to a node with an address, beside one without", func(h *Host) {
+		h.Wants.Clusters[0].Mode, h.Wants.Clusters[0].Nodes[1].IP = "dhcp-discover", netip.Addr{}
+	}, verdict{"route", Pass, "over vmbr1"}},
 	{"DHCP out of sight", func(h *Host) {
 		h.Wants.Clusters[0].Mode, h.DHCP = "dhcp-reservation", Unseen[[]netip.Addr](errUnseen)
 	}, verdict{"dhcp", Skipped, ""}},

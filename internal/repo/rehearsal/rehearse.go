@@ -27,6 +27,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/reconcile/factory"
 	"github.com/talos-agent/talos-agent/reconcile/helm"
+	"github.com/talos-agent/talos-agent/reconcile/leases"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox"
 	"github.com/talos-agent/talos-agent/sources"
@@ -247,6 +248,9 @@ func (r *rehearsal) open(ctx context.Context, scratch string, c lab.Config) erro
 		Factory: factory.Config{URL: r.lab.Factory.URL(), CacheDir: filepath.Join(scratch, "cache", "images"), CA: r.lab.CA(), Dial: r.lab.DialContext, Log: log},
 		Charts:  helm.Config{CA: r.lab.CA()},
 		Prepare: r.substitute,
+		Addresses: func(context.Context, netip.Prefix, func(netip.Addr) bool) leases.Seen {
+			return leases.Seen{Addresses: r.lab.DHCP.Addresses(), Where: "the leases of the simulated DHCP server"}
+		},
 	})
 	if err != nil {
 		return err
@@ -373,6 +377,30 @@ func resizeHost(h *pve.Host, bound cluster.HostCapacity) {
 	}
 }
 
+// leaseAddresses has the DHCP server give nodes without an address one of their network that nobody has.
+func leaseAddresses(server map[string]netip.Prefix, specs []cluster.Spec) {
+	taken := map[netip.Addr]bool{}
+	for _, s := range specs {
+		taken[s.Network.Gateway], taken[s.Network.VIP] = true, true
+		for _, n := range s.Nodes {
+			taken[n.IP] = true
+		}
+	}
+	for _, s := range specs {
+		ip := s.Network.CIDR.Masked().Addr()
+		for _, n := range s.Nodes {
+			if _, known := server[strings.ToLower(n.MAC)]; !n.Leased || known {
+				continue
+			}
+			for ip = ip.Next(); taken[ip]; ip = ip.Next() {
+			}
+			if s.Network.CIDR.Contains(ip.Next()) { // the last one is for broadcasts
+				server[strings.ToLower(n.MAC)] = netip.PrefixFrom(ip, s.Network.CIDR.Bits())
+			}
+		}
+	}
+}
+
 // LabFor is a host that has what the clusters ask for: hosts, storages,
 // bridges, devices, pool, DHCP reservations.
 func LabFor(specs []cluster.Spec) lab.Config {
@@ -417,11 +445,12 @@ func LabFor(specs []cluster.Spec) lab.Config {
 			}
 			// The first one stands, as on a DHCP server that nobody has asked to
 			// change the address of a node.
-			if _, known := c.Reservations[strings.ToLower(n.MAC)]; !known && s.Network.Mode == cluster.AddressReserved {
+			if _, known := c.Reservations[strings.ToLower(n.MAC)]; !known && s.Network.ModeOf(n) == cluster.AddressReserved {
 				c.Reservations[strings.ToLower(n.MAC)] = netip.PrefixFrom(n.IP, bits)
 			}
 		}
 	}
+	leaseAddresses(c.Reservations, specs)
 	for name := range content {
 		if name != "" {
 			c.Storages = append(c.Storages, name)

@@ -225,8 +225,8 @@ func describeCluster(name string, snap cluster.Snapshot) Cluster {
 	s := snap.Spec
 	out := Cluster{Cluster: name, Talos: s.Versions.Talos, Kubernetes: s.Versions.Kubernetes,
 		ControlPlanes: len(s.ControlPlanes()), Workers: len(s.Nodes) - len(s.ControlPlanes()), Placeholders: []string{"schematic"}}
-	if s.Network.Mode == cluster.AddressReserved {
-		for _, n := range s.Nodes {
+	for _, n := range s.Nodes {
+		if s.Network.ModeOf(n) == cluster.AddressReserved {
 			out.Reservations = append(out.Reservations, Reservation{Node: n.Name, MAC: n.MAC, Address: n.IP.String()})
 		}
 	}

@@ -93,7 +93,7 @@ func CreateParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 		c.Must(strings.HasPrefix(dk.Serial, SerialPrefix) && dk.Serial != cluster.SystemDiskSerial, "serial %q of an extra disk does not begin with %s, or is the system disk's", dk.Serial, SerialPrefix)
 		p[fmt.Sprintf("scsi%d", i+1)] = disk(where+":"+c.gibibytes("disk "+strconv.Quote(dk.Name), dk.Bytes), dk.Serial)
 	}
-	if d.Spec.Network.Mode == cluster.AddressStatic {
+	if d.Spec.Network.ModeOf(n) == cluster.AddressStatic {
 		c.seed(p, d.Spec.Network, n)
 	}
 	return p, c.Err()
