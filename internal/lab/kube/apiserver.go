@@ -185,6 +185,9 @@ func (cl *cluster) apiUp(a *apiserver) {
 	}
 	cl.listServers()
 	cl.holdVIP(a.cp.VIP)
+	for vip := range cl.c.balanced {
+		cl.holdVIP(vip)
+	}
 	cl.c.notifyAwaiting()
 	held := cl.held
 	cl.held = nil
@@ -204,10 +207,12 @@ func (cl *cluster) apiUp(a *apiserver) {
 // apiDown counts an API out.
 func (cl *cluster) apiDown(a *apiserver) {
 	cl.up = slices.DeleteFunc(cl.up, func(other *apiserver) bool { return other == a })
-	if cl.vips[a.cp.VIP] == a {
-		delete(cl.vips, a.cp.VIP)
-		cl.holdVIP(a.cp.VIP)
-		cl.c.notifyAwaiting()
+	for vip, holder := range cl.vips {
+		if holder == a {
+			delete(cl.vips, vip)
+			cl.holdVIP(vip)
+			cl.c.notifyAwaiting()
+		}
 	}
 	cl.mirrorPods(a.cp.Node)
 	cl.scheduleAfter(rules.ServerLease, cl.listServers)
@@ -230,7 +235,7 @@ func (cl *cluster) holdVIP(vip netip.Addr) {
 		return
 	}
 	for _, a := range cl.up {
-		if a.cp.VIP != vip {
+		if a.cp.VIP != vip && !cl.c.balanced[vip] {
 			continue
 		}
 		if err := a.openAddress(vip); err != nil {
@@ -245,6 +250,17 @@ func (cl *cluster) holdVIP(vip netip.Addr) {
 		cl.c.world.Report(a.cp.Node, "holds the VIP %v", vip)
 		return
 	}
+}
+
+// Balance has an address lead to an API that answers, of the only cluster there is, as a load balancer or kube-vip does.
+func (c *Clusters) Balance(vip netip.Addr) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.balanced[vip] = true
+	for _, cl := range c.clusters {
+		cl.holdVIP(vip)
+	}
+	c.notifyAwaiting()
 }
 
 // awaiting is a node that waits until its endpoint answers.

@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -36,7 +37,8 @@ type Clusters struct {
 	kubelets         []*kubelet // that run, as started
 	awaiting         []*awaiting
 	pulled           map[string]bool
-	closedRegistries map[string]bool // by host
+	closedRegistries map[string]bool     // by host
+	balanced         map[netip.Addr]bool // addresses of load balancers
 	exits            map[string]Exit
 	effects          plumbing.Queue
 	callbacks        []func() // callbacks to make once mu is free
@@ -48,7 +50,7 @@ var _ world.Kubernetes = (*Clusters)(nil)
 func New(c Config) *Clusters {
 	ctx, end := context.WithCancel(c.World.Context())
 	cs := &Clusters{
-		world: c.World, ctx: ctx, end: end,
+		world: c.World, balanced: map[netip.Addr]bool{}, ctx: ctx, end: end,
 		wake: make(chan struct{}, 1), done: make(chan struct{}), pulled: map[string]bool{}, closedRegistries: map[string]bool{}, exits: map[string]Exit{},
 	}
 	go cs.runLoop()

@@ -137,11 +137,8 @@ func (cl *cluster) tendNamespace(key string) {
 	}
 	_, ns := splitKey(key)
 	if rules.TextAt(o.body, "status", "phase") != "Terminating" {
-		cl.store.createObject(resServiceAccounts, map[string]any{"metadata": map[string]any{"name": "default", "namespace": ns}})
-		cl.store.createObject(resConfigMaps, map[string]any{
-			"metadata": map[string]any{"name": "kube-root-ca.crt", "namespace": ns},
-			"data":     map[string]any{"ca.crt": cl.caPEM},
-		})
+		cl.store.createObject(resServiceAccounts, system.DefaultAccount(ns))
+		cl.store.createObject(resConfigMaps, system.RootCA(ns, cl.caPEM))
 		return
 	}
 	left := 0

@@ -26,7 +26,7 @@ func (v view) renderOne(o *object) ([]byte, error) {
 	case rules.AsTable:
 		return v.encodeTable([]*object{o}, rules.TextAt(o.body, "metadata", "resourceVersion"), true)
 	case rules.AsMetadata:
-		return json.Marshal(partialMetadata(o))
+		return json.Marshal(rules.PartialMetadata(o.body))
 	}
 	// Conversion of custom resources is strategy None: only the name of the
 	// version changes.
@@ -72,11 +72,6 @@ func (v view) renderList(objects []*object, rv uint64) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// partialMetadata is an object's metadata.
-func partialMetadata(o *object) map[string]any {
-	return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": o.body["metadata"]}
-}
-
 // makeTable renders objects as rows; with head it also names the columns.
 func (v view) makeTable(objects []*object, version string, head bool) (*metav1.Table, error) {
 	columns := rules.ColumnsOf(v.res.gr(), v.res.typ == nil)
@@ -85,18 +80,8 @@ func (v view) makeTable(objects []*object, version string, head bool) (*metav1.T
 		ListMeta: metav1.ListMeta{ResourceVersion: version},
 		Rows:     []metav1.TableRow{},
 	}
-	for _, c := range columns {
-		if !head {
-			break
-		}
-		def := metav1.TableColumnDefinition{Name: c.Name, Type: c.Kind}
-		if c.Name == "Name" {
-			def.Format = "name"
-		}
-		if c.Wide {
-			def.Priority = 1
-		}
-		t.ColumnDefinitions = append(t.ColumnDefinitions, def)
+	if head {
+		t.ColumnDefinitions = rules.DefineColumns(columns)
 	}
 	for _, o := range objects {
 		raw, err := v.inRow(o)
@@ -130,5 +115,5 @@ func (v view) inRow(o *object) ([]byte, error) {
 	case metav1.IncludeObject:
 		return o.encodeTyped(v.res.kind, v.res.versionText(v.version))
 	}
-	return json.Marshal(partialMetadata(o))
+	return json.Marshal(rules.PartialMetadata(o.body))
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/duration"
 )
@@ -20,6 +21,26 @@ type Column struct {
 	Kind string // string, integer, date
 	Wide bool
 	Cell func(o map[string]any) any
+}
+
+// PartialMetadata is the metadata of an object alone, as clients may ask for it.
+func PartialMetadata(body map[string]any) map[string]any {
+	return map[string]any{"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body["metadata"]}
+}
+
+// DefineColumns is the head of a table with these columns.
+func DefineColumns(columns []Column) (out []metav1.TableColumnDefinition) {
+	for _, c := range columns {
+		def := metav1.TableColumnDefinition{Name: c.Name, Type: c.Kind}
+		if c.Name == "Name" {
+			def.Format = "name"
+		}
+		if c.Wide {
+			def.Priority = 1
+		}
+		out = append(out, def)
+	}
+	return out
 }
 
 // ColumnsOf are the columns of a resource, which may be a custom one.

@@ -113,3 +113,13 @@ func Volume(claim map[string]any, ns, name, volume, driver string) map[string]an
 		"status": map[string]any{"phase": "Bound"},
 	}
 }
+
+// DefaultAccount is the service account that every namespace has.
+func DefaultAccount(namespace string) map[string]any {
+	return map[string]any{"metadata": map[string]any{"name": "default", "namespace": namespace}}
+}
+
+// RootCA is the config map with the cluster's authority that every namespace has.
+func RootCA(namespace, pem string) map[string]any {
+	return map[string]any{"metadata": map[string]any{"name": "kube-root-ca.crt", "namespace": namespace}, "data": map[string]any{"ca.crt": pem}}
+}
