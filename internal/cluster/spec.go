@@ -40,6 +40,16 @@ const (
 	AddressDiscovered AddressMode = "dhcp-discover"
 )
 
+// VIPHolder is who has the address that leads to the control planes.
+type VIPHolder string
+
+// Those who may have it: Talos on one of the control planes, kube-vip on one of them, or a load balancer of others.
+const (
+	VIPByTalos    VIPHolder = "talos"
+	VIPByKubeVIP  VIPHolder = "kube-vip"
+	VIPByExternal VIPHolder = "external"
+)
+
 // CNI is which container network a cluster gets.
 type CNI string
 
@@ -136,9 +146,18 @@ type Network struct {
 	PodCIDR     netip.Prefix
 	ServiceCIDR netip.Prefix
 	VIP         netip.Addr // zero: none
+	VIPBy       VIPHolder  `json:",omitempty"` // "" with Talos, too: it is what clusters have had always
 	Endpoint    string     // https://host:port of the Kubernetes API
 	CertSANs    []string
 	VLAN        int // 0: untagged
+}
+
+// OwnVIP is the VIP that a machine of the cluster has; invalid: none has, or there is none.
+func (n Network) OwnVIP() netip.Addr {
+	if n.VIPBy == VIPByExternal {
+		return netip.Addr{}
+	}
+	return n.VIP
 }
 
 // ModeOf is how a node comes by its address.

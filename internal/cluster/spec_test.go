@@ -44,3 +44,13 @@ func TestModeOf(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 }
+
+// TestOwnVIP: the address of a load balancer is none of the cluster's own.
+func TestOwnVIP(t *testing.T) {
+	ip := netip.MustParseAddr("10.0.0.5")
+	for by, want := range map[VIPHolder]netip.Addr{"": ip, VIPByTalos: ip, VIPByKubeVIP: ip, VIPByExternal: {}} {
+		if got := (Network{VIP: ip, VIPBy: by}).OwnVIP(); got != want {
+			t.Errorf("%q: %v", by, got)
+		}
+	}
+}

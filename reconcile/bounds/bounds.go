@@ -122,7 +122,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		// back by sending another one.
 		for _, a := range d.Repository().Configs[n.Name].Addresses {
 			switch {
-			case a == n.IP || a == d.Spec.Network.VIP || slices.Contains(others, a) || !a.IsGlobalUnicast(): // see above; or no one's but the link's
+			case a == n.IP || a == d.Spec.Network.OwnVIP() || slices.Contains(others, a) || !a.IsGlobalUnicast(): // see above; or no one's but the link's
 			case slices.Contains(p.Taken, a):
 				taken(n.Name, "its machine config has an address that it must not have:", a)
 			case !allowsAddress(p, a):
@@ -130,7 +130,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			}
 		}
 	}
-	vip := d.Spec.Network.VIP
+	vip := d.Spec.Network.OwnVIP() // what nobody of the cluster takes is nobody's to bound, as a name in the endpoint
 	if slices.Contains(p.Taken, vip) {
 		taken(d.Spec.Name, "its vip", vip)
 	}

@@ -425,3 +425,21 @@ func TestOfReservation(t *testing.T) {
 		}
 	}
 }
+
+// TestVIPOfALoadBalancer: an address that no machine of the cluster takes is not bounded, and one that kube-vip takes is.
+func TestVIPOfALoadBalancer(t *testing.T) {
+	vip := netip.MustParseAddr("192.0.2.7")
+	for by, want := range map[cluster.VIPHolder]int{"": 2, cluster.VIPByKubeVIP: 2, cluster.VIPByExternal: 0} {
+		s := cluster.Spec{Name: "dev", Network: cluster.Network{VIP: vip, VIPBy: by}}
+		got := OfSpec(s, cluster.Policy{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}, Taken: []netip.Addr{vip}})
+		if len(got) != want {
+			t.Errorf("%q: %v", by, got)
+		}
+		// A machine config that has the address all the same takes it.
+		s.Nodes = []cluster.Node{{Name: "cp-1", IP: netip.MustParseAddr("10.0.0.1")}}
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}, Configs: map[string]cluster.Config{"cp-1": {Addresses: []netip.Addr{vip}}}}
+		if got := Violations(d, cluster.Policy{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}}); len(got) != 1 {
+			t.Errorf("%q, in a config: %v", by, got)
+		}
+	}
+}

@@ -431,3 +431,24 @@ func BenchmarkRender1000(b *testing.B) {
 		}
 	})
 }
+
+// TestVIPOfOthers: an address that kube-vip or a load balancer has is in no machine config but as a name of certificates.
+func TestVIPOfOthers(t *testing.T) {
+	for _, contract := range contracts {
+		s := snapshot(t, contract)
+		talos := mustRender(t, s)["dev-cp-1"].Bytes.RevealString()
+		if !strings.Contains(talos, "Layer2VIPConfig") && !strings.Contains(talos, "vip:") {
+			t.Fatalf("%s: Talos has none", contract)
+		}
+		for _, by := range []cluster.VIPHolder{cluster.VIPByKubeVIP, cluster.VIPByExternal} {
+			s.Spec.Network.VIPBy = by
+			got := mustRender(t, s)["dev-cp-1"].Bytes.RevealString()
+			if strings.Contains(got, "Layer2VIPConfig") || strings.Contains(got, "vip:") {
+				t.Errorf("%s, %s: Talos has it, too", contract, by)
+			}
+			if strings.Count(got, "- 10.10.0.5\n") != strings.Count(talos, "- 10.10.0.5\n") || !strings.Contains(got, "https://10.10.0.5:6443") {
+				t.Errorf("%s, %s: the certificates or the endpoint are others", contract, by)
+			}
+		}
+	}
+}

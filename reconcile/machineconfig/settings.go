@@ -154,7 +154,7 @@ var settings = []setting{
 			}
 		}},
 	}},
-	{name: "virtual IP", wanted: func(in *input) bool { return in.controlPlane() && in.Network.VIP.IsValid() }, places: []place{
+	{name: "virtual IP", wanted: func(in *input) bool { return in.controlPlane() && in.Network.VIP.IsValid() && in.Network.VIPBy == "" }, places: []place{
 		{from: 8, put: func(d *draft, in *input) { d.legacyLink(in)["vip"] = fields{"ip": in.Network.VIP.String()} }},
 		{from: 12, put: func(d *draft, in *input) {
 			d.doc("Layer2VIPConfig", fields{"name": in.Network.VIP.String(), "link": link})

@@ -57,3 +57,25 @@ func TestAwaitVIP(t *testing.T) {
 		}
 	}
 }
+
+// TestAwaitVIPOfOthers: the hint is about who has the address, and another machine has that of a load balancer.
+func TestAwaitVIPOfOthers(t *testing.T) {
+	lacking := cluster.Observed{VIP: cluster.Saw(cluster.VirtualIP{MAC: "other", Why: "refused"})}
+	for by, c := range map[cluster.VIPHolder]struct {
+		free   string // part of the hint while nobody has the address
+		blames bool   // another machine that has it
+	}{
+		"":                    {"talosctl get addresses", true},
+		cluster.VIPByKubeVIP:  {"grep kube-vip", true},
+		cluster.VIPByExternal: {"load balancer that has 10.10.0.5 runs", false},
+	} {
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Network: cluster.Network{VIP: netip.MustParseAddr("10.10.0.5"), VIPBy: by}}}}
+		if w := AwaitVIP(d, cluster.Observed{VIP: cluster.Saw(cluster.VirtualIP{})}); w.Reason != cluster.VIPNotServed || !strings.Contains(w.Hint, c.free) {
+			t.Errorf("%q: %+v", by, w)
+		}
+		w := AwaitVIP(d, lacking)
+		if w.Reason != cluster.VIPNotServed || strings.Contains(w.Message, "MAC other") != c.blames || (w.About == "") == c.blames || !strings.Contains(w.Message, "refused") || w.Within != vipWithin || w.Subject != "dev" {
+			t.Errorf("%q, another machine has it: %+v", by, w)
+		}
+	}
+}

@@ -209,6 +209,13 @@ func AwaitVIP(d cluster.Desired, o cluster.Observed) cluster.Wait {
 	addr, v := d.Repository().Spec.Network.VIP, o.VIP.Value
 	message := fmt.Sprintf("no kube-apiserver answers at the VIP %s, though one does on a control plane's own address", addr)
 	hint := fmt.Sprintf("`talosctl get addresses` on the control planes shows whether one has %s; a patch that names another link, or that removes the VIP, keeps Talos from taking it", addr)
+	switch by := d.Repository().Spec.Network.VIPBy; {
+	case by == cluster.VIPByExternal:
+		hint = fmt.Sprintf("see whether the load balancer that has %s runs, and forwards port 6443 to the control planes; without terminating TLS, for clients have certificates", addr)
+		return cluster.Wait{Subject: d.Spec.Name, Reason: cluster.VIPNotServed, Message: message + text.Colon(v.Why), Within: vipWithin, Hint: hint}
+	case by == cluster.VIPByKubeVIP:
+		hint = fmt.Sprintf("`kubectl get pods -A -o wide | grep kube-vip` shows whether kube-vip runs on the control planes, and its logs whether it takes %s", addr)
+	}
 	if v.MAC != "" {
 		i := slices.IndexFunc(d.Spec.Nodes, func(n cluster.Node) bool { return n.MAC == v.MAC })
 		if i >= 0 {

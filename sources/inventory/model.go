@@ -189,8 +189,9 @@ type network struct {
 	PodCIDR netip.Prefix `yaml:"pod_cidr" default:"10.244.0.0/16"`
 	// Addresses of services. The same holds.
 	ServiceCIDR netip.Prefix `yaml:"svc_cidr" default:"10.96.0.0/12"`
-	// An address that moves between the control planes, for the Kubernetes API.
-	VIP netip.Addr `yaml:"vip" example:"10.10.0.5"`
+	// An address that leads to the control planes, for the Kubernetes API: one that moves between
+	// them, or that of a load balancer. An address alone is moved by Talos.
+	VIP vip `yaml:"vip" short:"address" example:"10.10.0.5"`
 	// The URL of the Kubernetes API: the VIP, an address of a control plane,
 	// or a name that leads there.
 	Endpoint string `yaml:"endpoint" is:"endpoint" default:"the VIP, else the first control plane, at port 6443" example:"https://k8s.example.org:6443"`
@@ -201,6 +202,14 @@ type network struct {
 	VLAN int `yaml:"vlan" unit:"VLAN tag" min:"1" max:"4094" default:"no tag at all" example:"20"`
 	// The first three bytes of derived MAC addresses.
 	MACPrefix string `yaml:"mac_prefix" is:"macprefix" default:"BC:24:11" example:"\"BC:24:11\""`
+}
+
+type vip struct {
+	// The address. It lies in the nodes' network, but for an external one, and no node has it.
+	Address netip.Addr `yaml:"address" required:"true" example:"10.10.0.5"`
+	// Who has it: talos, which gives it to one of the control planes; kube-vip, which does so as an addon or a manifest of
+	// yours; or external, a load balancer that you run, which forwards port 6443 to the control planes.
+	By string `yaml:"by" enum:"talos,kube-vip,external" default:"talos"`
 }
 
 type proxmox struct {

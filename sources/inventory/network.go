@@ -144,7 +144,7 @@ func (l *loader) resolveNetwork() {
 	n := &l.cluster.Network
 	out := &l.spec.Network
 	*out = cluster.Network{CIDR: n.CIDR, Gateway: n.Gateway, Nameservers: n.Nameservers, TimeServers: n.TimeServers,
-		PodCIDR: n.PodCIDR, ServiceCIDR: n.ServiceCIDR, VIP: n.VIP, CertSANs: n.CertSANs, VLAN: n.VLAN}
+		PodCIDR: n.PodCIDR, ServiceCIDR: n.ServiceCIDR, VIP: n.VIP.Address, CertSANs: n.CertSANs, VLAN: n.VLAN}
 	if l.clusterRead && !l.Has("network.pod_cidr") {
 		out.PodCIDR = defaultPods
 	}
@@ -156,17 +156,33 @@ func (l *loader) resolveNetwork() {
 	if n.Gateway.IsValid() {
 		l.inNetwork("network.gateway", n.Gateway)
 	}
-	if n.VIP.IsValid() {
-		l.inNetwork("network.vip", n.VIP)
-		if n.VIP == n.Gateway {
-			l.Wrong("network.vip", "give the control planes an address of their own", "%s is the gateway", n.VIP)
-		}
+	if by := cluster.VIPHolder(n.VIP.By); by != cluster.VIPByTalos {
+		out.VIPBy = by
 	}
+	l.checkVIP(*out)
 	for i, s := range n.TimeServers {
 		l.checkHost(yamlschema.Element("network.time_servers", i), s)
 	}
 	for i, s := range n.CertSANs {
 		l.checkHost(yamlschema.Element("network.cert_sans", i), s)
+	}
+}
+
+// checkVIP checks the address of the control planes together. A load balancer may be anywhere, the gateway included.
+func (l *loader) checkVIP(n cluster.Network) {
+	field := "network.vip"
+	if l.Has("network.vip.address") {
+		field = "network.vip.address"
+	}
+	switch {
+	case !n.VIP.IsValid():
+	case n.VIPBy != cluster.VIPByExternal:
+		l.inNetwork(field, n.VIP)
+		if n.VIP == n.Gateway {
+			l.Wrong(field, "give the control planes an address of their own", "%s is the gateway", n.VIP)
+		}
+	case !n.VIP.IsGlobalUnicast() && !n.VIP.IsLoopback():
+		l.Wrong(field, "write the address of the load balancer", "%s cannot be the address of a machine", n.VIP)
 	}
 }
 
@@ -301,7 +317,9 @@ func (l *loader) unread(field string) bool {
 }
 
 // vipUnread reports whether there may be a VIP that is not known.
-func (l *loader) vipUnread() bool { return !l.cluster.Network.VIP.IsValid() && l.unread("network.vip") }
+func (l *loader) vipUnread() bool {
+	return !l.cluster.Network.VIP.Address.IsValid() && (l.unread("network.vip") || l.unread("network.vip.address"))
+}
 
 func endpointOf(a netip.Addr) string {
 	return "https://" + netip.AddrPortFrom(a, kubernetesPort).String()

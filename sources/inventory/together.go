@@ -171,7 +171,7 @@ func takeAuthorities(s *cluster.Snapshot, take func(claimant, claim, string)) {
 
 // takeVIP claims the cluster's VIP on a network where it has nodes.
 func takeVIP(s *cluster.Snapshot, at segment, take func(claimant, claim, string)) {
-	if vip := s.Spec.Network.VIP; vip != (netip.Addr{}) {
+	if vip := s.Spec.Network.OwnVIP(); vip != (netip.Addr{}) {
 		take(claimant{s, "the VIP", "network.vip"}, claim{ip: vip, segment: at}, "give the cluster an address of its own")
 	}
 }

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -72,5 +73,48 @@ func hangUp(l net.Listener) {
 			return
 		}
 		_ = c.Close() // whoever dialled sees that it ended
+	}
+}
+
+// TestVIPOfOthers brings clusters up whose VIP is not Talos' own. What has it is there late: kube-vip runs when its addon is
+// installed, which needs nothing that waits for the address, and a load balancer when somebody switches it on. Until then that
+// is what is waited for, and afterwards all control planes join.
+func TestVIPOfOthers(t *testing.T) {
+	for by, blamed := range map[string]string{"kube-vip": "grep kube-vip", "external": "load balancer"} {
+		t.Run(by, func(t *testing.T) {
+			sz := size{ControlPlanes: 3, Workers: 1}
+			synctest.Test(t, func(t *testing.T) {
+				s := newSim(t, sz, lab.Config{})
+				defer s.Close()
+				files, vip := sz.Files(), "10.10.0.5"
+				if by == "external" {
+					vip = "192.0.2.7"
+				}
+				changed(t, files, "inventory/dev/cluster.yaml", "vip: 10.10.0.5", "vip: {address: "+vip+", by: "+by+"}")
+				if by == "kube-vip" {
+					changed(t, files, "inventory/dev/cluster.yaml", "addons: [", "addons: [addons/kube-vip.yaml, ")
+					files["inventory/dev/addons/kube-vip.yaml"] = []byte("name: kube-vip\nnamespace: kube-system\nchart: {repository: https://charts.example.org, name: podinfo, version: 6.9.0}\n")
+				}
+				s.Push(files, "the cluster")
+				s.Boot()
+				s.Until(30*time.Minute, "told that nothing answers at the VIP", func(st cluster.Status) bool {
+					for _, w := range st.Waiting {
+						if w.Reason == cluster.VIPNotServed && w.Subject == "dev" && strings.Contains(w.Message, vip) && strings.Contains(w.Hint, blamed) {
+							return true
+						}
+					}
+					return false
+				})
+				if by == "kube-vip" {
+					s.Until(30*time.Minute, "kube-vip is installed", func(st cluster.Status) bool {
+						return slices.ContainsFunc(st.Addons, func(a cluster.AddonStatus) bool { return a.Name == "kube-vip" && (a.State == "deployed" || a.State == "ready") })
+					})
+				}
+				s.Lab.Kube.Balance(netip.MustParseAddr(vip))
+				s.UntilReady(time.Hour)
+				s.CheckRules(sz)
+				s.Halt()
+			})
+		})
 	}
 }

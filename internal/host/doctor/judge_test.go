@@ -472,6 +472,9 @@ func TestReport(t *testing.T) {
 
 // TestClusterOf: what a spec asks for is taken over.
 func TestClusterOf(t *testing.T) {
+	if lb := ClusterOf(cluster.Spec{Network: cluster.Network{VIP: ip("10.0.0.5"), VIPBy: cluster.VIPByExternal}}); lb.VIP.IsValid() {
+		t.Errorf("the address of a load balancer is looked for at control planes: %v", lb.VIP)
+	}
 	c := ClusterOf(cluster.Spec{Name: "dev", Network: cluster.Network{Mode: cluster.AddressStatic, VLAN: 7, VIP: ip("10.0.0.5")}, Nodes: []cluster.Node{{
 		Name: "a", Role: cluster.ControlPlane, Placement: cluster.Placement{Pin: "pve1"}, VMID: 400, Datastore: "d", DiskBytes: 1, Disks: []cluster.Disk{{Name: "x", Bytes: 2, Datastore: "e"}}, ImageDatastore: "i", CloudInitDatastore: "c", Bridge: "b", Devices: device.Set{Cards: []device.Card{{Bridge: "f", VLAN: 9}}, PCI: []device.PCI{{Mapping: "gpu"}}, USB: []device.USB{{Mapping: "key"}}}}}})
 	n := c.Nodes[0]

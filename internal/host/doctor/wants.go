@@ -75,7 +75,7 @@ type Disk struct {
 // ClusterOf takes what is asked for out of a spec.
 func ClusterOf(s cluster.Spec) Cluster {
 	c := Cluster{
-		Name: s.Name, Mode: string(s.Network.Mode), CIDR: s.Network.CIDR, Gateway: s.Network.Gateway, VIP: s.Network.VIP,
+		Name: s.Name, Mode: string(s.Network.Mode), CIDR: s.Network.CIDR, Gateway: s.Network.Gateway, VIP: s.Network.OwnVIP(),
 		VLAN: s.Network.VLAN, TimeServers: slices.Clone(s.Network.TimeServers),
 	}
 	for _, n := range s.Nodes {
