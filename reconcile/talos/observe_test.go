@@ -11,6 +11,7 @@ import (
 	"maps"
 	"math/big"
 	"net"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -104,6 +105,21 @@ func TestSilent(t *testing.T) {
 		b.wantReach(cp(2), cluster.Silent, "nothing answers at 10.5.0.12:50000: connection refused")
 		b.power(cp(1))
 		b.untilReach(cp(1), cluster.Maintenance)
+	})
+}
+
+// TestNoAddress: a machine whose address is not known is unknown, and not silent, and is found when there is one.
+func TestNoAddress(t *testing.T) {
+	known := cp(1)
+	lost := known
+	lost.IP = netip.Addr{}
+	inBubble(t, newest, []cluster.Node{lost}, func(b *bench) {
+		b.power(known)
+		b.wantReach(lost, cluster.ReachUnknown, "its address is not known")
+		b.desired.Spec.Nodes[0].IP = known.IP
+		b.untilReach(known, cluster.Maintenance)
+		b.desired.Spec.Nodes[0].IP = netip.Addr{}
+		b.wantReach(lost, cluster.ReachUnknown, "its address is not known")
 	})
 }
 
