@@ -84,9 +84,6 @@ func New(c Config) (*Fleet, error) {
 	if c.Off == nil {
 		c.Off = func(int) {}
 	}
-	if c.Lease == nil {
-		c.Lease = func(string) netip.Prefix { return netip.Prefix{} }
-	}
 	if c.Step == 0 {
 		c.Step = 100 * time.Millisecond
 	}

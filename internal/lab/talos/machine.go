@@ -110,10 +110,11 @@ func (m *machine) platformAddress() netip.Prefix {
 	if m.guest.Address.IsValid() && m.image().Platform == "nocloud" {
 		return m.guest.Address
 	}
-	if p, ok := m.f.reservations[m.guest.MAC]; ok {
-		return p
+	p, reserved := m.f.reservations[m.guest.MAC]
+	if !reserved && m.f.lease != nil {
+		p = m.f.lease(m.guest.MAC)
 	}
-	return m.f.lease(m.guest.MAC)
+	return p
 }
 
 // startBoot boots the machine from its disk.
