@@ -443,3 +443,22 @@ func TestVIPOfALoadBalancer(t *testing.T) {
 		}
 	}
 }
+
+// TestLeasedAddress: a node whose address is not in the inventory is not refused for that: none is taken for it that the
+// host does not allow.
+func TestLeasedAddress(t *testing.T) {
+	p := cluster.Policy{Networks: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}
+	for _, c := range []struct {
+		node    cluster.Node
+		refused bool
+	}{
+		{cluster.Node{Name: "wk-1", Leased: true}, false},
+		{cluster.Node{Name: "wk-1"}, true},
+		{cluster.Node{Name: "wk-1", IP: netip.MustParseAddr("10.0.1.1")}, true},
+		{cluster.Node{Name: "wk-1", IP: netip.MustParseAddr("10.0.0.1")}, false},
+	} {
+		if got := OfSpec(cluster.Spec{Nodes: []cluster.Node{c.node}}, p); (len(got) > 0) != c.refused {
+			t.Errorf("%+v: %v", c.node, got)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/daemon/reservations"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/reconcile/leases"
 )
@@ -239,4 +240,42 @@ func TestAddressesThatAreWrittenOrTakenOut(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestReservationsBesideLeases: in a cluster whose workers may be without an address, those nodes that have one get their
+// reservation, where no gateway has them static, and no other does, also not while it leaves.
+func TestReservationsBesideLeases(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		sz := size{ControlPlanes: 1, Workers: 2}
+		files := sz.Files()
+		changed(t, files, "inventory/dev/cluster.yaml", "network:\n", "network:\n  address_mode: dhcp-discover\n")
+		changed(t, files, "inventory/dev/cluster.yaml", "  gateway: 10.10.0.1\n", "")
+		changed(t, files, "inventory/dev/nodes.yaml", "ip: 10.10.0.42", "vmid: 542")
+		c := reservingLab(map[string]string{"dev-cp-1": "10.10.0.11", "dev-wk-1": "10.10.0.41"})
+		c.Range = leasingLab.Range
+		s := newSim(t, sz, c)
+		defer s.Close()
+		s.Push(files, "the cluster")
+		s.Boot(lookAtLeases(s, nil), func(c *agent.Config) { c.Reservations = reservations.New(dir, "sim") })
+		s.UntilReady(30 * time.Minute)
+		all := []string{reservation("dev-cp-1", "10.10.0.11"), reservation("dev-wk-1", "10.10.0.41")}
+		if got := listReservations(t, dir); !slices.Equal(got, all) || addressOf(s.Status(), "dev-wk-2") != "10.10.0.100" {
+			t.Errorf("there are %q, and the one without is at %s", got, addressOf(s.Status(), "dev-wk-2"))
+		}
+		withoutNode(t, files, "dev-wk-2")
+		s.Push(files, "one less")
+		s.Until(30*time.Minute, "it is leaving", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Nodes, func(n cluster.NodeStatus) bool { return n.Name == "dev-wk-2" && len(n.Running) > 0 })
+		})
+		time.Sleep(time.Minute)
+		if got := listReservations(t, dir); !slices.Equal(got, all) {
+			t.Errorf("while it leaves: %q", got)
+		}
+		s.UntilReady(time.Hour)
+		if got := listReservations(t, dir); !slices.Equal(got, all) {
+			t.Errorf("at last: %q", got)
+		}
+		s.Halt()
+	})
 }

@@ -107,7 +107,9 @@ func TestVIPOfOthers(t *testing.T) {
 				})
 				if by == "kube-vip" {
 					s.Until(30*time.Minute, "kube-vip is installed", func(st cluster.Status) bool {
-						return slices.ContainsFunc(st.Addons, func(a cluster.AddonStatus) bool { return a.Name == "kube-vip" && (a.State == "deployed" || a.State == "ready") })
+						return slices.ContainsFunc(st.Addons, func(a cluster.AddonStatus) bool {
+							return a.Name == "kube-vip" && (a.State == "deployed" || a.State == "ready")
+						})
 					})
 				}
 				s.Lab.Kube.Balance(netip.MustParseAddr(vip))
