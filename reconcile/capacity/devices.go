@@ -3,14 +3,16 @@ package capacity
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
 )
 
 // LackOptions returns what of the options that the VM of a node is to have its host does not have for it, so that it would not
-// start: a mapping that names no device of the host, or one whose devices other VMs of the cluster have, or a version of the machine
-// type. What is not seen is not known to be there. fields are what is asked for, by field of the VM.
+// start: a mapping that names no device of the host, or one whose devices other VMs of the cluster have, a version of the machine
+// type, or a bridge with as great an MTU. What is not seen is not known to be there. fields are what is asked for, by field of the VM.
 func (l *Ledger) LackOptions(n cluster.Node, host string, fields map[cluster.VMField]string) (lacks []cluster.Block) {
 	wanted := map[device.Mapping]int{}
 	for field, value := range fields {
@@ -21,6 +23,13 @@ func (l *Ledger) LackOptions(n cluster.Node, host string, fields map[cluster.VMF
 	for m, count := range wanted {
 		if b := l.lackMapping(n, host, m, count); b.Reason != "" {
 			lacks = append(lacks, b)
+		}
+	}
+	for field, value := range fields {
+		if bridge, mtu := mtuOf(n, field, value); mtu > 0 {
+			if b := l.lackMTU(n, host, bridge, mtu); b.Reason != "" {
+				lacks = append(lacks, b)
+			}
 		}
 	}
 	if b := l.lackMachine(n, host, fields[cluster.FieldMachinePin]); b.Reason != "" {
@@ -59,6 +68,39 @@ func (l *Ledger) lackMapping(n cluster.Node, host string, m device.Mapping, coun
 		b.Hint = "give it another host or another mapping, or take the device from the other node"
 	default:
 		return cluster.Block{}
+	}
+	return b
+}
+
+// mtuOf is the bridge and the MTU that a network card of a node is to have, with an option; 0: the option is about none.
+func mtuOf(n cluster.Node, field cluster.VMField, value string) (bridge string, mtu int) {
+	if field == cluster.FieldMTU { // as one of the others
+		return device.MTUOf("network card net1", "bridge="+n.Bridge+",mtu="+value)
+	}
+	return device.MTUOf(string(field), value)
+}
+
+// lackMTU is the block for a node one of whose network cards is to have a greater MTU than its bridge; no Reason: it is not, or the
+// bridge is not seen, which others report.
+func (l *Ledger) lackMTU(n cluster.Node, host, bridge string, mtu int) cluster.Block {
+	seen := l.o.Hosts[host].Offers[device.BridgeMTU]
+	b := cluster.Block{Subject: n.Name, Reason: cluster.HostUnsuitable, About: host + "/" + device.BridgeMTU + "/" + bridge}
+	has := 0
+	for _, text := range seen.Value {
+		if number, ok := strings.CutPrefix(text, bridge+"="); ok {
+			has, _ = strconv.Atoi(number) // 0 of what is no number, which is as not seen
+		}
+	}
+	switch {
+	case !seen.Known && seen.Why == "":
+		b.Message, b.Hint = fmt.Sprintf("it wants an MTU of %d on %s, and that of the bridge on %s is not seen yet", mtu, bridge, host), "nothing; the agent looks again"
+	case !seen.Known:
+		b.Message, b.Hint = fmt.Sprintf("it wants an MTU of %d on %s, and that of the bridge on %s cannot be seen: %s", mtu, bridge, host, seen.Why), "see whether Proxmox VE answers: `talos-agent doctor`"
+	case has == 0 || mtu <= has:
+		return cluster.Block{}
+	default:
+		b.Message = fmt.Sprintf("it wants an MTU of %d on %s, and the bridge has %d on %s; Proxmox VE would not start it", mtu, bridge, has, host)
+		b.Hint = fmt.Sprintf("`mtu %d` for %s in /etc/network/interfaces of %s, then `ifreload -a`; or a smaller mtu, or 1, which is that of the bridge", mtu, bridge, host)
 	}
 	return b
 }
@@ -108,7 +150,8 @@ func (l *Ledger) devicesTaken(n cluster.Node, host string, m device.Mapping) (co
 func NewOptions(n cluster.Node, has cluster.Hardware) (options map[cluster.VMField]string, fields []string) {
 	options = map[cluster.VMField]string{}
 	for field, value := range n.Options {
-		if (field == cluster.FieldMachinePin || device.MappingOf(string(field), value) != (device.Mapping{})) && has.Options[field] != value {
+		_, mtu := mtuOf(n, field, value)
+		if (field == cluster.FieldMachinePin || mtu > 0 || device.MappingOf(string(field), value) != (device.Mapping{})) && has.Options[field] != value {
 			options[field], fields = value, append(fields, string(field))
 		}
 	}

@@ -17,7 +17,7 @@ const (
 // asks is a node with devices by field.
 func asks(name string, vmid int, options map[cluster.VMField]string) cluster.Node {
 	n := node(name, vmid, 1, 1)
-	n.Options, n.Placement.Pin = options, "pve1"
+	n.Options, n.Placement.Pin, n.Bridge = options, "pve1", "vmbr1"
 	return n
 }
 
@@ -47,6 +47,15 @@ func TestLackOptions(t *testing.T) {
 		{what: "one that is not", offers: map[string]cluster.Seen[[]string]{device.Machine: cluster.Saw([]string{"pc-q35-9.1"})}, wants: map[cluster.VMField]string{cluster.FieldMachinePin: "pc-q35-9.2"}, lacks: []string{"it wants the machine version pc-q35-9.2, which pve1 does not have"}},
 		{what: "one that cannot be seen", offers: map[string]cluster.Seen[[]string]{device.Machine: cluster.Unseen[[]string]("no answer")}, wants: map[cluster.VMField]string{cluster.FieldMachinePin: "pc-q35-9.2"}, lacks: []string{"cannot see whether pve1 has it: no answer"}},
 		{what: "one that is not seen yet", wants: map[cluster.VMField]string{cluster.FieldMachinePin: "pc-q35-9.2"}, lacks: []string{"is not seen yet"}},
+		{what: "an MTU of the first card", offers: map[string]cluster.Seen[[]string]{device.BridgeMTU: cluster.Saw([]string{"vmbr10=1500", "vmbr1=9000", "vmbr2=1500"})}, wants: map[cluster.VMField]string{cluster.FieldMTU: "9000"}},
+		{what: "too large a one", offers: map[string]cluster.Seen[[]string]{device.BridgeMTU: cluster.Saw([]string{"vmbr10=1500", "vmbr1=9000", "vmbr2=1500"})}, wants: map[cluster.VMField]string{cluster.FieldMTU: "9001"}, lacks: []string{"it wants an MTU of 9001 on vmbr1, and the bridge has 9000 on pve1"}},
+		{what: "none", wants: map[cluster.VMField]string{cluster.FieldMTU: "none"}},
+		{what: "that of the bridge", wants: map[cluster.VMField]string{cluster.FieldMTU: "1", "network card net1": "virtio=BC:24:11:00:00:99,bridge=vmbr2,mtu=1"}},
+		{what: "of another card", offers: map[string]cluster.Seen[[]string]{device.BridgeMTU: cluster.Saw([]string{"vmbr10=1500", "vmbr1=9000", "vmbr2=1500"})}, wants: map[cluster.VMField]string{"network card net1": "virtio=BC:24:11:00:00:99,bridge=vmbr2,mtu=1501"}, lacks: []string{"it wants an MTU of 1501 on vmbr2, and the bridge has 1500"}},
+		{what: "of another card, that fits", offers: map[string]cluster.Seen[[]string]{device.BridgeMTU: cluster.Saw([]string{"vmbr10=1500", "vmbr1=9000", "vmbr2=1500"})}, wants: map[cluster.VMField]string{"network card net1": "virtio=BC:24:11:00:00:99,bridge=vmbr2,mtu=1500,tag=5"}},
+		{what: "of a bridge that is not shown", offers: map[string]cluster.Seen[[]string]{device.BridgeMTU: cluster.Saw([]string{"vmbr10=1500", "vmbr1=9000", "vmbr2=1500"})}, wants: map[cluster.VMField]string{"network card net1": "virtio=BC:24:11:00:00:99,bridge=vmbr3,mtu=9000"}},
+		{what: "of bridges that cannot be seen", offers: map[string]cluster.Seen[[]string]{device.BridgeMTU: cluster.Unseen[[]string]("no answer")}, wants: map[cluster.VMField]string{cluster.FieldMTU: "9000"}, lacks: []string{"cannot be seen: no answer"}},
+		{what: "of bridges that are not seen yet", wants: map[cluster.VMField]string{cluster.FieldMTU: "9000"}, lacks: []string{"is not seen yet"}},
 		{what: "several are lacking", offers: map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw([]string{}), device.USBMapping: cluster.Saw([]string{})}, wants: map[cluster.VMField]string{pciAt0: gpu, "USB device usb0": "mapping=dongle"}, lacks: []string{"gpu", "dongle"}},
 	} {
 		h := host("pve1", true, false, nil)
@@ -94,9 +103,9 @@ func TestDevicesOfVMs(t *testing.T) {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}
-	devices, fields := NewOptions(cluster.Node{Options: map[cluster.VMField]string{cluster.FieldMachinePin: "q35", pciAt0: gpu, "USB device usb0": "mapping=dongle", "numa": "on", "network card net1": "x"}},
+	devices, fields := NewOptions(cluster.Node{Options: map[cluster.VMField]string{cluster.FieldMachinePin: "q35", pciAt0: gpu, "USB device usb0": "mapping=dongle", "numa": "on", "network card net1": "virtio=BC:24:11:00:00:99,bridge=vmbr2", "network card net2": "virtio=BC:24:11:00:00:99,bridge=vmbr2,mtu=9000"}},
 		cluster.Hardware{Options: map[cluster.VMField]string{"USB device usb0": "mapping=dongle", cluster.FieldMachinePin: "pc-q35-9.2"}})
-	if len(devices) != 2 || devices[pciAt0] != gpu || devices[cluster.FieldMachinePin] != "q35" || len(fields) != 2 || fields[0] != string(pciAt0) || fields[1] != "machine version" {
+	if len(devices) != 3 || devices[pciAt0] != gpu || devices[cluster.FieldMachinePin] != "q35" || strings.Join(fields, ",") != "PCI device hostpci0,machine version,network card net2" {
 		t.Errorf("%v, %v", devices, fields)
 	}
 }

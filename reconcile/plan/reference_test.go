@@ -68,10 +68,10 @@ var changes = []change{
 	{"`machine`", wantOffered(cluster.FieldMachinePin, "q35", "pc-q35-9.2")},
 	{"`vga`", wantOption(cluster.FieldDisplay, "std", "serial0")},
 	{"`nic.model`", func(_ *world, n *cluster.Node) { n.NetworkCard = "e1000e" }},
-	{"`nic.mtu`", wantOption(cluster.FieldMTU, "none", "9000")},
+	{"`nic.mtu`", wantOffered(cluster.FieldMTU, "none", "9000")},
 	{"`nic.firewall`", wantOption(cluster.FieldFirewall, "off", "on")},
 	{"`nics`, one more, or its `bridge`, `vlan` or `firewall`", wantOption("network card net1", "none", "virtio=BC:24:11:00:00:99,bridge=vmbr2")},
-	{"`nics`, one less, or its `model` or `mtu`", wantOption("network card net1", "virtio=BC:24:11:00:00:99,bridge=vmbr2", "virtio=BC:24:11:00:00:99,bridge=vmbr2,mtu=9000")},
+	{"`nics`, one less, or its `model` or `mtu`", wantOffered("network card net1", "virtio=BC:24:11:00:00:99,bridge=vmbr2", "virtio=BC:24:11:00:00:99,bridge=vmbr2,mtu=9000")},
 	{"`pci`", wantOffered("PCI device hostpci0", "none", "mapping=gpu,pcie=1")},
 	{"`usb`", wantOffered("USB device usb0", "none", "mapping=dongle")},
 	{"`disk_options`, and the options of a disk of `disks`", wantOption(cluster.FieldDiskOption(cluster.SystemDiskSerial, cluster.DiskCache), "none", "writethrough")},
@@ -241,7 +241,7 @@ func wantOffered(field cluster.VMField, has, wants string) func(*world, *cluster
 	return func(w *world, n *cluster.Node) {
 		wantOption(field, has, wants)(w, n)
 		h := w.o.Hosts["pve1"]
-		h.Offers = map[string]cluster.Seen[[]string]{"PCI mapping": cluster.Saw([]string{"gpu"}), "USB mapping": cluster.Saw([]string{"dongle"}), "machine version": cluster.Saw([]string{"pc-q35-9.2"})}
+		h.Offers = map[string]cluster.Seen[[]string]{"PCI mapping": cluster.Saw([]string{"gpu"}), "USB mapping": cluster.Saw([]string{"dongle"}), "machine version": cluster.Saw([]string{"pc-q35-9.2"}), "bridge MTU": cluster.Saw([]string{n.Bridge + "=9000", "vmbr2=9000"})}
 		w.o.Hosts["pve1"] = h
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
@@ -473,6 +474,17 @@ func TestOffers(t *testing.T) {
 		s.must(c.Change(context.Background(), d, d.Spec.Nodes[0], testHost, []cluster.VMField{cluster.FieldMachinePin}, nil))
 		if got := offers(); len(got) != 1 {
 			t.Errorf("asked for a version that it has: %v", got)
+		}
+		s.host.ChangeBridge(testHost, "vmbr1", pve.Bridge{Ports: "nic1", MTU: 9000})
+		for option, field := range map[string]cluster.VMField{"1400": cluster.FieldMTU, "virtio=BC:24:11:0C:96:40,bridge=vmbr1,mtu=9000": "network card net1"} {
+			d.Spec.Nodes[0].Options = map[cluster.VMField]string{field: option}
+			if got := offers()[device.BridgeMTU]; !got.Known || !slices.Equal(got.Value, []string{"vmbr1=9000"}) { // those that the token may use
+				t.Errorf("bridges: %v", got)
+			}
+		}
+		d.Spec.Nodes[0].Options = map[cluster.VMField]string{"network card net1": "virtio=BC:24:11:0C:96:40,bridge=vmbr1,mtu=1"}
+		if got := offers(); len(got) != 1 {
+			t.Errorf("asked for an MTU that is the bridge's: %v", got)
 		}
 		d.Spec.Nodes[0].Devices.USB = []device.USB{{Mapping: "dongle"}}
 		s.world.Inject(world.Fault{System: "pve", Op: "GET /cluster/mapping/pci", Kind: world.Answer, Status: 500, Text: "no answer", Times: 9})

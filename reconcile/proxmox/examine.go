@@ -274,6 +274,7 @@ type BridgeState struct {
 	Ports     string
 	VLANAware bool
 	Vnet      bool
+	MTU       int // 0: not known, for a host shows only what is written of it
 }
 
 // Bridges returns the bridges of a host that the token may see, by name.
@@ -286,13 +287,14 @@ func (c *Client) Bridges(ctx context.Context, host string) (map[string]BridgeSta
 		Ports                            pveconf.Scalar `json:"bridge_ports"`
 		OVSPorts                         pveconf.Scalar `json:"ovs_ports"`
 		Aware                            pveconf.Scalar `json:"bridge_vlan_aware"`
+		MTU                              pveconf.Scalar
 	}
 	if err := c.get(ctx, hostPath(host, "network"), params{"type": "any_bridge"}, &rows); err != nil {
 		return nil, err
 	}
 	out := map[string]BridgeState{}
 	for _, r := range rows {
-		b := BridgeState{Active: r.Active.On(), Address: string(r.CIDR), Ports: strings.TrimSpace(string(r.Ports)), VLANAware: r.Aware.On(), Vnet: r.Type == "vnet"}
+		b := BridgeState{Active: r.Active.On(), Address: string(r.CIDR), Ports: strings.TrimSpace(string(r.Ports)), VLANAware: r.Aware.On(), Vnet: r.Type == "vnet", MTU: int(r.MTU.Number())}
 		if b.Address == "" {
 			b.Address = string(r.CIDR6)
 		}

@@ -1,6 +1,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -33,32 +34,72 @@ func (l *look) seeOffers(hosts map[string]cluster.Host) {
 		}
 	}
 	for name, h := range hosts {
-		if !h.Known || !l.asksForMachine(name) {
-			continue
+		offers := maps.Clone(h.Offers)
+		if offers == nil {
+			offers = map[string]cluster.Seen[[]string]{}
 		}
-		if h.Offers = maps.Clone(h.Offers); h.Offers == nil {
-			h.Offers = map[string]cluster.Seen[[]string]{}
+		for kind, o := range map[string]struct {
+			isAsked func(cluster.Node, cluster.VMField) bool
+			list    func(context.Context, string) ([]string, error)
+		}{
+			device.Machine:   {func(_ cluster.Node, f cluster.VMField) bool { return f == cluster.FieldMachinePin }, l.c.machineVersions},
+			device.BridgeMTU: {func(n cluster.Node, f cluster.VMField) bool { return hasMTU(n, f) }, l.c.bridgeMTUs},
+		} {
+			if !h.Known || !l.asksOf(name, o.isAsked) {
+				continue
+			}
+			list, err := o.list(l.ctx, name)
+			if offers[kind] = cluster.Saw(list); err != nil {
+				offers[kind] = cluster.Unseen[[]string](formatReason(err))
+			}
 		}
-		versions, err := l.c.machineVersions(l.ctx, name)
-		if h.Offers[device.Machine] = cluster.Saw(versions); err != nil {
-			h.Offers[device.Machine] = cluster.Unseen[[]string](formatReason(err))
+		if len(offers) > 0 {
+			h.Offers = offers
+			hosts[name] = h
 		}
-		hosts[name] = h
 	}
 }
 
-// asksForMachine reports whether a VM on a host is to have a version of its machine type that it does not have yet, or one that is
-// to be made may be there. One that has it has started with it.
-func (l *look) asksForMachine(host string) bool {
+// hasMTU reports whether an option of a node is a network card with an MTU, or that of its first one.
+func hasMTU(n cluster.Node, field cluster.VMField) bool {
+	_, mtu := device.MTUOf(string(field), n.Options[field])
+	return field == cluster.FieldMTU || mtu > 0
+}
+
+// asksOf reports whether a VM on a host is to have an option that it does not have yet, or one that is to be made may be there.
+// One that has it has started with it.
+func (l *look) asksOf(host string, isAsked func(cluster.Node, cluster.VMField) bool) bool {
 	for i, n := range l.d.Spec.Nodes {
-		pin, pinned := n.Options[cluster.FieldMachinePin]
 		vm := l.found[i]
-		at := vm.Host == host || vm.Host == "" && slices.Contains(n.Placement.Hosts(), host)
-		if pinned && at && (vm.Presence != cluster.Present || vm.Hardware.Value.Options[cluster.FieldMachinePin] != pin) {
-			return true
+		if vm.Host != host && (vm.Host != "" || !slices.Contains(n.Placement.Hosts(), host)) {
+			continue
+		}
+		for field, value := range n.Options {
+			if isAsked(n, field) && (vm.Presence != cluster.Present || vm.Hardware.Value.Options[field] != value) {
+				return true
+			}
 		}
 	}
 	return false
+}
+
+// defaultMTU is what a bridge has for which nothing is written.
+const defaultMTU = 1500
+
+// bridgeMTUs lists the bridges of a host that the token may see, each with its MTU. That of a vnet is its zone's, and not shown.
+func (c *Client) bridgeMTUs(ctx context.Context, host string) ([]string, error) {
+	bridges, err := c.Bridges(ctx, host)
+	if err != nil {
+		return nil, err
+	}
+	var out []string
+	for name, b := range bridges {
+		if mtu := cmp.Or(b.MTU, defaultMTU); !b.Vnet || b.MTU > 0 {
+			out = append(out, device.DescribeMTU(name, mtu))
+		}
+	}
+	slices.Sort(out)
+	return out, nil
 }
 
 // machineVersions lists the versions of machine types that the QEMU of a host has.

@@ -113,7 +113,33 @@ const (
 	PCIMapping = "PCI mapping"
 	USBMapping = "USB mapping"
 	Machine    = "machine version" // of VMs
+	BridgeMTU  = "bridge MTU"      // each as DescribeMTU has it
 )
+
+// DescribeMTU is a bridge with its MTU, as a host offers it.
+func DescribeMTU(bridge string, mtu int) string { return bridge + "=" + strconv.Itoa(mtu) }
+
+// MTUOf is the bridge and the MTU that a further network card has of its own; 0: that of the bridge, or what Proxmox VE takes.
+func MTUOf(field, value string) (bridge string, mtu int) {
+	if !IsCard(field) {
+		return "", 0
+	}
+	for p := range strings.SplitSeq(value, ",") {
+		if b, ok := strings.CutPrefix(p, "bridge="); ok {
+			bridge = b
+		}
+		if text, ok := strings.CutPrefix(p, "mtu="); ok {
+			mtu, _ = strconv.Atoi(text) // 0 of what is no number
+		}
+	}
+	if mtu == sameMTU {
+		mtu = 0
+	}
+	return bridge, mtu
+}
+
+// sameMTU stands for that of the bridge.
+const sameMTU = 1
 
 // Mapping is a resource mapping that a VM takes a device of.
 type Mapping struct{ Kind, Name string }

@@ -160,3 +160,25 @@ func TestMappings(t *testing.T) {
 		}
 	}
 }
+
+// TestMTUOf: the MTU of a card is its own, unless it is that of its bridge.
+func TestMTUOf(t *testing.T) {
+	for _, c := range []struct {
+		field, value, bridge string
+		mtu                  int
+	}{
+		{"network card net1", "virtio=" + mac + ",bridge=vmbr2,mtu=9000,tag=3", "vmbr2", 9000},
+		{"network card net1", "virtio=" + mac + ",bridge=vmbr2", "vmbr2", 0},
+		{"network card net1", "virtio=" + mac + ",bridge=vmbr2,mtu=1", "vmbr2", 0},
+		{"network card net1", None, "", 0},
+		{"PCI device hostpci0", "mapping=gpu,mtu=9", "", 0},
+		{"mtu", "mtu=9000", "", 0},
+	} {
+		if bridge, mtu := MTUOf(c.field, c.value); bridge != c.bridge || mtu != c.mtu {
+			t.Errorf("%s %s: %s %d", c.field, c.value, bridge, mtu)
+		}
+	}
+	if got := DescribeMTU("vmbr2", 9000); got != "vmbr2=9000" {
+		t.Error(got)
+	}
+}

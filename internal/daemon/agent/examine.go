@@ -268,7 +268,7 @@ func (x *examiner) machine(ctx context.Context, host string) doctor.Machine {
 	found, err := x.a.pve.Bridges(ctx, host)
 	bridges := map[string]doctor.Bridge{}
 	for name, b := range found {
-		bridges[name] = doctor.Bridge(b)
+		bridges[name] = doctor.Bridge{Active: b.Active, Address: b.Address, Ports: b.Ports, VLANAware: b.VLANAware, Vnet: b.Vnet}
 	}
 	m.Bridges = doctor.Look(bridges, err)
 	return m

@@ -16,6 +16,7 @@ type Bridge struct {
 	Address   string // with its prefix length; "" : none
 	Ports     string // "" : none, and VLAN tags do not work unless it is aware
 	VLANAware bool
+	MTU       int // 0: 1500, which is not written anywhere
 }
 
 // BackupJob is a job of /cluster/backup, by the keys of jobs.cfg.
@@ -32,6 +33,7 @@ func (h *host) bridge(name string) Bridge {
 	if i == 0 {
 		b.Address = h.address() + "/24"
 	}
+	b.MTU = h.mtu
 	if h.portless {
 		b.Ports = ""
 	}

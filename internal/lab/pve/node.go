@@ -102,6 +102,9 @@ func listNetwork(c *call) (any, error) {
 		if !b.Down {
 			r["active"] = 1
 		}
+		if b.MTU != 0 {
+			r["mtu"] = strconv.Itoa(b.MTU)
+		}
 		if b.VLANAware {
 			r["bridge_vlan_aware"], r["bridge_vids"] = 1, "2-4094"
 		}

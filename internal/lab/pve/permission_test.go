@@ -102,3 +102,32 @@ func TestMachineVersions(t *testing.T) {
 		}
 	})
 }
+
+// TestMTUOfBridge: a network card has at most the MTU of its bridge, or the VM does not start.
+func TestMTUOfBridge(t *testing.T) {
+	inBubble(t, Config{}, func(l *testLab) {
+		l.ok("POST", "/nodes/pve1/qemu", "vmid=410&pool=talos")
+		for _, c := range []struct {
+			mtu, bridge string
+			want        string
+		}{
+			{"mtu=1500", "vmbr1", "OK"}, {"mtu=1", "vmbr1", "OK"}, {"firewall=0", "vmbr1", "OK"},
+			{"mtu=1501", "vmbr1", "netdev net1: MTU '1501' is bigger than the bridge MTU '1500'"},
+			{"mtu=500", "vmbr1", "netdev net1: MTU '500' is smaller than the IP minimum MTU '576'"},
+		} {
+			l.ok("PUT", "/nodes/pve1/qemu/410/config", "net1=virtio,bridge%3D"+c.bridge+","+strings.Replace(c.mtu, "=", "%3D", 1))
+			if got := l.exit("POST", "/nodes/pve1/qemu/410/status/start", ""); got != c.want {
+				t.Errorf("%s: %s", c.mtu, got)
+			}
+			l.ok("POST", "/nodes/pve1/qemu/410/status/stop", "")
+		}
+		l.pve.ChangeBridge("pve1", "vmbr1", Bridge{Ports: "nic1", MTU: 9000})
+		if got := fmt.Sprint(l.ok("GET", "/nodes/pve1/network", "")); !strings.Contains(got, "mtu:9000") {
+			t.Error(got)
+		}
+		l.ok("PUT", "/nodes/pve1/qemu/410/config", "net1=virtio,bridge%3Dvmbr1,mtu%3D9000")
+		if got := l.exit("POST", "/nodes/pve1/qemu/410/status/start", ""); got != "OK" {
+			t.Error(got)
+		}
+	})
+}

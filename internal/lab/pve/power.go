@@ -1,6 +1,7 @@
 package pve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -159,7 +160,10 @@ func (s *Server) mayRun(t *task, h *host, id int) error {
 	if err := s.mayEmulate(t, h, values); err != nil {
 		return err
 	}
-	return s.mayBridgeUp(t, h, id, values)
+	if err := s.mayBridgeUp(t, h, id, values); err != nil {
+		return err
+	}
+	return fitsMTU(h, values)
 }
 
 // mayBridgeUp checks that the bridges of a VM exist. 8.4 finds out from QEMU.
@@ -186,6 +190,26 @@ func (s *Server) mayBridgeUp(t *task, h *host, id int, values map[string]string)
 			fmt.Sprintf("kvm: -netdev type=tap,id=%s,ifname=tap%di%s,script=/usr/libexec/qemu-server/pve-bridge,downscript=/usr/libexec/qemu-server/pve-bridgedown: "+
 				"network script /usr/libexec/qemu-server/pve-bridge failed with status 512", k, id, k[3:]))
 		return perlError("start failed: QEMU exited with code 1")
+	}
+	return nil
+}
+
+// fitsMTU refuses a network card with a greater MTU than its bridge. 1 stands for that of the bridge.
+// Source: Proxmox VE 9.2, qemu-server, print_netdevice_full.
+func fitsMTU(h *host, values map[string]string) error {
+	for _, k := range sortedKeys(values) {
+		card := options.ParseNet(values[k])
+		mtu, err := strconv.Atoi(card["mtu"])
+		if !options.IsNet(k) || err != nil || mtu == 1 {
+			continue
+		}
+		most := cmp.Or(h.bridge(card["bridge"]).MTU, 1500)
+		switch {
+		case mtu < 576:
+			return perlError("netdev %s: MTU '%d' is smaller than the IP minimum MTU '576'", k, mtu)
+		case mtu > most:
+			return perlError("netdev %s: MTU '%d' is bigger than the bridge MTU '%d'", k, mtu, most)
+		}
 	}
 	return nil
 }

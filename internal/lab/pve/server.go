@@ -53,6 +53,7 @@ type Host struct {
 	// Portless bridges have no network card: VLAN tags do not work on them, and
 	// a VM that has one does not start.
 	Portless  bool
+	MTU       int            // of its bridges; 0: 1500
 	AccessLog *accesslog.Log // of its pveproxy; nil: none. Whoever made it closes it
 }
 
@@ -135,6 +136,7 @@ type host struct {
 	memory      int64
 	bridges     []string
 	portless    bool
+	mtu         int
 	accessLog   *accesslog.Log
 	changed     map[string]Bridge // bridges that are not as they were
 	storages    []*storage
@@ -192,7 +194,7 @@ func (s *Server) addHosts(hosts []Host) error {
 		if slices.ContainsFunc(s.hosts, func(o *host) bool { return o.name == h.Name }) {
 			return fmt.Errorf("config: Hosts: %q is there twice", h.Name)
 		}
-		m := &host{name: h.Name, id: i + 1, cores: h.Cores, memory: h.MemoryBytes, bridges: h.Bridges, portless: h.Portless, accessLog: h.AccessLog}
+		m := &host{name: h.Name, id: i + 1, cores: h.Cores, memory: h.MemoryBytes, bridges: h.Bridges, portless: h.Portless, mtu: h.MTU, accessLog: h.AccessLog}
 		for _, st := range h.Storages {
 			if st.Name == "" || st.Type != "" && st.Type != "dir" && st.Type != "lvmthin" {
 				return fmt.Errorf("config: Hosts: %s: storage %q has type %q: it needs a name, and the lab knows dir and lvmthin", h.Name, st.Name, st.Type)

@@ -422,7 +422,7 @@ func LabFor(specs []cluster.Spec) lab.Config {
 			for _, name := range n.Placement.Hosts() {
 				h := hosts[name]
 				if h == nil {
-					h = &pve.Host{Name: name, Cores: 64, MemoryBytes: 1 << 40}
+					h = &pve.Host{Name: name, Cores: 64, MemoryBytes: 1 << 40, MTU: 65520} // whatever network cards have
 					hosts[name] = h
 					order = append(order, name)
 				}
