@@ -252,10 +252,10 @@ func (s *Server) otherWith(h *host, id int, name string) int {
 // listMachines answers GET /nodes/{node}/capabilities/qemu/machines.
 func listMachines(c *call) (any, error) {
 	out := []row{}
-	for _, t := range c.s.flavour.machineTypes() {
+	for _, t := range options.MachineTypes(c.s.flavour.nine) {
 		kind, version, _ := strings.Cut(t, "-")
 		r := row{"id": "pc-" + t, "type": kind, "version": version}
-		if text := machineChanges[version]; text != "" {
+		if text := options.MachineChanges[version]; text != "" {
 			r["changes"] = text
 		}
 		out = append(out, r)
@@ -268,28 +268,13 @@ func listMachines(c *call) (any, error) {
 func (s *Server) mayEmulate(t *task, h *host, values map[string]string) error {
 	m := options.ParseDrive(values["machine"])
 	name, ok := strings.CutPrefix(cmp.Or(m["type"], m["file"]), "pc-")
-	if !ok || slices.Contains(s.flavour.machineTypes(), name) {
+	if !ok || slices.Contains(options.MachineTypes(s.flavour.nine), name) {
 		return nil
 	}
 	_, version, _ := strings.Cut(name, "-")
-	if isLater(version, s.flavour.qemu) {
+	if options.IsLaterMachine(version, s.flavour.qemu) {
 		return perlError("Installed QEMU version '%s' is too old to run machine type 'pc-%s', please upgrade node '%s'", s.flavour.qemu, name, h.name)
 	}
 	t.log = append(t.log, fmt.Sprintf("kvm: unsupported machine type: \"pc-%s\"", name))
 	return perlError("start failed: QEMU exited with code 1")
-}
-
-// isLater reports whether a version of a machine type ("10.1+pve0") is later than that of QEMU ("10.0.13").
-func isLater(machine, qemu string) bool {
-	number := func(version string) (n [2]int) {
-		version, _, _ = strings.Cut(version, "+")
-		for i, part := range strings.SplitN(version, ".", 3) {
-			if i < len(n) {
-				n[i], _ = strconv.Atoi(part)
-			}
-		}
-		return n
-	}
-	a, b := number(machine), number(qemu)
-	return slices.Compare(a[:], b[:]) > 0
 }
