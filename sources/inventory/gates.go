@@ -8,6 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/gate"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
+	"github.com/talos-agent/talos-agent/sources/inventory/jobs"
 )
 
 // mostGates bounds how many conditions a cluster has: each is asked of Kubernetes in every pass of an upgrade.
@@ -67,4 +68,18 @@ func (l *loader) checkKindOfGate(at string, g gateOf) {
 	case !hasCondition && !hasJob && !l.Misspelt(at+".condition") && !l.Misspelt(at+".job"):
 		l.Wrong(at, "write `condition`, an expression in CEL, or `job`, a file with a Job", "a gate needs a condition or a job")
 	}
+}
+
+// readJob reads the file with the Job of a gate.
+func (l *loader) readJob(field string, g gateOf) cluster.GateJob {
+	file, data, ok := l.fetch(field, g.Job)
+	if !ok {
+		return cluster.GateJob{}
+	}
+	d := yamlschema.Document{File: file, Report: l.Report}
+	root := d.Single(data)
+	if root == nil {
+		return cluster.GateJob{}
+	}
+	return jobs.Read(d, root, g.Name, formats["label"], plainValue)
 }

@@ -126,7 +126,7 @@ func (s *Server) maySet(c *call, id int, pool, key string) error {
 			return err
 		}
 		return s.needPrivileges(c.who, "/", "Sys.Modify")
-	case deviceOption.MatchString(key) && c.str(key) != "":
+	case options.IsDevice(key) && c.str(key) != "":
 		return s.mayPass(c, id, pool, key, c.str(key))
 	case key == "tags" && pool != "" && s.flavour.nine:
 		return nil // see mayTag

@@ -1,10 +1,7 @@
 package pve
 
 import (
-	"cmp"
-	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,9 +125,6 @@ func (s *Server) Map(kind, name string, hosts ...string) {
 	s.mappings[kind][name] = hosts
 }
 
-// deviceOption matches the options that pass a device of the host to a VM.
-var deviceOption = regexp.MustCompile(`^(?:host)?(pci|usb)[0-9]+$`)
-
 // listMappings answers GET /cluster/mapping/pci and usb: those that the caller may use or look at.
 func listMappings(kind string) func(*call) (any, error) {
 	return func(c *call) (any, error) {
@@ -143,20 +137,13 @@ func listMappings(kind string) func(*call) (any, error) {
 			}
 			devices := []string{}
 			for i, host := range c.s.mappings[kind][name] {
-				device := fmt.Sprintf("id=10de:1eb8,iommugroup=%d,node=%s,path=%s", 14+i, host, addressOf(i))
-				if kind == "usb" {
-					device = fmt.Sprintf("id=1050:0407,node=%s,path=1-%d", host, i+1)
-				}
-				devices = append(devices, device)
+				devices = append(devices, options.EncodeDevice(kind, host, i))
 			}
 			out = append(out, row{"id": name, "type": kind, "map": devices})
 		}
 		return out, nil
 	}
 }
-
-// addressOf is the address of the i-th device of a mapping.
-func addressOf(i int) string { return fmt.Sprintf("0000:%02x:00", i+1) }
 
 // mayPass checks what it takes to pass a device of the host to a VM, or not any more: of one without a mapping, root.
 //
@@ -165,20 +152,11 @@ func (s *Server) mayPass(c *call, id int, pool, key, text string) error {
 	if err := s.needVM(c.who, id, pool, "VM.Config.HWType"); err != nil {
 		return err
 	}
-	kind := deviceOption.FindStringSubmatch(key)[1]
-	d := options.ParseDrive(text)
-	raw := d["file"] + d["host"]
-	switch {
-	case raw != "" && kind == "pci":
-		return perlError("only root can set '%s' config for non-mapped devices", key)
-	case raw != "" && !strings.EqualFold(raw, "spice"):
-		return perlError("only root can set '%s' config for real devices", key)
-	case raw != "":
-		return nil
-	case d["mapping"] == "":
-		return perlError("either 'host' or 'mapping' must be set.")
+	kind, mapping, refused := options.JudgeDevice(key, text)
+	if refused != "" || mapping == "" {
+		return asRefusal(refused)
 	}
-	return s.needPrivileges(c.who, "/mapping/"+kind+"/"+d["mapping"], "Mapping.Use")
+	return s.needPrivileges(c.who, "/mapping/"+kind+"/"+mapping, "Mapping.Use")
 }
 
 // mayTouchDevices checks the same of the devices that a VM has, which a request changes or removes. s.mu is held.
@@ -188,7 +166,7 @@ func (s *Server) mayTouchDevices(c *call, id int, keys []string) error {
 		return nil
 	}
 	for _, k := range keys {
-		if text := v.conf.base[k]; deviceOption.MatchString(k) && text != "" {
+		if text := v.conf.base[k]; options.IsDevice(k) && text != "" {
 			if err := s.mayPass(c, id, "", k, text); err != nil {
 				return err
 			}
@@ -201,80 +179,49 @@ func (s *Server) mayTouchDevices(c *call, id int, keys []string) error {
 // Source: Proxmox VE 9.2, find_on_current_node and reserve_pci_usage. s.mu is held.
 func (s *Server) mayPassThrough(h *host, id int, values map[string]string) error {
 	for _, k := range sortedKeys(values) {
-		m := deviceOption.FindStringSubmatch(k)
-		if m == nil {
+		if !options.IsDevice(k) {
 			continue
 		}
-		kind, name := m[1], options.ParseDrive(values[k])["mapping"]
+		kind, name, _ := options.JudgeDevice(k, values[k])
 		devices := slices.DeleteFunc(slices.Clone(s.mappings[kind][name]), func(on string) bool { return on != h.name })
 		switch {
 		case name == "":
 		case len(devices) == 0:
 			return perlError("%s device mapping not found for '%s'", strings.ToUpper(kind), name)
-		case kind == "pci" && s.countPassed(h, id, name) >= len(devices):
-			return perlError("PCI device '%s' already in use by VMID '%d'", addressOf(0), s.otherWith(h, id, name))
+		case kind == "pci" && len(s.othersWith(h, id, name)) >= len(devices):
+			return perlError("PCI device '%s' already in use by VMID '%d'", options.DeviceAddress(0), s.othersWith(h, id, name)[0])
 		}
 	}
 	return nil
 }
 
-// passes reports whether a VM that runs on a host has a device of a PCI mapping. s.mu is held.
-func (v *vm) passes(h *host, name string) bool {
-	for k, text := range v.conf.base {
-		if strings.HasPrefix(k, "hostpci") && options.ParseDrive(text)["mapping"] == name {
-			return v.running && v.host == h
-		}
-	}
-	return false
-}
-
-// countPassed is how many other VMs that run on a host have a device of a PCI mapping. s.mu is held.
-func (s *Server) countPassed(h *host, id int, name string) int {
-	n := 0
-	for _, v := range s.vms {
-		if v.id != id && v.passes(h, name) {
-			n++
-		}
-	}
-	return n
-}
-
-// otherWith is the first of them. s.mu is held.
-func (s *Server) otherWith(h *host, id int, name string) int {
+// othersWith are the other VMs that run on a host with a device of a PCI mapping. s.mu is held.
+func (s *Server) othersWith(h *host, id int, name string) (out []int) {
 	for _, other := range sortedKeys(s.vms) {
-		if other != id && s.vms[other].passes(h, name) {
-			return other
+		if v := s.vms[other]; other != id && v.running && v.host == h && options.PassesPCI(v.conf.base, name) {
+			out = append(out, other)
 		}
 	}
-	return 0
+	return out
 }
 
 // listMachines answers GET /nodes/{node}/capabilities/qemu/machines.
-func listMachines(c *call) (any, error) {
-	out := []row{}
-	for _, t := range options.MachineTypes(c.s.flavour.nine) {
-		kind, version, _ := strings.Cut(t, "-")
-		r := row{"id": "pc-" + t, "type": kind, "version": version}
-		if text := options.MachineChanges[version]; text != "" {
-			r["changes"] = text
-		}
-		out = append(out, r)
-	}
-	return out, nil
-}
+func listMachines(c *call) (any, error) { return options.ListMachines(c.s.flavour.nine), nil }
 
 // mayEmulate refuses to start a VM with a machine type that the QEMU of a host does not have.
 // Source: Proxmox VE 9.2, qemu-server: the newer one is refused before QEMU is started, any other by that.
 func (s *Server) mayEmulate(t *task, h *host, values map[string]string) error {
-	m := options.ParseDrive(values["machine"])
-	name, ok := strings.CutPrefix(cmp.Or(m["type"], m["file"]), "pc-")
-	if !ok || slices.Contains(options.MachineTypes(s.flavour.nine), name) {
+	log, refused := options.JudgeMachine(values["machine"], s.flavour.nine, s.flavour.qemu, h.name)
+	if log != "" {
+		t.log = append(t.log, log)
+	}
+	return asRefusal(refused)
+}
+
+// asRefusal is a refusal in some words, nil without any.
+func asRefusal(words string) error {
+	if words == "" {
 		return nil
 	}
-	_, version, _ := strings.Cut(name, "-")
-	if options.IsLaterMachine(version, s.flavour.qemu) {
-		return perlError("Installed QEMU version '%s' is too old to run machine type 'pc-%s', please upgrade node '%s'", s.flavour.qemu, name, h.name)
-	}
-	t.log = append(t.log, fmt.Sprintf("kvm: unsupported machine type: \"pc-%s\"", name))
-	return perlError("start failed: QEMU exited with code 1")
+	return perlError("%s", words)
 }

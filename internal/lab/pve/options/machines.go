@@ -1,6 +1,8 @@
 package options
 
 import (
+	"cmp"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,4 +54,32 @@ func IsLaterMachine(machine, qemu string) bool {
 	}
 	a, b := number(machine), number(qemu)
 	return slices.Compare(a[:], b[:]) > 0
+}
+
+// ListMachines is the answer of GET /nodes/{node}/capabilities/qemu/machines.
+func ListMachines(nine bool) []map[string]any {
+	out := []map[string]any{}
+	for _, t := range MachineTypes(nine) {
+		kind, version, _ := strings.Cut(t, "-")
+		r := map[string]any{"id": "pc-" + t, "type": kind, "version": version}
+		if text := MachineChanges[version]; text != "" {
+			r["changes"] = text
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// JudgeMachine is why a VM with a machine option does not start on a host with some QEMU, and what its task has logged then.
+func JudgeMachine(option string, nine bool, qemu, host string) (log, refused string) {
+	m := ParseDrive(option)
+	name, ok := strings.CutPrefix(cmp.Or(m["type"], m["file"]), "pc-")
+	if !ok || slices.Contains(MachineTypes(nine), name) {
+		return "", ""
+	}
+	_, version, _ := strings.Cut(name, "-")
+	if IsLaterMachine(version, qemu) {
+		return "", fmt.Sprintf("Installed QEMU version '%s' is too old to run machine type 'pc-%s', please upgrade node '%s'", qemu, name, host)
+	}
+	return fmt.Sprintf("kvm: unsupported machine type: \"pc-%s\"", name), "start failed: QEMU exited with code 1"
 }

@@ -1,4 +1,5 @@
-package inventory
+// Package jobs reads the manifests of the Jobs that gates of an upgrade run.
+package jobs
 
 import (
 	"encoding/json"
@@ -16,16 +17,16 @@ import (
 
 // A Job is given up when it has run for so long, where its manifest has nothing else: one that hangs would hold the upgrade for ever.
 const (
-	defaultJobWithin = 10 * time.Minute
-	mostJobWithin    = 24 * time.Hour
+	defaultWithin = 10 * time.Minute
+	mostWithin    = 24 * time.Hour
 )
 
 // mostPrefix is how many characters of the name of a Job its manifest may give: a dash and ten more follow, and its pods
 // have the whole as a label.
 const mostPrefix = 63 - 11
 
-// refusedOfJobs are the fields that the manifest of a gate must not have, and why.
-var refusedOfJobs = []struct{ path, why, hint string }{
+// refused are the fields that the manifest of a gate must not have, and why.
+var refused = []struct{ path, why, hint string }{
 	{"sops", "the file is encrypted", "write it in plain, and name what is secret in a Secret of the cluster, with `secretKeyRef`"},
 	{"metadata.generateName", "the agent names each Job itself, so that it finds it again", "write `name`, of which the names begin, or nothing"},
 	{"metadata.ownerReferences", "the Job belongs to the agent alone", "remove it"},
@@ -37,47 +38,40 @@ var refusedOfJobs = []struct{ path, why, hint string }{
 	{"spec.managedBy", "the controller of Kubernetes itself is to run it", "remove it"},
 }
 
-// jobReader reads the manifest of one Job.
-type jobReader struct {
+// reader reads the manifest of one Job.
+type reader struct {
 	d      yamlschema.Document
 	root   *yaml.Node
+	label  yamlschema.Format // of names
 	failed bool
 }
 
-// readJob reads the file with the Job of a gate, and checks what can be checked without Kubernetes.
-func (l *loader) readJob(field string, g gateOf) cluster.GateJob {
-	file, data, ok := l.fetch(field, g.Job)
-	if !ok {
-		return cluster.GateJob{}
-	}
-	d := yamlschema.Document{File: file, Report: l.Report}
-	root := d.Single(data)
-	if root == nil {
-		return cluster.GateJob{}
-	}
-	r := &jobReader{d: d, root: root}
+// Read reads the manifest of the Job of a gate, and checks what can be checked without Kubernetes. label is what a name is made of, and
+// plain turns a value of YAML into one of JSON; false: it has reported why not.
+func Read(d yamlschema.Document, root *yaml.Node, gate string, label yamlschema.Format, plain func(yamlschema.Document, *yaml.Node) (any, bool)) cluster.GateJob {
+	r := &reader{d: d, root: root, label: label}
 	r.checkKind()
-	for _, f := range refusedOfJobs {
+	for _, f := range refused {
 		if n := r.find(f.path); n != nil {
 			r.refuse(n, path.Ext("." + f.path)[1:]+" does not go with a gate: "+f.why, f.hint)
 		}
 	}
 	r.checkPods()
-	out := cluster.GateJob{Namespace: r.name("metadata.namespace", "default", 63), Prefix: r.name("metadata.name", g.Name, mostPrefix), Within: r.within()}
-	value, plain := plainValue(d, root)
-	if manifest, isMap := value.(map[string]any); plain && isMap && !r.failed {
+	out := cluster.GateJob{Namespace: r.name("metadata.namespace", "default", 63), Prefix: r.name("metadata.name", gate, mostPrefix), Within: r.within()}
+	value, isPlain := plain(d, root)
+	if manifest, isMap := value.(map[string]any); isPlain && isMap && !r.failed {
 		out.Manifest = r.encode(manifest, out)
 	}
 	return out
 }
 
-func (r *jobReader) refuse(n *yaml.Node, message, hint string) {
+func (r *reader) refuse(n *yaml.Node, message, hint string) {
 	r.failed = true
 	r.d.Problem(n.Line, n.Column, "", message, hint)
 }
 
 // find returns the value at a path of keys, nil where there is none.
-func (r *jobReader) find(keys string) *yaml.Node {
+func (r *reader) find(keys string) *yaml.Node {
 	n := r.root
 	for rest := keys; n != nil && rest != ""; {
 		var key string
@@ -92,7 +86,7 @@ func (r *jobReader) find(keys string) *yaml.Node {
 }
 
 // checkKind checks that it is a Job.
-func (r *jobReader) checkKind() {
+func (r *reader) checkKind() {
 	for _, f := range []struct{ key, want string }{{"apiVersion", "batch/v1"}, {"kind", "Job"}} {
 		switch n := r.find(f.key); {
 		case n == nil:
@@ -104,7 +98,7 @@ func (r *jobReader) checkKind() {
 }
 
 // checkPods checks what of its pods Kubernetes would refuse, or what would never end.
-func (r *jobReader) checkPods() {
+func (r *reader) checkPods() {
 	if n := r.find("spec.suspend"); n != nil && n.Value != "false" {
 		r.refuse(n, "a Job that is suspended never ends", "remove suspend")
 	}
@@ -133,9 +127,9 @@ func (r *jobReader) checkPods() {
 }
 
 // name reads a name, with what it is where the manifest has none.
-func (r *jobReader) name(keys, missing string, most int) string {
+func (r *reader) name(keys, missing string, most int) string {
 	n := r.find(keys)
-	switch label := formats["label"]; {
+	switch label := r.label; {
 	case n == nil:
 		return missing[:min(len(missing), most)]
 	case n.Kind != yaml.ScalarNode || !label.Pattern.MatchString(n.Value):
@@ -149,21 +143,21 @@ func (r *jobReader) name(keys, missing string, most int) string {
 }
 
 // within reads how long it may run.
-func (r *jobReader) within() time.Duration {
+func (r *reader) within() time.Duration {
 	n := r.find("spec.activeDeadlineSeconds")
 	if n == nil {
-		return defaultJobWithin
+		return defaultWithin
 	}
 	seconds, err := strconv.Atoi(n.Value)
-	if err == nil && seconds > 0 && seconds <= int(mostJobWithin/time.Second) {
+	if err == nil && seconds > 0 && seconds <= int(mostWithin/time.Second) {
 		return time.Duration(seconds) * time.Second
 	}
-	r.refuse(n, "activeDeadlineSeconds is not a number from 1 to "+strconv.Itoa(int(mostJobWithin/time.Second)), "write in seconds how long the Job may take; without it that is ten minutes")
-	return defaultJobWithin
+	r.refuse(n, "activeDeadlineSeconds is not a number from 1 to "+strconv.Itoa(int(mostWithin/time.Second)), "write in seconds how long the Job may take; without it that is ten minutes")
+	return defaultWithin
 }
 
 // encode writes the manifest with what is filled in, and without its name.
-func (r *jobReader) encode(manifest map[string]any, job cluster.GateJob) string {
+func (r *reader) encode(manifest map[string]any, job cluster.GateJob) string {
 	metadata, _ := manifest["metadata"].(map[string]any)
 	if metadata == nil {
 		metadata = map[string]any{}
