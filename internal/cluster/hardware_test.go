@@ -69,10 +69,3 @@ func TestFieldDiskOption(t *testing.T) {
 		t.Error(system, data)
 	}
 }
-
-// TestMostCPUUnits: without a word in the policy no VM weighs more than a guest does by itself.
-func TestMostCPUUnits(t *testing.T) {
-	if a, b := (Policy{}).MostCPUUnits(), (Policy{CPUUnits: 7}).MostCPUUnits(); a != 100 || b != 7 {
-		t.Error(a, b)
-	}
-}

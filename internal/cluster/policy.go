@@ -21,6 +21,7 @@ type Policy struct {
 	Bridges    []string // empty: any
 	// CPUUnits is the greatest weight of a VM among those that want the same cores; 0: the default.
 	CPUUnits int
+	Firewall bool                // the firewall of Proxmox VE is on for all network cards
 	Mappings map[string][]string // of devices that VMs may have, by kind as in package device; none: none
 	Forwards []int               // ports of the host that may lead to nodes; nil: any, which no policy file has
 	MACs     []string            // that begin those of nodes, in upper case; empty: any
@@ -151,12 +152,6 @@ func (c Capacity) Reserve() int64 { return cmp.Or(c.MemoryReserveMiB, defaultRes
 
 // Thin is how much a thin storage may promise, in percent of its size.
 func (c Capacity) Thin() int { return cmp.Or(c.ThinPercent, defaultThinPercent) }
-
-// defaultCPUUnits is the weight of a VM that has none of its own (PVE 9.2 qemu-server, with cgroup v2).
-const defaultCPUUnits = 100
-
-// MostCPUUnits is the greatest weight that a VM may have: by default none has more than the host's other guests.
-func (p Policy) MostCPUUnits() int { return cmp.Or(p.CPUUnits, defaultCPUUnits) }
 
 // RemovalLimit is how many nodes of a cluster may be removed at once without approval.
 func (p Policy) RemovalLimit() int { return max(0, cmp.Or(p.Removals, 1)) }

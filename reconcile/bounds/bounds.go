@@ -40,6 +40,25 @@ func BlockUnknown(name string, p cluster.Policy) []cluster.Block {
 // block: a row of thousands of nodes may lie outside what the host allows.
 const maxViolations = 50
 
+// defaultCPUUnits is the weight of a VM that has none of its own (PVE 9.2 qemu-server, with cgroup v2).
+const defaultCPUUnits = 100
+
+// mostCPUUnits is the greatest weight that a VM may have: by default none has more than the host's other guests.
+func mostCPUUnits(p cluster.Policy) int { return cmp.Or(p.CPUUnits, defaultCPUUnits) }
+
+// unfiltered is the first network card of a node that the inventory does not have the firewall of Proxmox VE filter, "" of none.
+func unfiltered(n cluster.Node) string {
+	if n.Options[cluster.FieldFirewall] != cluster.OptionOn {
+		return "net0"
+	}
+	for i, c := range n.Devices.Cards {
+		if !c.Firewall {
+			return fmt.Sprintf("net%d", i+1)
+		}
+	}
+	return ""
+}
+
 // policyMappings are the lists of mappings in the policy, by kind.
 var policyMappings = map[string]string{device.PCIMapping: "pci_mappings", device.USBMapping: "usb_mappings"}
 
@@ -81,13 +100,16 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 				refuse(n.Name, "datastores", "it wants storage %q, and the host allows %s", s, strings.Join(p.Datastores, ", "))
 			}
 		}
-		if units, _ := strconv.Atoi(n.Options[cluster.FieldCPUUnits]); units > p.MostCPUUnits() { // 0 where it has none; the greatest where it is beyond all
-			refuse(n.Name, "cpu_units", "it wants cpu_units %d, and the host allows %d", units, p.MostCPUUnits())
+		if units, _ := strconv.Atoi(n.Options[cluster.FieldCPUUnits]); units > mostCPUUnits(p) { // 0 where it has none; the greatest where it is beyond all
+			refuse(n.Name, "cpu_units", "it wants cpu_units %d, and the host allows %d", units, mostCPUUnits(p))
 		}
 		for _, m := range n.Devices.Mappings() {
 			if allowed := p.Mappings[m.Kind]; !slices.Contains(allowed, m.Name) {
 				refuse(n.Name, policyMappings[m.Kind], "it wants the %s %q, and the host allows %s", m.Kind, m.Name, cmp.Or(strings.Join(allowed, ", "), "none"))
 			}
+		}
+		if card := unfiltered(n); p.Firewall && card != "" {
+			refuse(n.Name, "firewall", "its network card %s has no firewall: true, and the host wants that of all", card)
 		}
 		bridges, others := []string{n.Bridge}, []netip.Addr(nil)
 		for _, c := range n.Devices.Cards {

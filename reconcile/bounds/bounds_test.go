@@ -462,3 +462,10 @@ func TestLeasedAddress(t *testing.T) {
 		}
 	}
 }
+
+// TestMostCPUUnits: without a word in the policy no VM weighs more than a guest does by itself.
+func TestMostCPUUnits(t *testing.T) {
+	if a, b := mostCPUUnits(cluster.Policy{}), mostCPUUnits(cluster.Policy{CPUUnits: 7}); a != 100 || b != 7 {
+		t.Errorf("%d, %d", a, b)
+	}
+}
