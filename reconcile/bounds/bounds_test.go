@@ -159,6 +159,18 @@ func TestEveryRule(t *testing.T) {
 		change func(*cluster.Spec, *cluster.Policy)
 		want   string
 	}{
+		"no firewall": {func(_ *cluster.Spec, p *cluster.Policy) { p.Firewall = true }, "firewall"},
+		"a firewall that is off": {func(s *cluster.Spec, p *cluster.Policy) {
+			p.Firewall, s.Nodes[0].Options = true, map[cluster.VMField]string{cluster.FieldFirewall: "off"}
+		}, "firewall"},
+		"a firewall": {func(s *cluster.Spec, p *cluster.Policy) {
+			p.Firewall, s.Nodes[0].Options = true, map[cluster.VMField]string{cluster.FieldFirewall: "on"}
+			s.Nodes[0].Devices.Cards = []device.Card{{Bridge: "vmbr1", Firewall: true}}
+		}, ""},
+		"a further network card without one": {func(s *cluster.Spec, p *cluster.Policy) {
+			p.Firewall, s.Nodes[0].Options = true, map[cluster.VMField]string{cluster.FieldFirewall: "on"}
+			s.Nodes[0].Devices.Cards = []device.Card{{Bridge: "vmbr1", Firewall: true}, {Bridge: "vmbr1"}}
+		}, "firewall"},
 		"a PCI device": {node(func(n *cluster.Node) { n.Devices.PCI = []device.PCI{{Mapping: "gpu"}, {Mapping: "other"}} }), "pci_mappings"},
 		"a USB device": {node(func(n *cluster.Node) { n.Devices.USB = []device.USB{{Mapping: "gpu"}} }), "usb_mappings"},
 		"devices that are allowed": {node(func(n *cluster.Node) {
