@@ -48,6 +48,15 @@ func formatDuration(ms int64) string {
 	return text.Duration(time.Duration(ms) * time.Millisecond)
 }
 
+// formatAfter is how long after the begin of its run an action began, or before it: not all of
+// what ends in a run began in it.
+func formatAfter(d time.Duration) string {
+	if d <= -time.Second {
+		return "-" + text.Duration(-d)
+	}
+	return text.Duration(d)
+}
+
 func formatResult(r cluster.Run) string {
 	if r.Result == "" {
 		return "goes on"
@@ -81,10 +90,13 @@ func (p Printer) PrintRun(r cluster.Run) {
 		rows := [][]string{{"AFTER", "TOOK", "DONE"}}
 		for _, d := range r.Actions {
 			done := d.Text
-			if d.Error != "" {
+			switch {
+			case d.Result == cluster.ResultInterrupted:
+				done = "INTERRUPTED " + text.Cut(done+": "+d.Error, 150)
+			case d.Error != "":
 				done = "FAILED " + text.Cut(done+": "+d.Error, 150)
 			}
-			rows = append(rows, []string{text.Duration(d.Began.Sub(r.Began)), formatDuration(d.DurationMS), done})
+			rows = append(rows, []string{formatAfter(d.Began.Sub(r.Began)), formatDuration(d.DurationMS), done})
 		}
 		p.PrintTable(rows)
 		p.printMore(r.ActionsMore)
