@@ -123,6 +123,8 @@ func (e *executor) start(d cluster.Desired, a action.Action) {
 
 	log := e.r.log.With(logging.Action, string(info.Kind), logging.Node, info.Node, logging.VMID, info.VMID, logging.Addon, info.Addon, logging.Revision, d.Revision.Short(), logging.Detail, info.Text)
 	log.Info("action started")
+	outcome := cluster.Outcome{Action: info.Kind, Subject: info.Subject, Text: info.Text, Began: run.Since.UTC()}
+	e.r.c.OnBegin(outcome)
 	go func() {
 		defer e.wg.Done()
 		defer end(nil)
@@ -139,7 +141,7 @@ func (e *executor) start(d cluster.Desired, a action.Action) {
 			err = cause
 		}
 		took := time.Since(run.Since)
-		outcome := cluster.Outcome{Action: info.Kind, Subject: info.Subject, Text: info.Text, Began: run.Since.UTC(), DurationMS: took.Milliseconds()}
+		outcome.DurationMS = took.Milliseconds()
 		if err != nil {
 			outcome.Error, outcome.Hint = text.OneLine(err.Error()), fault.HintOf(err)
 		}

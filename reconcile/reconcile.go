@@ -56,9 +56,11 @@ type Config struct {
 	// not block.
 	OnStatus func(cluster.Status)
 	// OnPass gets how long every pass took, on the loop's goroutine, and
-	// OnAction how every action ended, on the action's and before a pass can know
-	// of it; they must not block.
+	// OnBegin every action that begins, without a result, on it too and before the
+	// status that has it; OnAction how every action ended, on the action's and before
+	// a pass can know of it; they must not block.
 	OnPass   func(took time.Duration)
+	OnBegin  func(cluster.Outcome)
 	OnAction func(cluster.Outcome)
 	// OnForgotten is called when Run ends because of EndRemoved, with whether no journal
 	// is left either.
@@ -139,6 +141,9 @@ func New(c Config) (*Reconciler, error) {
 	}
 	if c.OnPass == nil {
 		c.OnPass = func(time.Duration) {}
+	}
+	if c.OnBegin == nil {
+		c.OnBegin = func(cluster.Outcome) {}
 	}
 	if c.OnAction == nil {
 		c.OnAction = func(cluster.Outcome) {}

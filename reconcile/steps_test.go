@@ -679,7 +679,12 @@ func TestActionsEnd(t *testing.T) {
 			}
 			var got []cluster.Outcome
 			r.c.OnAction = func(o cluster.Outcome) { got = append(got, o) }
+			var begun []cluster.Outcome
+			r.c.OnBegin = func(o cluster.Outcome) { begun = append(begun, o) }
 			r.exec.start(d, action.StartVM{Node: d.Spec.Nodes[0]})
+			if len(begun) != 1 || begun[0].Result != "" || begun[0].Text == "" || begun[0].Action != cluster.StartVM {
+				t.Errorf("%s: begun %+v", name, begun)
+			}
 			synctest.Wait()
 			_, backoffs := r.exec.snapshot()
 			if len(got) != 1 || got[0].Result != c.want || (got[0].Error == "") != (c.fails == "") || (len(backoffs) == 1) != c.backoff || (len(r.exec.takeFailed()) == 1) != c.backoff {

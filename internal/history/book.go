@@ -35,9 +35,19 @@ type Book struct {
 	turns     bool              // it takes the place of the run that goes on
 	unheeded  int               // statuses since then that it led to nothing in
 	early     []cluster.Outcome // of the run to come
+	begun     []begun           // and not ended
+	noted     time.Time         // how far what is to be kept knows of the run that goes on
+	unkept    []Entry           // what has changed since it was last asked for
 	waits     map[cluster.Key]lasted
 	partly    bool // the plan of the run that goes on is not the whole one yet
 	usual     map[cluster.ActionKind]time.Duration
+}
+
+// begun is an action that goes on. atRest: the cluster was seen at rest after it began, so that
+// it is no work of the run to come.
+type begun struct {
+	cluster.Outcome
+	atRest bool
 }
 
 // lasted is how long a wait has taken, and its message then.
@@ -70,12 +80,8 @@ func NewBook(name string, keep int, old []cluster.Run) *Book {
 	slices.SortFunc(b.runs, func(x, y cluster.Run) int { return cmp.Compare(x.Number, y.Number) })
 	for i := range b.runs {
 		if r := &b.runs[i]; r.Ended.IsZero() {
-			r.Result, r.Message = cluster.Interrupted, "the agent ended; what it began was found again by looking"
-			r.Ended = r.Began
-			if n := len(r.Actions); n > 0 {
-				d := r.Actions[n-1]
-				r.Ended = d.Began.Add(time.Duration(d.DurationMS) * time.Millisecond)
-			}
+			interrupt(r, r.Began)
+			b.keepRun(*r)
 		}
 	}
 	b.cut()
@@ -135,89 +141,133 @@ func (b *Book) Request(what string, turns bool) {
 	b.requested, b.turns, b.unheeded = "root "+what, turns, 0
 }
 
+// Begin takes an action that begins: what interrupts it is the end of the agent, which
+// reports nothing more.
+func (b *Book) Begin(d cluster.Outcome) {
+	b.begun = append(b.begun, begun{Outcome: d})
+	if r := b.open(); r != nil {
+		b.keepNote(Note{Run: r.Number, At: d.Began, Begun: &d})
+	}
+}
+
 // Did takes an action that has ended. It belongs to the run that goes on. Without
 // one, it belongs to the last if it began in it, because not everything ends when
 // a cluster stalls; else it was quicker than the status of the pass that began
-// it, and belongs to the run to come. A run is returned if its end was reported
-// already.
-func (b *Book) Did(d cluster.Outcome) (changed []cluster.Run) {
+// it, and belongs to the run to come, unless the cluster was seen at rest meanwhile:
+// a snapshot of etcd changes nothing, and is the work of no run.
+func (b *Book) Did(d cluster.Outcome) {
 	b.learn(d)
+	atRest := false
+	b.begun = slices.DeleteFunc(b.begun, func(x begun) bool {
+		same := isSame(x.Outcome, d)
+		atRest = atRest || same && x.atRest
+		return same
+	})
 	var r *cluster.Run
 	if n := len(b.runs); n > 0 {
 		r = &b.runs[n-1]
 	}
 	if r == nil || !r.Ended.IsZero() && d.Began.After(r.Ended) {
-		if len(b.early) < mostActions {
+		if len(b.early) < mostActions && !atRest {
 			b.early = append(b.early, d)
 		}
-		return nil
+		return
 	}
-	if len(r.Actions) >= mostActions {
-		r.ActionsMore++
-	} else {
-		r.Actions = append(r.Actions, d)
-	}
+	addAction(r, d)
 	if r.Ended.IsZero() {
-		return nil
+		b.keepNote(Note{Run: r.Number, At: endOf(d), Ended: &d})
+		return
 	}
-	return []cluster.Run{b.shown(*r)}
+	b.keepRun(*r)
 }
 
-// Update takes a status and returns the runs that began or ended with it. plan
-// forecasts what will happen; it is asked when a run begins, and again until it
-// knows the whole.
-func (b *Book) Update(s cluster.Status, now time.Time, plan func() (steps []cluster.Step, whole bool)) (changed []cluster.Run) {
+// addAction adds an action to a run, within the bound.
+func addAction(r *cluster.Run, d cluster.Outcome) {
+	if len(r.Actions) >= mostActions {
+		r.ActionsMore++
+		return
+	}
+	r.Actions = append(r.Actions, d)
+}
+
+// Update takes a status, with which runs begin and end. plan forecasts what will happen; it is
+// asked when a run begins, and again until it knows the whole.
+func (b *Book) Update(s cluster.Status, now time.Time, plan func() (steps []cluster.Step, whole bool)) {
 	if s.Condition == cluster.Unknown {
-		return nil // neither work nor rest: it is not known
+		return // neither work nor rest: it is not known
 	}
 	before := b.last
 	b.last = &s
 	open := b.open()
 	if open != nil {
 		b.watch(open, s, now)
-		if b.partly {
-			b.foretell(open, plan)
+		if b.partly && b.foretell(open, plan) {
+			b.keepRun(*open)
 		}
+		b.noteSeen(open, now)
 		if why := b.explainSuperseded(*open, before, s); why != "" {
-			changed = append(changed, b.end(open, now, cluster.Superseded, why, ""))
+			b.end(open, now, cluster.Superseded, why, "")
 			open = nil
 		}
 	}
 	if open == nil {
 		if !b.begins(s) {
-			// The first status may be of a pass from before the word.
-			if b.unheeded++; b.unheeded > 1 {
-				b.requested, b.turns = "", false
-			}
-			return changed
+			b.rest()
+			return
 		}
-		b.runs = append(b.runs, cluster.Run{Number: b.next(), Cluster: b.cluster, Revision: s.Revision, Subject: s.Subject, Cause: b.cause(before, s), Began: now.UTC()})
-		b.requested, b.turns, b.partly = "", false, false
-		clear(b.waits)
-		open = &b.runs[len(b.runs)-1]
-		if before != nil && before.Condition != s.Condition && before.Revision == s.Revision && !s.Since.IsZero() {
-			open.Began = s.Since.UTC() // it may have been reported a while later only
-		}
-		open.Actions, b.early = b.early, nil
-		for _, d := range open.Actions {
-			if d.Began.Before(open.Began) {
-				open.Began = d.Began.UTC()
-			}
-		}
+		open = b.begin(before, s, now)
 		b.foretell(open, plan)
 		b.watch(open, s, now)
 		if s.Condition == cluster.Reconciling {
-			changed = append(changed, b.shown(*open))
+			b.keepOpen(now)
 		}
 	}
 	if s.Condition != cluster.Reconciling {
-		changed = append(changed, b.end(open, now, s.Condition, s.Message, s.Hint))
+		b.end(open, now, s.Condition, s.Message, s.Hint)
 		if !b.turns {
 			b.requested = ""
 		}
 	}
 	b.cut()
-	return changed
+}
+
+// rest notes that a cluster is at rest: what was done until now belongs to no run to come.
+func (b *Book) rest() {
+	// The first status may be of a pass from before the word.
+	if b.unheeded++; b.unheeded > 1 {
+		b.requested, b.turns = "", false
+	}
+	b.early = nil
+	for i := range b.begun {
+		b.begun[i].atRest = true
+	}
+}
+
+// begin begins a run with a status.
+func (b *Book) begin(before *cluster.Status, s cluster.Status, now time.Time) *cluster.Run {
+	since := time.Time{} // when the last one ended
+	if n := len(b.runs); n > 0 {
+		since = b.runs[n-1].Ended
+	}
+	b.runs = append(b.runs, cluster.Run{Number: b.next(), Cluster: b.cluster, Revision: s.Revision, Subject: s.Subject, Cause: b.cause(before, s), Began: now.UTC()})
+	b.requested, b.turns, b.partly = "", false, false
+	clear(b.waits)
+	open := &b.runs[len(b.runs)-1]
+	if before != nil && before.Condition != s.Condition && before.Revision == s.Revision && !s.Since.IsZero() {
+		open.Began = s.Since.UTC() // it may have been reported a while later only
+	}
+	open.Actions, b.early = b.early, nil
+	for _, d := range open.Actions {
+		if d.Began.Before(open.Began) {
+			open.Began = d.Began.UTC()
+		}
+	}
+	for _, d := range b.begun {
+		if d.Began.Before(open.Began) && d.Began.After(since) && !d.atRest {
+			open.Began = d.Began.UTC() // by the pass that reports it
+		}
+	}
+	return open
 }
 
 // open is the run that goes on, nil when there is none.
@@ -268,12 +318,16 @@ func (b *Book) cause(before *cluster.Status, s cluster.Status) string {
 		last = b.runs[n-1]
 	}
 	switch {
+	case before != nil && before.Revision != s.Revision && before.Revision != "" && !b.turns:
+		return NewRevision // what was ordered before was about another
 	case b.requested != "":
 		return b.requested
 	case s.Revision != last.Revision:
 		return NewRevision
 	case before == nil:
 		return "the agent started"
+	case before.Condition == cluster.Stalled && s.Condition != cluster.Stalled:
+		return "what kept it stalled is gone" // nodes that are changed then are no cause
 	}
 	was := map[string]cluster.Phase{}
 	for _, n := range before.Nodes {
@@ -292,9 +346,6 @@ func (b *Book) cause(before *cluster.Status, s cluster.Status) string {
 		if ready[a.Name] && a.State != "ready" {
 			return fmt.Sprintf("addon %s is %s, no longer ready", a.Name, a.State)
 		}
-	}
-	if before.Condition == cluster.Stalled {
-		return "what kept it stalled is gone"
 	}
 	if s.Condition == cluster.Stalled {
 		return "something stands in its way" // the message names it
@@ -321,17 +372,18 @@ func (b *Book) watch(r *cluster.Run, s cluster.Status, now time.Time) {
 	}
 }
 
-// foretell notes what will happen in a run. Of a plan that was not the whole one
-// the steps were done first.
-func (b *Book) foretell(r *cluster.Run, plan func() ([]cluster.Step, bool)) {
+// foretell notes what will happen in a run, and reports whether it has learned it. Of a plan
+// that was not the whole one the steps were done first.
+func (b *Book) foretell(r *cluster.Run, plan func() ([]cluster.Step, bool)) bool {
 	steps, whole := plan()
 	if b.partly && !whole {
-		return // no wiser than before
+		return false // no wiser than before
 	}
 	r.Plan, b.partly = append(r.Plan, steps...), !whole
 	if over := len(r.Plan) - mostSteps; over > 0 {
 		r.Plan, r.PlanMore = r.Plan[:mostSteps:mostSteps], over
 	}
+	return true
 }
 
 // longest are the longest waits of the run that goes on, of a second at least.
@@ -348,10 +400,10 @@ func (b *Book) longest() []cluster.LongWait {
 	return out[:min(len(out), mostWaits)]
 }
 
-func (b *Book) end(r *cluster.Run, now time.Time, result cluster.Condition, message, hint string) cluster.Run {
+func (b *Book) end(r *cluster.Run, now time.Time, result cluster.Condition, message, hint string) {
 	r.Waits = b.longest()
 	r.Ended, r.Result, r.Message, r.Hint = now.UTC(), result, message, hint
-	return b.shown(*r)
+	b.keepRun(*r)
 }
 
 func (b *Book) cut() {

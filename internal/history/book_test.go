@@ -181,7 +181,9 @@ func TestWhatARunHolds(t *testing.T) {
 		len(r.Waits) != 1 || r.Waits[0] != (cluster.LongWait{Subject: "wk-1", Reason: cluster.WaitingForBoot, Message: "boots", DurationMS: 60_000}) || r.Ended.Sub(r.Began) != 3*time.Minute {
 		t.Errorf("%+v", r)
 	}
-	if changed := b.Did(cluster.Outcome{}); len(changed) != 1 || changed[0].Number != 1 {
+	b.TakeChanges()
+	b.Did(cluster.Outcome{})
+	if changed := b.TakeChanges(); len(changed) != 1 || changed[0].Run.Number != 1 {
 		t.Errorf("an action that ends after its run is to be written: %v", changed)
 	}
 	for range mostActions {

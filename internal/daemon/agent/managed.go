@@ -82,6 +82,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		Usual:    func() map[cluster.ActionKind]time.Duration { return a.c.Runs.Usual(name) },
 		OnStatus: m.report,
 		OnPass:   func(took time.Duration) { a.c.OnPass(name, took) },
+		OnBegin:  func(o cluster.Outcome) { a.c.Runs.AddBegun(name, o) },
 		OnAction: func(o cluster.Outcome) {
 			a.c.Runs.AddAction(name, o)
 			a.c.OnAction(name, o)

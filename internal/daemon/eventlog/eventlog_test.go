@@ -228,6 +228,38 @@ func TestRunsSurviveARestart(t *testing.T) {
 	}
 }
 
+// TestRunsOfAnAgentThatIsKilled: nothing is closed, and the next agent finds all that was done
+// and what was interrupted, in a file of its form whatever was held back at first.
+func TestRunsOfAnAgentThatIsKilled(t *testing.T) {
+	for _, held := range []bool{false, true} {
+		files := state.Dir{Path: t.TempDir()}
+		log := slog.New(slog.DiscardHandler)
+		now := time.Now().Truncate(time.Second)
+		status := func(rs *Runs) {
+			rs.AddStatus(cluster.Status{Cluster: "dev", Revision: "a", Condition: cluster.Reconciling}, now, func() ([]cluster.Step, bool) { return nil, true })
+		}
+		first := NewRuns(files, 5, log)
+		if held {
+			first.Hold("dev")
+		}
+		status(first)
+		first.AddBegun("dev", cluster.Outcome{Action: cluster.CreateVM, Subject: "cp-1", Text: "create vm", Began: now})
+		first.AddAction("dev", cluster.Outcome{Action: cluster.CreateVM, Subject: "cp-1", Text: "create vm", Began: now, DurationMS: 4000, Result: cluster.Done})
+		now = now.Add(10 * time.Second)
+		first.AddBegun("dev", cluster.Outcome{Action: cluster.DrainNode, Subject: "cp-1", Text: "drain", Began: now})
+		now = now.Add(14 * time.Second)
+		status(first)
+
+		for range 2 {
+			r := NewRuns(files, 5, log).List("dev")
+			if len(r) != 1 || r[0].Result != cluster.Interrupted || r[0].Ended.Sub(r[0].Began) != 24*time.Second || len(r[0].Actions) != 2 ||
+				r[0].Actions[0].Result != cluster.Done || r[0].Actions[1].Result != cluster.ResultInterrupted || r[0].Actions[1].DurationMS != 14_000 {
+				t.Errorf("held %v: %+v", held, r)
+			}
+		}
+	}
+}
+
 // TestRunsOfNothing: a cluster that leads to no action and no command leaves no file, one that
 // does has all its runs in it, and a cluster that is forgotten whole loses it.
 func TestRunsOfNothing(t *testing.T) {

@@ -2,7 +2,6 @@ package eventlog
 
 import (
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
@@ -41,34 +40,32 @@ func (rs *Runs) openBook(name string) *book {
 		return b
 	}
 	b := &book{file: &lines{}}
-	var old []cluster.Run
+	var kept []byte
 	if rs.files != nil {
 		log := rs.log.With(logging.Cluster, name)
 		text, err := b.file.open(rs.files, historyFile(name), log)
 		if err != nil {
 			log.Warn("the history cannot be read; it begins empty", logging.Err, err)
 		}
-		var bad int
-		if old, bad = history.Lines[cluster.Run](text); bad > 0 {
-			log.Info("some of the history cannot be read and is left out", logging.Lines, bad)
-		}
+		kept = text
 	}
-	b.Book = history.NewBook(name, rs.keep, old)
+	var bad int
+	if b.Book, bad = history.OpenBook(name, rs.keep, kept); bad > 0 {
+		rs.log.Info("some of the history cannot be read and is left out", logging.Cluster, name, logging.Lines, bad)
+	}
+	b.write()
 	rs.books[name] = b
 	return b
 }
 
-// write keeps the runs that have changed.
-func (b *book) write(changed []cluster.Run) {
+// write keeps what has changed.
+func (b *book) write() {
+	changed := b.TakeChanges()
 	if b.held {
 		return
 	}
-	for _, r := range changed {
-		appendLine(b.file, r, func() []cluster.Run {
-			all := b.Runs()
-			slices.Reverse(all)
-			return all
-		})
+	for _, e := range changed {
+		appendLine(b.file, e, b.Entries)
 	}
 }
 
@@ -87,9 +84,9 @@ func (b *book) release() {
 		return
 	}
 	b.held = false
-	all := b.Runs()
-	slices.Reverse(all)
-	b.write(all)
+	for _, e := range b.Entries() {
+		appendLine(b.file, e, b.Entries)
+	}
 }
 
 // AddStatus takes a status. plan is asked when a run begins with it.
@@ -97,7 +94,18 @@ func (rs *Runs) AddStatus(s cluster.Status, now time.Time, plan func() ([]cluste
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	b := rs.openBook(s.Cluster)
-	b.write(b.Update(s, now, plan))
+	b.Update(s, now, plan)
+	b.write()
+}
+
+// AddBegun takes an action that begins.
+func (rs *Runs) AddBegun(name string, o cluster.Outcome) {
+	rs.mu.Lock()
+	defer rs.mu.Unlock()
+	b := rs.openBook(name)
+	b.release()
+	b.Begin(o)
+	b.write()
 }
 
 // AddAction takes an action that has ended.
@@ -106,7 +114,8 @@ func (rs *Runs) AddAction(name string, o cluster.Outcome) {
 	defer rs.mu.Unlock()
 	b := rs.openBook(name)
 	b.release()
-	b.write(b.Did(o))
+	b.Did(o)
+	b.write()
 }
 
 // AddCommand takes an admin command. turns: it is carried out in the place of what is under way.
@@ -164,9 +173,8 @@ func (rs *Runs) Close() {
 
 // writeOpen writes down the run that goes on, with what it has come to.
 func (b *book) writeOpen() {
-	if all := b.Runs(); len(all) > 0 && all[0].Ended.IsZero() {
-		b.write(all[:1])
-	}
+	b.KeepOpen(time.Now())
+	b.write()
 }
 
 // historyFile is the name of the file that holds the history of a cluster.
