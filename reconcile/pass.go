@@ -216,6 +216,7 @@ func (r *Reconciler) forecast(ctx context.Context) (cluster.Forecast, error) {
 	d, hops := r.asApproved(ctx, v, o)
 	f := plan.Forecast(d, o, r.c.Policy())
 	awaitHops(&f, hops)
+	noteSuspended(&f, r.c.Journal.Facts())
 	f.Problems = slices.Concat(v.desired.Warnings, f.Problems)
 	if v.stop != nil {
 		f.Blocked = append([]cluster.Block{v.stop.block}, f.Blocked...)
@@ -314,10 +315,18 @@ func (r *Reconciler) ForecastOf(ctx context.Context, snap cluster.Snapshot) (clu
 	f := plan.Forecast(d, o, r.c.Policy())
 	awaitHops(&f, hops)
 	f.Notes = append(f.Notes, notes...)
+	noteSuspended(&f, facts)
 	f.Digest = "" // only what was pushed can be approved
 	f.Problems = slices.Concat(warnings, problems, f.Problems)
 	r.nameLostPods(ctx, d, &f)
 	return f, nil
+}
+
+// noteSuspended notes in a forecast, which is of what resume would do, that nothing of it is done before.
+func noteSuspended(f *cluster.Forecast, facts cluster.Facts) {
+	if facts.Suspended() && !facts.Destroying() {
+		f.Notes = append([]string{"the cluster is suspended: nothing of this is done before `talos-agent resume " + f.Cluster + "`"}, f.Notes...)
+	}
 }
 
 // mostNamed is how many pods, or nodes, are named before the rest is only counted.

@@ -603,6 +603,38 @@ func TestNameLostPods(t *testing.T) {
 	}
 }
 
+// TestForecastOfASuspendedCluster: a plan, which is of what resume would do, has it that nothing of
+// it is done before; and so has that of a directory.
+func TestForecastOfASuspendedCluster(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 1), journaltest.NewFiles()
+		a := start(t, f, files)
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		notes := func() []string {
+			pushed, err := a.Forecast(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			shown, err := a.ForecastOf(t.Context(), a.view.Load().desired.Repository().Snapshot)
+			if err != nil || !slices.Equal(pushed.Notes, shown.Notes) {
+				t.Errorf("pushed %q, of a directory %q, %v", pushed.Notes, shown.Notes, err)
+			}
+			return pushed.Notes
+		}
+		if got := notes(); len(got) > 0 {
+			t.Errorf("%q", got)
+		}
+		if err := a.Suspend(); err != nil {
+			t.Fatal(err)
+		}
+		until(t, a, cluster.Suspended)
+		if got := notes(); !slices.Equal(got, []string{"the cluster is suspended: nothing of this is done before `talos-agent resume dev`"}) {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
 // TestForecastNamesLostPods: the plan of a push, and that of a directory, name at the first drain of
 // each node the pods that no controller starts again, some by name; and note where none can be listed.
 func TestForecastNamesLostPods(t *testing.T) {

@@ -63,7 +63,7 @@ type UpgradeStatus struct {
 	Held     string   `json:"held,omitempty"` // why it is not made: which switch
 	// NoWay is why there is no way to the versions that are asked for; then there are no hops.
 	NoWay string `json:"noWay,omitempty"`
-	// Progress is, of a hop of Kubernetes, how many nodes run it of each component, for people.
+	// Progress is, of a hop of Kubernetes, how many nodes run it of each component, and of Talos those in their turn that run it, for people.
 	Progress string `json:"progress,omitempty"`
 	// StuckSince is since when it stands at this commit because the cluster is Stalled; zero while any of it runs or begins, or it is held.
 	StuckSince time.Time `json:"stuckSince,omitzero"`

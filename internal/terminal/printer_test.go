@@ -169,7 +169,7 @@ func TestUpgradesAreShown(t *testing.T) {
 		"  upgrade to Talos v1.13.9, then Talos v1.14.1: 2 of 6 nodes have the first; stuck for 3h00m\n":           {Hops: hops, Upgraded: 2, Nodes: 6, StuckSince: now.Add(-3 * time.Hour)},
 	} {
 		var out bytes.Buffer
-		Printer{w: &out, now: now}.printUpgrade(u)
+		Printer{w: &out, now: now}.printUpgrade(u, false)
 		if out.String() != want {
 			t.Errorf("%q, want %q", &out, want)
 		}

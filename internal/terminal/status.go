@@ -52,7 +52,7 @@ func (p Printer) PrintStatus(s cluster.Status) {
 	default:
 		p.Printf("  revision %s seen, %s applied%s\n", s.Revision.Short(), orDash(s.Applied.Short()), p.formatFetched(s))
 	}
-	p.printUpgrade(s.Upgrade)
+	p.printUpgrade(s.Upgrade, s.Suspended)
 	if len(s.Nodes) > 0 {
 		rows, notes := [][]string{{"NODE", "ROLE", "VMID", "ADDRESS", "PHASE", "SINCE", "TALOS", "KUBERNETES"}}, [][]string{nil}
 		for _, n := range s.Nodes {

@@ -9,8 +9,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
-// printUpgrade prints how far the way to other versions is, where a cluster is on one.
-func (p Printer) printUpgrade(u *cluster.UpgradeStatus) {
+// printUpgrade prints how far the way to other versions is, where a cluster is on one. Nothing of
+// it goes on while the cluster is suspended.
+func (p Printer) printUpgrade(u *cluster.UpgradeStatus, suspended bool) {
 	if u == nil {
 		return
 	}
@@ -35,7 +36,11 @@ func (p Printer) printUpgrade(u *cluster.UpgradeStatus) {
 	case !u.StuckSince.IsZero():
 		p.Printf("; %s for %s", p.Paint("stuck", Red), p.formatAge(u.StuckSince))
 	}
-	if !u.Order.IsZero() {
+	switch {
+	case u.Order.IsZero():
+	case suspended:
+		p.Printf("; once resumed it goes on %s", u.Order)
+	default:
 		p.Printf("; goes on %s", u.Order)
 	}
 	p.Printf("\n")
@@ -47,6 +52,8 @@ type Upgrade struct {
 	// Upgrade is the way; nil: it is on none, and Message is why.
 	Upgrade *cluster.UpgradeStatus `json:"upgrade,omitempty"`
 	Message string                 `json:"message,omitempty"`
+	// Suspended: nothing goes on until the cluster is resumed.
+	Suspended bool `json:"suspended,omitempty"`
 	// Stalled is what the cluster is Stalled for, unless that is about an addon; it is not among the others.
 	Stalled *cluster.Block          `json:"stalled,omitempty"`
 	Running []cluster.RunningStatus `json:"running"`
@@ -56,7 +63,7 @@ type Upgrade struct {
 
 // UpgradeOf is the upgrade of a cluster, by its status.
 func UpgradeOf(s cluster.Status) Upgrade {
-	u := Upgrade{Cluster: s.Cluster, Upgrade: s.Upgrade, Running: append([]cluster.RunningStatus{}, s.Running...), Blocked: []cluster.Block{}, Waiting: []cluster.WaitStatus{}}
+	u := Upgrade{Cluster: s.Cluster, Upgrade: s.Upgrade, Suspended: s.Suspended && !s.Destroying, Running: append([]cluster.RunningStatus{}, s.Running...), Blocked: []cluster.Block{}, Waiting: []cluster.WaitStatus{}}
 	if s.Upgrade == nil {
 		u.Message = describeNoUpgrade(s)
 	}
@@ -86,7 +93,11 @@ func (p Printer) PrintUpgrade(u Upgrade) {
 		p.Printf("%s: %s\n", u.Cluster, u.Message)
 	} else {
 		p.Printf("%s:\n", u.Cluster)
-		p.printUpgrade(u.Upgrade)
+		p.printUpgrade(u.Upgrade, u.Suspended)
+	}
+	if u.Suspended {
+		p.Printf("  %s: nothing goes on\n", p.Paint("suspended", Yellow))
+		p.printHint("    ", fmt.Sprintf("`talos-agent resume %s` goes on", u.Cluster))
 	}
 	for _, r := range u.Running {
 		p.Printf("  runs    %s %s (for %s)\n", r.Action, r.Subject, p.formatRunning(r))

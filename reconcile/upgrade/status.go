@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade/components"
@@ -34,8 +35,29 @@ func StatusOf(d cluster.Desired, facts cluster.Facts, seen Seen) *cluster.Upgrad
 		out.Hops, out.Upgraded = []string{describeImage(asked)}, has
 	case hops[0].Kind == cluster.HopKubernetes && !back:
 		out.Progress = components.CountAt(hops[0].To, d.Spec, seen.Observed)
+	case hops[0].Kind == cluster.HopTalos && !back:
+		out.Progress = describeInTurn(hops[0].To, asked.Spec, seen)
 	}
 	return out
+}
+
+// describeInTurn names the nodes that run a Talos already and are not counted among those that have it, because their turn has not
+// ended.
+func describeInTurn(to string, s cluster.Spec, seen Seen) string {
+	var names []string
+	for _, n := range s.Nodes {
+		mach := seen.Observed.Machines[n.Name]
+		if mach.Reach == cluster.Configured && mach.Talos != "" && !ladder.IsOlder(mach.Talos, to) && ladder.IsOlder(seen.Ran[n.Name].Talos, to) {
+			names = append(names, n.Name)
+		}
+	}
+	switch len(names) {
+	case 0:
+		return ""
+	case 1:
+		return names[0] + " runs it, and its turn has not ended"
+	}
+	return text.JoinSome(names, 5, ", ") + " run it, and their turns have not ended"
 }
 
 // countImages is how many machines run the extensions and kernel arguments of the inventory, and how many do not, or are on their way to them.

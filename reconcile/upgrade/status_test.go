@@ -146,3 +146,21 @@ func TestStuckSince(t *testing.T) {
 		t.Errorf("pushed while the cluster is Stalled: %s", got)
 	}
 }
+
+// TestStatusOfATurn: who runs the version of a hop and is in its turn still is not counted, and named for that.
+func TestStatusOfATurn(t *testing.T) {
+	machine := func(talos string) cluster.Machine { return cluster.Machine{Reach: cluster.Configured, Talos: talos} }
+	d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "dev", Nodes: []cluster.Node{{Name: "a"}, {Name: "b"}, {Name: "c"}}}},
+		Way: cluster.Way{Hops: []cluster.Hop{{Kind: cluster.HopTalos, To: "v1.14.1"}}}}
+	old, now := cluster.Versions{Talos: "v1.13.9"}, cluster.Versions{Talos: "v1.14.1"}
+	for want, ran := range map[string]Ran{
+		"a runs it, and its turn has not ended":       {"a": old, "b": now, "c": old},
+		"a, b run it, and their turns have not ended": {"a": old, "b": old, "c": old},
+		"": {"a": now, "b": now, "c": old},
+	} {
+		o := cluster.Observed{Machines: map[string]cluster.Machine{"a": machine("v1.14.1"), "b": machine("v1.14.1"), "c": machine("v1.13.9")}}
+		if u := StatusOf(d, o.Facts, Seen{Observed: o, Ran: ran}); u == nil || u.Progress != want {
+			t.Errorf("%+v, want %q", u, want)
+		}
+	}
+}
