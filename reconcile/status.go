@@ -185,7 +185,7 @@ func (r *Reconciler) nodes(now time.Time, d cluster.Desired, o cluster.Observed,
 			Talos: o.Machines[n.Name].Talos, Waiting: []cluster.WaitStatus{}, Blocked: []cluster.Block{}}
 		addConcerns(&ns, o, p, waits)
 		if kn, ok := o.Nodes.Value[n.Name]; ok {
-			ns.Kubernetes = kn.Kubelet
+			ns.Kubernetes, ns.Cordoned, ns.InTurn = kn.Kubelet, kn.Cordoned, kn.Turn != ""
 		}
 		ns.Since = stampChange(r.memo.phases, r.c.Earlier.Nodes, n.Name, string(ns.Phase), now, func(from string) {
 			if from == "" {
@@ -473,11 +473,14 @@ func nothingBuilt(o cluster.Observed, p plan.Plan) bool {
 
 // describeProgress puts on one line what goes on.
 func describeProgress(nodes []cluster.NodeStatus, o cluster.Observed, p plan.Plan) string {
-	ready := 0
+	ready, out := 0, ""
 	for _, n := range nodes {
 		if n.Phase == cluster.PhaseReady {
 			ready++
 		}
+	}
+	if cordoned := countCordoned(nodes); cordoned > 0 {
+		out = fmt.Sprintf(", %d of them cordoned", cordoned)
 	}
 	what := ""
 	switch {
@@ -490,5 +493,15 @@ func describeProgress(nodes []cluster.NodeStatus, o cluster.Observed, p plan.Pla
 		w := readiness.RootOf(p.Waiting)
 		what = w.Subject + ": " + w.Message
 	}
-	return fmt.Sprintf("%d of %d nodes Ready; %s", ready, len(nodes), what)
+	return fmt.Sprintf("%d of %d nodes Ready%s; %s", ready, len(nodes), out, what)
+}
+
+// countCordoned is how many Ready nodes are cordoned.
+func countCordoned(nodes []cluster.NodeStatus) (n int) {
+	for _, ns := range nodes {
+		if ns.Phase == cluster.PhaseReady && ns.Cordoned {
+			n++
+		}
+	}
+	return n
 }

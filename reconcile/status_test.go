@@ -9,10 +9,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
 )
 
@@ -550,4 +552,34 @@ func TestSinceWhenBlocked(t *testing.T) {
 	if got := stamp(3*time.Minute, orphan); !got.Equal(began.Add(3 * time.Minute)) {
 		t.Errorf("after a pass without it: %v", got)
 	}
+}
+
+// TestCordonedNodesAreCounted: a Ready node on which no new pods are placed is no node like the others.
+func TestCordonedNodesAreCounted(t *testing.T) {
+	nodes := []cluster.NodeStatus{{Name: "cp-1", Phase: cluster.PhaseReady, Cordoned: true, InTurn: true}, {Name: "wk-1", Phase: cluster.PhaseReady}, {Name: "wk-2", Phase: cluster.PhaseStopped, Cordoned: true}}
+	o := cluster.Observed{Running: []cluster.Running{{ActionID: cluster.ActionID{Kind: cluster.StartVM, Subject: "wk-2"}}}}
+	if got := describeProgress(nodes, o, plan.Plan{}); got != "2 of 3 nodes Ready, 1 of them cordoned; start vm wk-2" {
+		t.Errorf("%q", got)
+	}
+}
+
+// TestStatusOfACordonedNode: a status has which nodes are out of service, and whether the agent took them out.
+func TestStatusOfACordonedNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, files := newFake(1, 2), journaltest.NewFiles()
+		a := start(t, f, files)
+		defer a.stop()
+		until(t, a, cluster.Ready)
+		f.set(func() {
+			kn := f.turns["wk-1"]
+			kn.Cordoned = true
+			f.turns["wk-1"] = kn
+		})
+		time.Sleep(2 * time.Minute)
+		for _, n := range a.Status().Nodes {
+			if n.Cordoned != (n.Name == "wk-1") || n.InTurn {
+				t.Errorf("%+v", n)
+			}
+		}
+	})
 }

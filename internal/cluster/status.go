@@ -107,6 +107,8 @@ type NodeStatus struct {
 	Phase      Phase  `json:"phase"`
 	Talos      string `json:"talos,omitempty"`
 	Kubernetes string `json:"kubernetes,omitempty"`
+	Cordoned   bool   `json:"cordoned,omitempty"` // no new pods are placed on it
+	InTurn     bool   `json:"inTurn,omitempty"`   // the agent has taken it out of service, and has not put it back yet
 	// WaitsFor is the first of the lists below in words, for tables; with none of
 	// them, what else there is to know of its VM.
 	WaitsFor string    `json:"waitsFor,omitempty"`

@@ -108,6 +108,17 @@ func TestDriftIsPrinted(t *testing.T) {
 	}
 }
 
+// TestCordonedNodesAreShown: below a node stands whether it is out of service, and who took it out.
+func TestCordonedNodesAreShown(t *testing.T) {
+	var out bytes.Buffer
+	Printer{w: &out}.PrintStatus(cluster.Status{Nodes: []cluster.NodeStatus{{Name: "cp-1", Cordoned: true, InTurn: true, WaitsFor: "boots"}, {Name: "cp-2"}, {Name: "cp-3", Cordoned: true}}})
+	for _, want := range []string{"boots\n", "out of service: the agent cordoned it for its turn\n", "cordoned: no new pods are placed on it\n"} {
+		if strings.Count(out.String(), want) != 1 {
+			t.Errorf("not once %q in\n%s", want, &out)
+		}
+	}
+}
+
 // TestProgress: how far an action is, in words; the name of a task is for programs.
 func TestProgress(t *testing.T) {
 	for want, r := range map[string]cluster.RunningStatus{

@@ -312,6 +312,12 @@ func noteNode(n cluster.NodeStatus) []string {
 			note = append(note, line)
 		}
 	}
+	switch {
+	case n.Cordoned && n.InTurn:
+		add("out of service: the agent cordoned it for its turn")
+	case n.Cordoned:
+		add("cordoned: no new pods are placed on it")
+	}
 	for _, w := range n.Waiting {
 		if w.Reason == cluster.WaitingForGate && !w.Overdue {
 			add(text.Cut(w.Message, longestNote))
