@@ -2,6 +2,7 @@ package yamlschema
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -442,6 +443,11 @@ func (d decoder) special(n *yaml.Node, path string, t reflect.Type, v reflect.Va
 		return
 	}
 	got, err := rule.Parse(s)
+	var bounds outOfBounds
+	if errors.As(err, &bounds) {
+		d.bad(n, path, bounds.write, "%s %s", Quote(s), bounds.is)
+		return
+	}
 	if err != nil {
 		d.bad(n, path, err.Error(), "%s is not %s", Quote(s), rule.What)
 		return

@@ -137,15 +137,26 @@ func parseVMIDs(s string) (cluster.Range, error) {
 	return cluster.Range{First: int(first), Last: int(last)}, nil
 }
 
-const maxDuration = 24 * time.Hour
+const (
+	maxDuration    = 24 * time.Hour
+	durationBounds = "write something between 1s and 24h"
+)
+
+// outOfBounds is a value of the right form that is out of bounds: which, and what to write.
+type outOfBounds struct{ is, write string }
+
+// Error implements error.
+func (e outOfBounds) Error() string { return e.write }
 
 func parseDuration(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	switch {
 	case err != nil:
 		return 0, Hint("write a number with h, m or s, like 15m")
-	case d < time.Second || d > maxDuration:
-		return 0, Hint("write something between 1s and 24h")
+	case d < time.Second:
+		return 0, outOfBounds{"is too short", durationBounds}
+	case d > maxDuration:
+		return 0, outOfBounds{"is too long", durationBounds}
 	}
 	return d, nil
 }
