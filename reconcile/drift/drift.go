@@ -41,9 +41,10 @@ func (d Drift) Has() string { return d.Field + " " + d.shorten(d.Have) }
 // Wants is what the inventory has, for people.
 func (d Drift) Wants() string { return d.shorten(d.Want) }
 
-// shorten is a value, for people, who do not read the 64 digits of a schematic.
+// shorten is a value, for people, who do not read the 64 digits of a schematic. What stands in
+// the place of one that the factory has not answered yet is words, and stays whole.
 func (d Drift) shorten(value string) string {
-	if d.Field == FieldSchematic {
+	if d.Field == FieldSchematic && !strings.Contains(value, " ") {
 		value = fmt.Sprintf("%.12s", value)
 	}
 	return cmp.Or(value, "none")

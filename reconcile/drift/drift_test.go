@@ -85,3 +85,12 @@ func TestDriftsThatWait(t *testing.T) {
 		}
 	}
 }
+
+// TestChangeOfASchematic: of a schematic people read the first digits, and what stands in the place of one that is not known whole.
+func TestChangeOfASchematic(t *testing.T) {
+	const id = "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba"
+	d := Drift{Field: FieldSchematic, Have: id, Want: "the factory's answer"}
+	if got := d.Change(); got != "image schematic from 376567988ad3 to the factory's answer" {
+		t.Errorf("%q", got)
+	}
+}
