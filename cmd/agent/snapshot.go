@@ -456,7 +456,7 @@ func newSnapshotPrune(env *environment) *cobra.Command {
 		Long: `Remove the etcd snapshots in a folder that snapshot list --age-key shows as no
 longer needed. Those that stay are read to their end before, and none is removed
 that no verified one is newer than. Manual and damaged ones stay, and so do files
-of others.`,
+of others. Where no key opens any, or all are damaged, it ends with 1.`,
 		Example: `  talos-agent snapshot prune --dir /mnt/backup --age-key age.key dev`,
 		Args:    cobra.MaximumNArgs(1),
 	}
@@ -480,8 +480,12 @@ of others.`,
 		if err != nil {
 			return err
 		}
+		unopened := archive.IsUnverified(kept)
 		if p.IsJSON() {
-			return p.PrintJSON("SnapshotPruning", kept)
+			if err := p.PrintJSON("SnapshotPruning", kept); err != nil || !unopened {
+				return err
+			}
+			return errSilent(exitFailed)
 		}
 		removed := 0
 		for _, k := range kept {
@@ -494,6 +498,9 @@ of others.`,
 			}
 		}
 		p.Printf("%s removed, %d kept\n", text.Count(removed, "snapshot"), len(kept)-removed)
+		if unopened {
+			return errSilent(exitFailed)
+		}
 		return nil
 	}
 	return cmd

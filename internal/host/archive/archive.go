@@ -140,10 +140,11 @@ func (l Listing) AllVerified() bool {
 // IsUnread reports whether no snapshot of a cluster was read to its end, for want of a key: of each that was read, or that no
 // key opens, it is known what it is.
 func (l Listing) IsUnread(cluster string) bool {
-	return !slices.ContainsFunc(l.Snapshots, func(k snapshot.Kept) bool {
-		return k.Cluster == cluster && (k.State != retention.Unverified || k.Problem != "")
-	})
+	return !slices.ContainsFunc(l.Snapshots, func(k snapshot.Kept) bool { return k.Cluster == cluster && isJudged(k) })
 }
+
+// isJudged reports whether it is known of a snapshot what it is, or why not.
+func isJudged(k snapshot.Kept) bool { return k.State != retention.Unverified || k.Problem != "" }
 
 // Cluster sums up the snapshots of a cluster.
 type Cluster struct {
@@ -222,7 +223,8 @@ func sumUp(all []snapshot.Entry, now time.Time) Listing {
 }
 
 // Prune removes what is no longer needed of one cluster, or of all with "", and returns
-// what there was.
+// what there was. Where nothing had to be read for that, as of manual ones alone, the newest
+// is, so that it is known whether a key opens them.
 func Prune(ctx context.Context, in Place, cluster string) ([]snapshot.Kept, error) {
 	return withStore(in, func(s *snapshot.Store) ([]snapshot.Kept, error) {
 		clusters := []string{cluster}
@@ -243,10 +245,21 @@ func Prune(ctx context.Context, in Place, cluster string) ([]snapshot.Kept, erro
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", cluster, err)
 			}
+			if isUnread := !slices.ContainsFunc(kept, isJudged); isUnread && len(kept) > 0 {
+				if kept[0].Entry, err = s.Verify(ctx, kept[0].Entry); err != nil {
+					return nil, fmt.Errorf("%s: %w", cluster, err)
+				}
+			}
 			out = append(out, kept...)
 		}
 		return out, nil
 	})
+}
+
+// IsUnverified reports whether none of the snapshots that there are is known to be whole, for want of a key that opens one
+// or because all are damaged: of such none is removed.
+func IsUnverified(kept []snapshot.Kept) bool {
+	return len(kept) > 0 && !slices.ContainsFunc(kept, func(k snapshot.Kept) bool { return k.State == retention.Verified })
 }
 
 // withStore opens the snapshots in a folder that is there.

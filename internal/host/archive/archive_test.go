@@ -42,6 +42,12 @@ var now = time.Date(2026, 11, 27, 12, 0, 0, 0, time.UTC)
 // store stores scheduled snapshots as the daemon does, so many hours before now.
 func store(t *testing.T, dir, cluster, public string, hours ...int) {
 	t.Helper()
+	storeKind(t, dir, cluster, public, retention.Scheduled, hours...)
+}
+
+// storeKind stores snapshots of another kind.
+func storeKind(t *testing.T, dir, cluster, public string, kind retention.Kind, hours ...int) {
+	t.Helper()
 	to, err := secrets.ParseRecipient(public)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +63,7 @@ func store(t *testing.T, dir, cluster, public string, hours ...int) {
 	}()
 	s := snapshot.New(snapshot.Config{Directory: folder, Recipients: []snapshot.Recipient{to}})
 	for _, h := range hours {
-		name := snapshot.Name{Cluster: cluster, Kind: retention.Scheduled, At: now.Add(-time.Duration(h) * time.Hour)}
+		name := snapshot.Name{Cluster: cluster, Kind: kind, At: now.Add(-time.Duration(h) * time.Hour)}
 		if _, err := s.Write(t.Context(), snapshot.Source{Name: name, ClusterID: "id"}, bytes.NewReader(snapshottest.Sent(t))); err != nil {
 			t.Fatal(err)
 		}
@@ -97,6 +103,30 @@ func TestPrune(t *testing.T) {
 	}
 	if _, err := Prune(t.Context(), placeOf(t, dir), ""); err == nil || !strings.Contains(err.Error(), "dev: without a key") {
 		t.Error(err)
+	}
+}
+
+// TestPruneWithAnotherKey: a key that opens nothing is named, also where nothing had to be read, as of
+// a manual one alone, and nothing is removed.
+func TestPruneWithAnotherKey(t *testing.T) {
+	key, public := newKey(t, t.TempDir())
+	other, _ := newKey(t, t.TempDir())
+	for _, kind := range []retention.Kind{retention.Scheduled, retention.Manual} {
+		dir := filepath.Join(t.TempDir(), "snapshots")
+		storeKind(t, dir, "dev", public, kind, 1, 2)
+		kept, err := Prune(t.Context(), placeOf(t, dir, other), "dev")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(kept) != 2 || kept[0].Prune || kept[1].Prune || kept[0].Problem == "" || !IsUnverified(kept) {
+			t.Errorf("%s: %+v", kind, kept)
+		}
+		if kept, err = Prune(t.Context(), placeOf(t, dir, key), "dev"); err != nil || len(kept) != 2 || kept[0].Problem != "" || IsUnverified(kept) {
+			t.Errorf("%s: %+v, %v", kind, kept, err)
+		}
+	}
+	if IsUnverified(nil) {
+		t.Error("of none it is known that none is whole")
 	}
 }
 
