@@ -25,7 +25,8 @@ clear why they do not become so. With --from, bring up that directory first (the
 state before a change) and then change to DIR, which shows what the change does.
 
 Nothing real is touched and nothing is fetched: charts are stand-ins of the same
-name and version, and without the age key the secrets are throw-away ones.
+name and version, and without the age key the secrets are throw-away ones. Windows
+of the clusters and of the policy count as open.
 
 Exit codes: 0 every cluster became Ready; 1 not; 2 wrong usage.`,
 		Example: `  talos-agent rehearse .

@@ -64,6 +64,15 @@ func FindZone(name string) (*time.Location, error) {
 	return at, nil
 }
 
+// KeptOpen returns a window that is always open, where there is one: what is done only in a window
+// may be done at any time then.
+func (w Window) KeptOpen() Window {
+	if w.Zone == nil {
+		return w
+	}
+	return Window{Zone: time.UTC} // from midnight to midnight, every day
+}
+
 // String prints the window as people read it: "sat sun 22:00-05:00 Europe/Berlin".
 func (w Window) String() string {
 	if w.Zone == nil {

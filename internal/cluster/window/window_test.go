@@ -112,3 +112,21 @@ func TestWindowOpens(t *testing.T) {
 		}
 	})
 }
+
+// TestKeptOpen: a window that is kept open is one, and open at any time, together with any other when that is.
+func TestKeptOpen(t *testing.T) {
+	if (Window{}).KeptOpen().Zone != nil {
+		t.Error("where there is no window one is made")
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		w := anyWindow(t).KeptOpen()
+		now := time.Date(2026, 1, 1, 0, 0, rapid.IntRange(0, 365*24*3600).Draw(t, "now"), 0, time.UTC)
+		if w.Zone == nil || !w.IsOpen(now) || !w.Opens(now).Equal(now) {
+			t.Fatalf("%s at %s", w, now)
+		}
+		other := anyWindow(t)
+		if at, ok := w.OpensWith(other, now); !ok || !at.Equal(other.Opens(now)) {
+			t.Fatalf("with %s at %s: %s, %t", other, now, at, ok)
+		}
+	})
+}

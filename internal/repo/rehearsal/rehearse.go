@@ -229,6 +229,7 @@ func (r *rehearsal) open(ctx context.Context, scratch string, c lab.Config) erro
 	}
 	if v.Policy != nil {
 		policy = *v.Policy
+		policy.Window = policy.Window.KeptOpen()
 	}
 	if r.dirs, err = git.OpenDir(git.Config{Dir: r.stage}); err != nil {
 		return err
@@ -287,7 +288,7 @@ func (r *rehearsal) makeBundle(s cluster.Spec) (cluster.Secret, error) {
 }
 
 // substitute puts throw-away keys where the real ones are not known, and stand-ins
-// where charts would have to be fetched.
+// where charts would have to be fetched. Nobody who rehearses a change waits for its window.
 func (r *rehearsal) substitute(snap cluster.Snapshot) (cluster.Snapshot, error) {
 	if snap.Bundle.IsZero() {
 		b, err := r.makeBundle(snap.Spec)
@@ -296,6 +297,7 @@ func (r *rehearsal) substitute(snap cluster.Snapshot) (cluster.Snapshot, error) 
 		}
 		snap.Bundle = b
 	}
+	snap.Spec.Window = snap.Spec.Window.KeptOpen()
 	snap.Spec.Addons = slices.Clone(snap.Spec.Addons)
 	for i := range snap.Spec.Addons {
 		c := &snap.Spec.Addons[i].Chart
