@@ -1,6 +1,7 @@
 package terminal
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 
@@ -42,7 +43,7 @@ func (p Printer) PrintForecast(f cluster.Forecast) {
 	if len(f.Steps) == 0 {
 		then = ""
 	}
-	for _, w := range ends {
+	for _, w := range joinGates(ends) {
 		p.Printf("  %swaits for %s: %s\n", then, w.Subject, w.Message)
 		p.printDrift(w.Message, w.Drift)
 		p.printHint("    ", w.Hint)
@@ -91,6 +92,30 @@ func heldSteps(f cluster.Forecast) (held map[int]cluster.Wait, ends []cluster.Wa
 		}
 	}
 	return held, ends
+}
+
+// joinGates joins the waits of several nodes for one gate, which are the same for all of them, into one: it
+// stands at the first, with the names of all.
+func joinGates(all []cluster.Wait) (out []cluster.Wait) {
+	of := map[string][]string{}
+	key := func(w cluster.Wait) string {
+		return fmt.Sprint(w.About, w.Message, w.Hint, formatDrift(w.Message, w.Drift))
+	}
+	for _, w := range all {
+		if w.Reason != cluster.WaitingForGate {
+			out = append(out, w)
+			continue
+		}
+		if of[key(w)] = append(of[key(w)], w.Subject); len(of[key(w)]) == 1 {
+			out = append(out, w)
+		}
+	}
+	for i, w := range out {
+		if w.Reason == cluster.WaitingForGate {
+			out[i].Subject = text.JoinSome(of[key(w)], 5, ", ")
+		}
+	}
+	return out
 }
 
 // printHint prints what to do, where there is something.

@@ -222,7 +222,7 @@ var decided = []cluster.Reason{
 	cluster.InventoryInvalid, cluster.ClusterRemoved, cluster.HistoryRewritten, cluster.PolicyViolation, cluster.SecretsMissing,
 	cluster.SecretsChanged, cluster.ContractChanged, cluster.NodeLocked, cluster.NodeProtected, cluster.VMProtected, cluster.VMManaged,
 	cluster.ForeignVolumes, cluster.NodeIdentityChanged, cluster.RemovalUnapproved, cluster.HardwareDrift, cluster.PoolDrift,
-	cluster.TalosVersionDrift, cluster.SecureBootDrift, cluster.KubernetesDrift, cluster.ConfigDrift,
+	cluster.TalosVersionDrift, cluster.SecureBootDrift, cluster.KubernetesDrift, cluster.ConfigDrift, cluster.ChangeUnapproved, cluster.ApplyingOff,
 }
 
 // PrintDoctorHint ends a status in which something is off whose cause it does not
