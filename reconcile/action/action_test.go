@@ -65,3 +65,20 @@ func TestPullImagesIn(t *testing.T) {
 		t.Errorf("what others are asked for has %s", got)
 	}
 }
+
+// TestAwaitClaim: what waits for another action about the same is not called to wait for itself.
+func TestAwaitClaim(t *testing.T) {
+	i := Info{Subject: "cp-1"}
+	for want, c := range map[string]struct {
+		claim cluster.Claim
+		by    cluster.ActionID
+	}{
+		"waits until change config has ended":                                        {cluster.ClaimNode("cp-1"), cluster.ActionID{Kind: cluster.ChangeConfig, Subject: "cp-1"}},
+		"waits for its turn on etcd until bootstrap etcd of cp-2 has ended":          {cluster.ClaimEtcd, cluster.ActionID{Kind: cluster.Bootstrap, Subject: "cp-2"}},
+		"waits for its turn on storage pve1/local until create vm of cp-2 has ended": {cluster.ClaimStorage("pve1", "local"), cluster.ActionID{Kind: cluster.CreateVM, Subject: "cp-2"}},
+	} {
+		if w := AwaitClaim(i, c.claim, c.by, nil); w.Message != want || w.Subject != "cp-1" || w.About != string(c.claim) || w.Reason != cluster.WaitingForTurn {
+			t.Errorf("%+v, want %q", w, want)
+		}
+	}
+}

@@ -129,3 +129,13 @@ func (a DeleteJob) Info() Info {
 func (i Info) MakesNode() bool {
 	return i.Kind == cluster.CreateVM || i.Kind == cluster.StartVM || i.Kind == cluster.ResumeVM || i.Kind == cluster.ApplyConfig
 }
+
+// AwaitClaim is the wait of an action for what another one claims, under way or planned. One that is about the same
+// waits for no turn on itself.
+func AwaitClaim(i Info, c cluster.Claim, by cluster.ActionID, drift []cluster.FieldDifference) cluster.Wait {
+	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForTurn, About: string(c), Message: fmt.Sprintf("waits for its turn on %s until %s of %s has ended", c, by.Kind, by.Subject), Drift: drift}
+	if by.Subject == i.Subject {
+		w.Message = fmt.Sprintf("waits until %s has ended", by.Kind)
+	}
+	return w
+}

@@ -233,7 +233,7 @@ func (m *planner) doUnless(a action.Action, holds func(action.Info) bool) {
 	}
 	for _, c := range i.Claims {
 		if by, taken := m.held[c]; taken {
-			m.wait(cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForTurn, About: string(c), Message: fmt.Sprintf("waits for its turn on %s until %s of %s has ended", c, by.Kind, by.Subject), Drift: m.driftOfAction(i)})
+			m.wait(action.AwaitClaim(i, c, by, m.driftOfAction(i)))
 			return
 		}
 	}

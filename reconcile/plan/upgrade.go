@@ -277,7 +277,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 		}
 		begun := installed || other.Reason == cluster.WaitingForTurn && !rolls && m.isPending(n)
 		if upgrade.IsBefore(other, n.Name, back, begun, failed, m.o.Nodes.Value[other.About].Turn != "") {
-			other.Subject, other.Drift = n.Name, w.Drift
+			other.Subject, other.Drift, other.Message = n.Name, w.Drift, upgrade.WordWait(other.Message, back)
 			m.wait(other)
 			return true
 		}
@@ -298,7 +298,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 		return true
 	}
 	if !installed && m.lacksInstaller(n) {
-		w.Message = "waits to be upgraded until it has the installer"
+		w.Message = upgrade.WordWait("waits to be upgraded until it has the installer", back)
 		m.wait(w)
 		return true
 	}
@@ -414,7 +414,7 @@ func (m *planner) planHops() {
 		b := cluster.Block{Subject: name, Reason: asked.Held, About: "upgrade", Message: fmt.Sprintf("the inventory asks for other versions, and %s; it would be upgraded to %s", asked.HeldBy, cluster.DescribeHops(asked.Hops)+upgrade.DescribeRemovedOnWay(m.d, m.o)),
 			Hint: "set the versions back; or " + bounds.HintOff(m.d.Spec, m.p) + m.whereSwitch("upgrade", m.p.Upgrade > m.d.Spec.Upgrade)}
 		if asked.Held == cluster.ChangeUnapproved {
-			b.Hint = "set the versions back; or " + m.approveHint()
+			b.Hint = m.approveHint() + "; or set the versions back"
 		}
 		m.blockDrift(b, drift.OfWay(m.d, m.o))
 		return

@@ -3,6 +3,7 @@ package upgrade
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -40,6 +41,14 @@ func ClosedGates(d cluster.Desired, o cluster.Observed) (out []cluster.Wait) {
 			Hint: "see what its condition is about, or push another one in `gates`; versions that are set back pass it"})
 	}
 	return out
+}
+
+// WordWait is why a node waits before it gets another version, in the words for one that goes back where it does.
+func WordWait(message string, back bool) string {
+	if rest, upgrades := strings.CutPrefix(message, "waits to be upgraded"); back && upgrades {
+		return "waits to go back" + rest
+	}
+	return message
 }
 
 // OpenGates are the gates of a cluster as if all held, their Jobs too.

@@ -57,3 +57,14 @@ func TestGates(t *testing.T) {
 		}
 	}
 }
+
+// TestWordWait: a node that goes back is not called one that is upgraded.
+func TestWordWait(t *testing.T) {
+	const up = "waits to be upgraded until cp-1 is Ready"
+	if got := WordWait(up, true); got != "waits to go back until cp-1 is Ready" {
+		t.Error(got)
+	}
+	if WordWait(up, false) != up || WordWait("waits", true) != "waits" {
+		t.Error("what does not go back is worded anew")
+	}
+}
