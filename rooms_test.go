@@ -91,7 +91,7 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/upgrade": {why: "pure: which versions the nodes are to have now, on the way to those of the inventory",
 		may:   []string{"internal/cluster", "internal/text", "reconcile/bounds", "reconcile/drift", "reconcile/ladder", "reconcile/quorum", "reconcile/upgrade/components"},
-		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
+		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...), tests: []string{"internal/cluster/window"}},
 	"internal/gate": {why: "pure: evaluates conditions of people over values that it is handed",
 		may:   []string{"internal/text"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},

@@ -320,7 +320,7 @@ func (m *planner) awaitVersions(n cluster.Node, dr drift.Drift) bool {
 // holdByGate waits with what a hop changes of a node until the gates of the inventory hold, and reports whether it does.
 // It comes before the snapshot, which must be a fresh one.
 func (m *planner) holdByGate(n cluster.Node, drifts []cluster.FieldDifference) bool {
-	closed := upgrade.ClosedGates(m.d, m.o)
+	closed := upgrade.ClosedGates(m.d, m.o, m.p)
 	for _, w := range closed {
 		w.Subject, w.Drift = n.Name, drifts
 		m.wait(w)

@@ -23,8 +23,13 @@ func AsksGates(d cluster.Desired, o cluster.Observed) bool {
 	})
 }
 
-// ClosedGates are the waits for each condition among the gates of a cluster that does not hold, without their subject; none: all hold.
-func ClosedGates(d cluster.Desired, o cluster.Observed) (out []cluster.Wait) {
+// ClosedGates are the waits for each condition among the gates of a cluster that does not hold, without their subject; none: all hold. A closed
+// window is named besides: it is waited for once they hold.
+func ClosedGates(d cluster.Desired, o cluster.Observed, p cluster.Policy) (out []cluster.Wait) {
+	window := ""
+	if opens, ever := d.Spec.Window.OpensWith(p.Window, o.Now); ever && opens.After(o.Now) && !o.Facts.UpgradeOrder(drift.Attempt(d, o.Facts)).Now {
+		window = "; its window opens at " + text.Moment(opens)
+	}
 	for _, g := range d.Repository().Spec.Gates {
 		why := ""
 		switch seen, asked := o.Gates[g.Name]; {
@@ -37,7 +42,7 @@ func ClosedGates(d cluster.Desired, o cluster.Observed) (out []cluster.Wait) {
 		default:
 			why = "its condition does not hold: " + text.Cut(text.OneLine(g.Condition), mostCondition)
 		}
-		out = append(out, cluster.Wait{Reason: cluster.WaitingForGate, About: g.Name, Message: fmt.Sprintf("waits to be upgraded until the gate %s holds: %s", g.Name, why),
+		out = append(out, cluster.Wait{Reason: cluster.WaitingForGate, About: g.Name, Message: fmt.Sprintf("waits to be upgraded until the gate %s holds: %s%s", g.Name, why, window),
 			Hint: "see what its condition is about, or push another one in `gates`; versions that are set back pass it"})
 	}
 	return out

@@ -3,8 +3,10 @@ package upgrade
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/window"
 )
 
 // TestGates: gates are looked at while the cluster is to be upgraded and no node is out of service that others wait for,
@@ -41,7 +43,7 @@ func TestGates(t *testing.T) {
 			t.Errorf("%s: asks %v", name, got)
 		}
 		shut, first := "", cluster.Wait{}
-		for _, w := range ClosedGates(d, o) {
+		for _, w := range ClosedGates(d, o, cluster.Policy{}) {
 			if shut += w.About; first.Reason == "" {
 				first = w
 			}
@@ -52,7 +54,7 @@ func TestGates(t *testing.T) {
 		if o.Gates = OpenGates(d); len(o.Gates) != len(c.gates) {
 			t.Errorf("%s: %d gates are open", name, len(o.Gates))
 		}
-		if shut := ClosedGates(d, o); len(shut) > 0 {
+		if shut := ClosedGates(d, o, cluster.Policy{}); len(shut) > 0 {
 			t.Errorf("%s: %+v are not open", name, shut)
 		}
 	}
@@ -66,5 +68,31 @@ func TestWordWait(t *testing.T) {
 	}
 	if WordWait(up, false) != up || WordWait("waits", true) != "waits" {
 		t.Error("what does not go back is worded anew")
+	}
+}
+
+// TestGatesAndAWindow: beside a gate that does not hold stands when the window opens, unless it is open or not waited for.
+func TestGatesAndAWindow(t *testing.T) {
+	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	night := window.Window{From: 22 * 60, To: 60, Zone: time.UTC}
+	for name, c := range map[string]struct {
+		cluster, host window.Window
+		order         cluster.UpgradeOrder
+		at            time.Time
+		want          string
+	}{
+		"there is none":        {at: now},
+		"it is closed":         {cluster: night, at: now, want: "; its window opens at 2026-03-01 22:00 UTC"},
+		"the host's is closed": {host: night, at: now, want: "; its window opens at 2026-03-01 22:00 UTC"},
+		"it is open":           {cluster: night, at: now.Add(11 * time.Hour)},
+		"root does not wait":   {cluster: night, at: now, order: cluster.UpgradeOrder{Now: true}},
+	} {
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Revision: "r", Spec: cluster.Spec{Window: c.cluster, Gates: []cluster.Gate{{Name: "a", Condition: "false"}}}}}
+		o := cluster.Observed{Now: c.at}
+		o.Facts.Intend(cluster.Intent{Kind: cluster.IntendUpgrade, Revision: "r", Order: c.order})
+		got := ClosedGates(d, o, cluster.Policy{Window: c.host})
+		if want := "waits to be upgraded until the gate a holds: it was not looked at yet" + c.want; len(got) != 1 || got[0].Message != want {
+			t.Errorf("%s: %+v, want %q", name, got, want)
+		}
 	}
 }
