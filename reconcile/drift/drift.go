@@ -410,7 +410,7 @@ func (dr Drift) Refusal(d cluster.Desired, o cluster.Observed, n cluster.Node) c
 		b.Message = fmt.Sprintf("it runs Kubernetes %s, and the inventory has %s", dr.Have, dr.Want)
 		b.Hint = hintOfUpgrade(d, o, "kubernetes_version", dr.Have)
 		return b
-	case dr.Reason == cluster.ConfigDrift && dr.Have == uncompared:
+	case dr.IsUncompared():
 		b.Message = "its machine config is " + uncompared
 		b.Hint = "`talos-agent diff` shows how it differs from the one for the versions of the inventory"
 		return b

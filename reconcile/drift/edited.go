@@ -59,6 +59,9 @@ const (
 	uncompared  = "not compared while its versions differ"
 )
 
+// IsUncompared reports whether it is a machine config that is not compared before its machine has the versions of the inventory.
+func (d Drift) IsUncompared() bool { return d.Reason == cluster.ConfigDrift && d.Have == uncompared }
+
 // ofGivenConfig compares the config of a machine of other versions than those of the inventory
 // with what it was seen to have of the inventory, and where that is not known with what a new
 // node would get now, if that is for the versions that it runs.

@@ -12,15 +12,22 @@ import (
 // version on the way to that of the inventory, an image with other extensions, or, where an upgrade was
 // begun and is taken back, the version that all nodes had before.
 func IsUpgrade(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) bool {
-	asked := d.Repository()
-	switch hops := asked.Hops; {
-	case asked.Schematic == "":
+	return d.Repository().Schematic != "" && (dr.Reason == cluster.SchematicDrift || isOnWay(d, o, n, dr))
+}
+
+// AwaitsImage reports whether a drift of the machine of a node is corrected by another Talos as soon as the image factory has named the
+// image of the inventory.
+func AwaitsImage(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) bool {
+	return d.Repository().Schematic == "" && isOnWay(d, o, n, dr)
+}
+
+// isOnWay reports whether a drift is a version of Talos from which the next hop leads, or from which the node goes back.
+func isOnWay(d cluster.Desired, o cluster.Observed, n cluster.Node, dr Drift) bool {
+	if dr.Reason != cluster.TalosVersionDrift {
 		return false
-	case dr.Reason == cluster.SchematicDrift:
-		return true
-	case dr.Reason != cluster.TalosVersionDrift:
-		return false
-	case len(hops) > 0 && hops[0].Kind == cluster.HopTalos && hops[0].To == dr.Want && ladder.IsOlder(dr.Have, dr.Want):
+	}
+	hops := d.Repository().Hops
+	if len(hops) > 0 && hops[0].Kind == cluster.HopTalos && hops[0].To == dr.Want && ladder.IsOlder(dr.Have, dr.Want) {
 		return true
 	}
 	return isReverted(d, o, n, dr)

@@ -193,7 +193,9 @@ func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 		if drift.IsUpgrade(m.d, m.o, n, dr) {
 			continue // in the turn of the node, unless the hops are held as a whole
 		}
-		if m.awaitVersions(n, dr) {
+		if w, awaits := upgrade.AwaitKnown(m.d, m.o, n, dr, apiWithin); awaits {
+			w.Drift = m.describe(n, dr)
+			m.wait(w)
 			continue
 		}
 		if isOther := slices.Contains(m.rotated, n.Name) || slices.Contains(m.reassigned, n.Name); dr.Reason != cluster.ConfigDrift || dr.How == drift.Refuse && !isOther {

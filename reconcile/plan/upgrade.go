@@ -305,18 +305,6 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 	return false
 }
 
-// awaitVersions waits with the upgrade of a node until it is known what all nodes run, and reports
-// whether it does.
-func (m *planner) awaitVersions(n cluster.Node, dr drift.Drift) bool {
-	asked := m.d.Repository()
-	isVersion := dr.Reason == cluster.TalosVersionDrift || dr.Reason == cluster.KubernetesDrift
-	if !isVersion || asked.NoWay != "" || len(asked.Hops) > 0 || !ladder.IsOlder(dr.Have, dr.Want) {
-		return false
-	}
-	m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.RunningConfigUnknown, About: dr.Field, Message: "waits to be upgraded until it is known which versions all nodes run, to change " + dr.Change(), Within: apiWithin, Drift: m.describe(n, dr)})
-	return true
-}
-
 // holdByGate waits with what a hop changes of a node until the gates of the inventory hold, and reports whether it does.
 // It comes before the snapshot, which must be a fresh one.
 func (m *planner) holdByGate(n cluster.Node, drifts []cluster.FieldDifference) bool {
