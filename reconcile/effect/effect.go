@@ -134,6 +134,9 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 			m.ConfigDigest, m.Change = a.Network, &cluster.Change{For: a.Config.Digest, Reboots: true}
 		}
 		o.Machines[a.Node.Name] = withoutStaged(m)
+		if len(a.Components) > 0 && a.Node.Role == cluster.ControlPlane { // what it renders then is not known before
+			o.Manifests = cluster.Seen[cluster.Manifests]{}
+		}
 		labelByTalos(o, drift.RepositoryNode(*d, a.Node))
 		takeVIP(o, a.Node)
 		if a.First {

@@ -65,12 +65,16 @@ func noteInstall(o *cluster.Observed, name string, in cluster.Install) {
 	o.Facts.Installs = all
 }
 
-// bootInstalled has a machine run the Talos that was installed on it; "" : none was.
+// bootInstalled has a machine run the Talos that was installed on it; "" : none was. What a control plane with another one renders of
+// what Talos deploys once is not known before.
 func bootInstalled(d cluster.Desired, o *cluster.Observed, name, version string) {
 	if version == "" {
 		return
 	}
 	m := o.Machines[name]
+	if n, _ := d.Spec.Node(name); n.Role == cluster.ControlPlane && m.Talos != version {
+		o.Manifests = cluster.Seen[cluster.Manifests]{}
+	}
 	m.Talos, m.Installer = version, ""
 	if m.Schematic != "" {
 		m.Schematic = d.Repository().Schematic

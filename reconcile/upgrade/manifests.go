@@ -8,6 +8,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade/components"
 )
 
 // IsMixed reports whether the nodes are on their way through a hop: not all run the same Talos, or the same kubelet.
@@ -30,8 +31,12 @@ func IsMixed(d cluster.Desired, o cluster.Observed) bool {
 
 // WaitForManifests is the wait of a cluster for what Talos deploys once, without a reason where there is none: within is how
 // long it may take to be compared. What was changed has as long as talosctl gives it, and a minute for each node, of which a
-// DaemonSet takes one after the other.
+// DaemonSet takes one after the other. While nodes are to go back to older versions there is none: what the newer ones render is
+// applied no more, and what the older ones do is known when all have them.
 func WaitForManifests(d cluster.Desired, o cluster.Observed, within time.Duration) cluster.Wait {
+	if isGoingBack(d, o) {
+		return cluster.Wait{}
+	}
 	reason, why := AwaitsManifests(d, o)
 	w := cluster.Wait{Subject: d.Spec.Name, Reason: reason, Message: why}
 	switch reason {
@@ -42,6 +47,15 @@ func WaitForManifests(d cluster.Desired, o cluster.Observed, within time.Duratio
 		w.Hint = "`kubectl -n kube-system get pods,events` shows what the pods lack that do not start"
 	}
 	return w
+}
+
+// isGoingBack reports whether versions are set back that a node has still. One that is locked keeps them.
+func isGoingBack(d cluster.Desired, o cluster.Observed) bool {
+	asked := d.Repository()
+	unlocked := asked.Spec
+	unlocked.Nodes = slices.DeleteFunc(slices.Clone(asked.Spec.Nodes), func(n cluster.Node) bool { return n.Locked })
+	return asked.Back.Talos && hasNewerTalos(asked.Spec.Versions.Talos, unlocked, Seen{Observed: o}) ||
+		asked.Back.Kubernetes && components.HasNewer(asked.Spec.Versions.Kubernetes, unlocked, o)
 }
 
 // Deletes reports whether what Talos deploys once is to lose objects, of which an addon may take the place.
@@ -63,6 +77,9 @@ func AddWay(f *cluster.Forecast, d cluster.Desired, o cluster.Observed) {
 	}
 	if len(f.Hops) > 0 && f.Hops[0].Kind == cluster.HopKubernetes {
 		f.Notes = append(f.Notes, "of Kubernetes the steps are shown that are known now: what follows is worked out from what runs after them, one component after the other")
+	}
+	if asked.Back != (cluster.Back{}) {
+		f.Notes = append(f.Notes, "what goes back waits for no window, and for no approval that `upgrade` asks for; what Talos deploys once is held against what the control planes render when all nodes have gone back, and what differs is shown and applied")
 	}
 	if len(asked.Hops) > 0 {
 		f.Notes = append(f.Notes, "after each hop what Talos deploys once is held against what the control planes render then, and what differs is shown and applied")
