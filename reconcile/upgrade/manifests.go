@@ -79,7 +79,7 @@ func AddWay(f *cluster.Forecast, d cluster.Desired, o cluster.Observed) {
 		f.Notes = append(f.Notes, "of Kubernetes the steps are shown that are known now: what follows is worked out from what runs after them, one component after the other")
 	}
 	if asked.Back != (cluster.Back{}) {
-		f.Notes = append(f.Notes, "what goes back waits for no window, and for no approval that `upgrade` asks for; what Talos deploys once is held against what the control planes render when all nodes have gone back, and what differs is shown and applied")
+		f.Notes = append(f.Notes, "what goes back waits for no window, and for no approval that `upgrade` asks for; what Talos deploys once is held against what the control planes render when all nodes have the older versions, and what differs is shown and applied")
 	}
 	if len(asked.Hops) > 0 {
 		f.Notes = append(f.Notes, "after each hop what Talos deploys once is held against what the control planes render then, and what differs is shown and applied")

@@ -54,10 +54,28 @@ func WaitsOfWay(d cluster.Desired, o cluster.Observed, s Supply) (out []cluster.
 		}
 		out = append(out, wait(hop.String(), fmt.Sprintf("%s comes after %s", hop, asked.Hops[i-1])+what))
 	}
-	if w := waitForKubernetes(d, o); w.Reason != "" {
-		out = append(out, w)
+	for _, w := range []cluster.Wait{waitForKubernetes(d, o), awaitWay(d, o)} {
+		if w.Reason != "" {
+			out = append(out, w)
+		}
 	}
 	return out
+}
+
+// awaitWay is the wait of a cluster of which a hop of Kubernetes is half done, forward or back, and does not go on because there is no way
+// to all that its inventory asks for; without a reason where there is none.
+func awaitWay(d cluster.Desired, o cluster.Observed) cluster.Wait {
+	asked := d.Repository()
+	if asked.NoWay == "" || asked.Back.Kubernetes {
+		return cluster.Wait{}
+	}
+	oldest, newest, ahead := components.Between(asked.Spec, o)
+	if ahead == "" {
+		return cluster.Wait{}
+	}
+	return cluster.Wait{Subject: d.Spec.Name, Reason: cluster.WaitingForHop, About: "half done",
+		Message: fmt.Sprintf("its Kubernetes stays between %s and %s, as there is no way to all that is asked for, of it %s: %s", oldest, newest, asked.Goal.Kubernetes, ahead),
+		Hint:    fmt.Sprintf("set `talos_version` to what the nodes run, and `kubernetes_version` alone to %s, to which it goes back, or to %s, to which it goes on", oldest, newest)}
 }
 
 // DescribeRemovedOnWay is which APIs the hops of Kubernetes take away on the way of a cluster that makes none for now, to follow other

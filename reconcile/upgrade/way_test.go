@@ -68,6 +68,41 @@ func TestWaitsOfWay(t *testing.T) {
 	}
 }
 
+// TestAwaitWay: a hop of Kubernetes that is half done is shown while there is no way to all that is asked for, with what has the newer
+// version and which versions of Kubernetes alone can be asked for; one that goes on, or back, has its own wait.
+func TestAwaitWay(t *testing.T) {
+	images := func(apiServer string) cluster.Machine {
+		return cluster.Machine{Reach: cluster.Configured, Summary: cluster.ConfigSummary{Images: cluster.Images{APIServer: "registry.k8s.io/kube-apiserver:" + apiServer, Kubelet: "ghcr.io/siderolabs/kubelet:v1.32.13"}}}
+	}
+	noWay := cluster.Way{NoWay: "a downgrade of Talos", Goal: cluster.Versions{Talos: "v1.13.9", Kubernetes: "v1.32.13"}}
+	goesBack := noWay
+	goesBack.Back.Kubernetes = true
+	for name, c := range map[string]struct {
+		way       cluster.Way
+		apiServer string
+		want      bool
+	}{
+		"half done":            {noWay, "v1.33.13", true},
+		"all have the same":    {noWay, "v1.32.13", false},
+		"it goes back":         {goesBack, "v1.33.13", false},
+		"there is a way to it": {cluster.Way{Goal: noWay.Goal}, "v1.33.13", false},
+	} {
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Name: "lab", Nodes: []cluster.Node{{Name: "cp-1", Role: cluster.ControlPlane}}}}, Way: c.way}
+		w := awaitWay(d, cluster.Observed{Machines: map[string]cluster.Machine{"cp-1": images(c.apiServer)}})
+		if (w.Reason != "") != c.want {
+			t.Errorf("%s: %+v", name, w)
+		}
+		const message = "its Kubernetes stays between v1.32.13 and v1.33.13, as there is no way to all that is asked for, of it v1.32.13: cp-1 has kube-apiserver v1.33.13"
+		const hint = "set `talos_version` to what the nodes run, and `kubernetes_version` alone to v1.32.13, to which it goes back, or to v1.33.13, to which it goes on"
+		if c.want && (w.Subject != "lab" || w.Reason != cluster.WaitingForHop || w.Message != message || w.Hint != hint) {
+			t.Errorf("%s: %+v", name, w)
+		}
+		if waits := WaitsOfWay(d, cluster.Observed{Machines: map[string]cluster.Machine{"cp-1": images(c.apiServer)}}, Supply{}); c.want != slices.ContainsFunc(waits, w.Equal) {
+			t.Errorf("%s: %+v", name, waits)
+		}
+	}
+}
+
 // TestAddWay: a forecast has the hops of the way that is made; of one that is to be approved it has the change that is approved, and of one
 // that is held, or of a cluster that is destroyed, nothing.
 func TestAddWay(t *testing.T) {

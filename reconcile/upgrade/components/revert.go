@@ -63,7 +63,7 @@ func takeBack(to string, s cluster.Spec, o cluster.Observed, nodes []node) clust
 }
 
 // awaitTurn is the wait for a node that is out of service for its turn and comes back from it, without a reason where there is none,
-// or where a node does not come up with a version that is newer than the one asked for: that one is not kept down for it.
+// or where a node does not come up with a version that is newer than the one that is asked for: that one is not kept down for it.
 func awaitTurn(to string, nodes []node) (why cluster.Wait) {
 	for _, n := range nodes {
 		switch {
