@@ -8,14 +8,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
-	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/ext"
 
@@ -49,35 +47,12 @@ var environment = sync.OnceValues(func() (*cel.Env, error) {
 	)
 })
 
-// What a status may have. What is not known of a cluster is not in its status, so that a status does not show which fields
-// there are.
-const (
-	StatusAddons = "addons"
-	StatusEtcd   = "etcd"
-	StatusNodes  = "nodes"
-)
-
-var statusFields = []string{StatusAddons, StatusEtcd, StatusNodes}
-
-// StatusFields returns the fields that a condition may ask of the status, in order.
-func StatusFields() []string { return slices.Clone(statusFields) }
-
-// UnknownField is that a condition asks the status for a field that no status ever has.
-type UnknownField struct {
-	Line, Column int // in the condition, from 1
-	Field        string
-}
-
-func (e *UnknownField) Error() string {
-	return fmt.Sprintf("line %d, column %d: status has no %q, but %s", e.Line, e.Column, e.Field, strings.Join(statusFields, ", "))
-}
-
 // ErrConstant is that a condition is not about anything.
 var ErrConstant = errors.New("it is a constant, about nothing of the cluster")
 
 // Check returns what is wrong with a condition, in one line with its place; nil: nothing that can be known before
 // it is evaluated. It is an UnknownField where the condition asks the status for what it never has, and ErrConstant where it is
-// true or false and no more.
+// true or false and no more. It is ErrValue where something else of the status stands in the place of true or false.
 func Check(condition string) error {
 	checked, err := parse(condition)
 	if err != nil {
@@ -87,50 +62,11 @@ func Check(condition string) error {
 	if root.Kind() == ast.LiteralKind {
 		return fmt.Errorf("%w: always %v", ErrConstant, root.AsLiteral().Value())
 	}
-	for _, e := range ast.MatchDescendants(root, asksStatus) {
-		if field, ok := fieldOf(e); ok && !slices.Contains(statusFields, field) {
-			at := checked.NativeRep().SourceInfo().GetStartLocation(e.ID())
-			return &UnknownField{Line: at.Line(), Column: at.Column() + 1, Field: field}
-		}
+	if err := checkFields(checked, root); err != nil {
+		return err
 	}
 	_, err = compile(condition)
 	return err
-}
-
-// asksStatus reports whether an expression is a field of the status: not one of a variable of a loop that hides the status.
-func asksStatus(e ast.NavigableExpr) bool {
-	var of ast.Expr
-	switch e.Kind() {
-	case ast.SelectKind:
-		of = e.AsSelect().Operand()
-	case ast.CallKind:
-		if args := e.AsCall().Args(); len(args) == 2 {
-			of = args[0]
-		}
-	}
-	if of == nil || of.Kind() != ast.IdentKind || of.AsIdent() != "status" {
-		return false
-	}
-	for up, more := e.Parent(); more; up, more = up.Parent() {
-		if up.Kind() == ast.ComprehensionKind && up.AsComprehension().IterVar() == "status" {
-			return false
-		}
-	}
-	return true
-}
-
-// fieldOf is the field that an expression selects, or takes by a name that is written there.
-func fieldOf(e ast.NavigableExpr) (field string, ok bool) {
-	if e.Kind() == ast.SelectKind {
-		return e.AsSelect().FieldName(), true
-	}
-	switch call := e.AsCall(); call.FunctionName() {
-	case operators.Index, operators.OptIndex, operators.OptSelect:
-		if name := call.Args()[1]; name.Kind() == ast.LiteralKind {
-			field, ok = name.AsLiteral().Value().(string)
-		}
-	}
-	return field, ok
 }
 
 // AsksObjects reports whether a condition is about the objects that are selected; false for one that is wrong.

@@ -2,6 +2,7 @@ package kube
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -71,11 +72,30 @@ func TestCheckGates(t *testing.T) {
 	})
 }
 
-// TestStatusFields: the status of which all is known has the fields that conditions are checked against, and no others.
+// TestStatusFields: the status of which all is known, and each part of it, has the fields that conditions are checked against, and no
+// others.
 func TestStatusFields(t *testing.T) {
-	known := cluster.Observed{Nodes: cluster.Saw(map[string]cluster.KubeNode{}), Releases: cluster.Saw(map[string]cluster.Release{}), Members: cluster.Saw([]cluster.Member{})}
-	if got, want := slices.Sorted(maps.Keys(statusOf(cluster.Desired{}, known))), gate.StatusFields(); !slices.Equal(got, want) {
-		t.Errorf("the status has %v, and conditions may ask for %v", got, want)
+	d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "a"}}, Addons: []cluster.Addon{{Name: "a"}}}}}
+	status := statusOf(d, cluster.Observed{Machines: map[string]cluster.Machine{"a": {Talos: "v1.13.9"}},
+		Nodes:    cluster.Saw(map[string]cluster.KubeNode{"a": {Kubelet: "v1.36.1"}}),
+		Releases: cluster.Saw(map[string]cluster.Release{}), Members: cluster.Saw([]cluster.Member{})})
+	part := func(name string) map[string]any { return status[name].(map[string]any) }
+	for of, has := range map[string]map[string]any{
+		"status":             status,
+		`status.nodes["a"]`:  part(gate.StatusNodes)["a"].(map[string]any),
+		`status.addons["a"]`: part(gate.StatusAddons)["a"].(map[string]any),
+		"status.etcd":        part(gate.StatusEtcd),
+	} {
+		unknown, ok := errors.AsType[*gate.UnknownField](gate.Check(of + ".nothing == 1"))
+		if !ok || !slices.Equal(unknown.Known, slices.Sorted(maps.Keys(has))) {
+			t.Errorf("%s has %v, and conditions may ask for %+v", of, has, unknown)
+		}
+		for field, value := range has {
+			_, isFlag := value.(bool)
+			if err := gate.Check(of + "." + field); isFlag != (err == nil) {
+				t.Errorf("%s.%s is %T: %v", of, field, value, err)
+			}
+		}
 	}
 }
 

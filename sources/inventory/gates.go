@@ -47,12 +47,17 @@ func (l *loader) resolveGates() {
 // hintCondition is what to write instead of a condition that is wrong.
 func hintCondition(err error) string {
 	if unknown, ok := errors.AsType[*gate.UnknownField](err); ok {
-		if meant := language.Suggest(unknown.Field, gate.StatusFields()); meant != "" {
+		if meant := language.Suggest(unknown.Field, unknown.Known); meant != "" && unknown.Of == "status" {
 			return "did you mean status." + meant + "?"
+		} else if meant != "" {
+			return "did you mean " + meant + "?"
 		}
 	}
 	if errors.Is(err, gate.ErrConstant) {
 		return "write what it is about, or remove the gate; `upgrade: off` or `approve` holds upgrades"
+	}
+	if errors.Is(err, gate.ErrValue) {
+		return `compare it with something, as in status.nodes[name].role == "worker"`
 	}
 	return "see https://cel.dev; there are objects, status and now"
 }
