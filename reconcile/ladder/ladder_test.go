@@ -25,16 +25,20 @@ func TestFind(t *testing.T) {
 		from, to cluster.Versions
 		want     string // the way, or what the refusal has
 	}{
-		"nothing":        {run("v1.13.9", "v1.36.1"), run("v1.13.9", "v1.36.1"), ""},
-		"a patch":        {run("v1.13.8", "v1.36.1"), run("v1.13.9", "v1.36.1"), "Talos v1.13.9"},
-		"unknown patch":  {run("v1.13.8", "v1.36.1"), run("v1.13.99", "v1.36.1"), "Talos v1.13.99"},
-		"a minor":        {run("v1.13.9", "v1.36.1"), run("v1.14.0", "v1.36.1"), "Talos v1.14.0"},
-		"its patches":    {run("v1.13.0", "v1.36.1"), run("v1.14.1", "v1.36.1"), "Talos v1.13.9, then Talos v1.14.1"},
-		"a newer one":    {run("v1.13.12", "v1.36.1"), run("v1.14.1", "v1.36.1"), "Talos v1.14.1"},
-		"release":        {run("v1.14.0-rc.1", "v1.36.1"), run("v1.14.0", "v1.36.1"), "Talos v1.14.0"},
-		"zombie members": {run("v1.10.7", "v1.33.1"), run("v1.11.0", "v1.33.1"), "Talos v1.10.9, then Talos v1.11.0"},
-		"kubernetes":     {run("v1.13.9", "v1.34.2"), run("v1.13.9", "v1.36.1"), "Kubernetes v1.35.10, then Kubernetes v1.36.1"},
-		"both":           {run("v1.13.9", "v1.36.1"), run("v1.14.1", "v1.37.1"), "Talos v1.14.1, then Kubernetes v1.37.1"},
+		"nothing":          {run("v1.13.9", "v1.36.1"), run("v1.13.9", "v1.36.1"), ""},
+		"a patch":          {run("v1.13.8", "v1.36.1"), run("v1.13.9", "v1.36.1"), "Talos v1.13.9"},
+		"unknown patch":    {run("v1.13.8", "v1.36.1"), run("v1.13.99", "v1.36.1"), "Talos v1.13.99"},
+		"a minor":          {run("v1.13.9", "v1.36.1"), run("v1.14.0", "v1.36.1"), "Talos v1.14.0"},
+		"its patches":      {run("v1.13.0", "v1.36.1"), run("v1.14.1", "v1.36.1"), "Talos v1.13.9, then Talos v1.14.1"},
+		"a newer one":      {run("v1.13.12", "v1.36.1"), run("v1.14.1", "v1.36.1"), "Talos v1.14.1"},
+		"release":          {run("v1.14.0-rc.1", "v1.36.1"), run("v1.14.0", "v1.36.1"), "Talos v1.14.0"},
+		"before a release": {run("v1.13.7", "v1.36.1"), run("v1.14.0-beta.1", "v1.36.1"), "Talos v1.13.9, then Talos v1.14.0-beta.1"},
+		"its release":      {run("v1.14.0-beta.1", "v1.36.1"), run("v1.14.1", "v1.36.1"), "Talos v1.14.1"},
+		"the tenth":        {run("v1.14.0-rc.9", "v1.36.1"), run("v1.14.0-rc.10", "v1.36.1"), "Talos v1.14.0-rc.10"},
+		"back before it":   {run("v1.14.0", "v1.36.1"), run("v1.14.0-rc.1", "v1.36.1"), "refused: a downgrade of Talos, from v1.14.0 to v1.14.0-rc.1, is not made"},
+		"zombie members":   {run("v1.10.7", "v1.33.1"), run("v1.11.0", "v1.33.1"), "Talos v1.10.9, then Talos v1.11.0"},
+		"kubernetes":       {run("v1.13.9", "v1.34.2"), run("v1.13.9", "v1.36.1"), "Kubernetes v1.35.10, then Kubernetes v1.36.1"},
+		"both":             {run("v1.13.9", "v1.36.1"), run("v1.14.1", "v1.37.1"), "Talos v1.14.1, then Kubernetes v1.37.1"},
 		"along": {run("v1.11.2", "v1.33.1"), run("v1.14.1", "v1.36.1"),
 			"Talos v1.11.6, then Talos v1.12.11, then Talos v1.13.9, then Talos v1.14.1, then Kubernetes v1.34.13, then Kubernetes v1.35.10, then Kubernetes v1.36.1"},
 		"Kubernetes is too old for the next Talos": {run("v1.11.6", "v1.29.3"), run("v1.14.1", "v1.32.1"),
@@ -68,7 +72,7 @@ func TestCompare(t *testing.T) {
 		ok            bool
 	}{
 		{"v1.36.1", "v1.36.1", 0, 0, true}, {"v1.9.12", "v1.10.2", -1, 1, true}, {"v1.36.1", "v1.33.9", 1, -3, true},
-		{"v1.36.0-rc.1", "v1.36.0", -1, 0, true}, {"v1.36", "v1.36.0", 0, 0, false}, {"", "v1.36.0", 0, 0, false},
+		{"v1.36.0-rc.1", "v1.36.0", -1, 0, true}, {"v1.36.0-rc.2", "v1.36.0-rc.10", -1, 0, true}, {"v1.36.0-rc.1", "v1.36.0-beta.2", 1, 0, true}, {"v1.36.0-rc", "v1.36.0-rc.0", -1, 0, true}, {"v1.36", "v1.36.0", 0, 0, false}, {"", "v1.36.0", 0, 0, false},
 	} {
 		if order, ok := Compare(tc.a, tc.b); order != tc.order || ok != tc.ok {
 			t.Errorf("%s and %s: %d, %t", tc.a, tc.b, order, ok)

@@ -54,7 +54,7 @@ func (v version) String() string {
 }
 
 // isOlder reports whether v comes before w. A release comes after what precedes it; two of
-// these come in the order of their text.
+// these come in the order of their name, and of their number: alpha.2, beta.1, rc.2, rc.10.
 func (v version) isOlder(w version) bool {
 	release := func(v version) int {
 		if v.pre == "" {
@@ -62,7 +62,22 @@ func (v version) isOlder(w version) bool {
 		}
 		return 0
 	}
-	return cmp.Or(v.minor-w.minor, v.patch-w.patch, release(v)-release(w), strings.Compare(v.pre, w.pre)) < 0
+	return cmp.Or(v.minor-w.minor, v.patch-w.patch, release(v)-release(w), comparePre(v.pre, w.pre)) < 0
+}
+
+// comparePre compares what two versions are before the same release.
+func comparePre(a, b string) int {
+	numberOf := func(pre string) (name string, number int) {
+		name, digits, _ := strings.Cut(pre, ".")
+		number, err := strconv.Atoi(digits)
+		if err != nil {
+			return pre, -1
+		}
+		return name, number
+	}
+	nameA, a1 := numberOf(a)
+	nameB, b1 := numberOf(b)
+	return cmp.Or(strings.Compare(nameA, nameB), cmp.Compare(a1, b1), strings.Compare(a, b))
 }
 
 // parseVersion reads a version like v1.13.9 or v1.14.0-rc.1.
