@@ -41,7 +41,7 @@ func Settle(d cluster.Desired, o *cluster.Observed, founded bool) bool {
 			changed = true
 		case m.Reach == cluster.Silent && len(m.Services) == 0 && m.ConfigDigest == "" && strings.EqualFold(o.Nodes.Value[n.Name].UUID, n.UUID):
 			// It has joined before, so it boots from its disk; with which config is not known.
-			o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: d.Spec.Versions.Talos, ConfigDigest: want}
+			o.Machines[n.Name] = cluster.Machine{Reach: cluster.Configured, Stage: "booting", Talos: talosToBoot(d, *o, n), ConfigDigest: want}
 			changed = true
 		case m.Reach == cluster.Silent && len(m.Services) == 0 && m.ConfigDigest == "":
 			o.Machines[n.Name] = cluster.Machine{Reach: cluster.Maintenance, UUID: n.UUID, MACs: []string{n.MAC}, Talos: d.Spec.Versions.Talos}
@@ -81,6 +81,16 @@ func Settle(d cluster.Desired, o *cluster.Observed, founded bool) bool {
 		}
 	}
 	return changed
+}
+
+// talosToBoot is the Talos that a machine which is not seen is taken to boot: what was installed on it before it was taken down last,
+// which another push may have taken back since, else that of its cluster.
+func talosToBoot(d cluster.Desired, o cluster.Observed, n cluster.Node) string {
+	in, r := o.Facts.Installs[n.Name], o.Facts.Restarts[n.Name]
+	if in.Boot != "" && in.Boot == r.Boot && in.Failed == "" {
+		return in.Version()
+	}
+	return d.Spec.Versions.Talos
 }
 
 // settleJoin lets one configured node join as far as its cluster allows.
