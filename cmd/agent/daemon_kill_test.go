@@ -71,6 +71,8 @@ func TestKillMinusNine(t *testing.T) {
 	if n := len(r.vms()); n != 2 {
 		t.Errorf("%d VMs", n)
 	}
+	// What each death interrupted, and what was done before it, is in the history.
+	r.run(exitOK, do("history", "dev", "-o", "json"), `"result": "Interrupted"`, `"result": "interrupted"`, `"action": "download image"`, `"action": "create vm"`)
 	// The image and the note of what it is; nothing of the download cut off.
 	left, err := filepath.Glob(filepath.Join(r.dir, "cache", "images", "*"))
 	must(err)
