@@ -108,6 +108,9 @@ func (d *Daemon) run(ctx context.Context) error {
 	defer unlock()
 	d.c.Events.Open(d.files, d.c.OwnLog)
 	d.monitor = newMonitor(d, d.log)
+	if err := d.prepareElection(s.Election); err != nil {
+		return err
+	}
 	if d.socket, err = api.Listen(s.Socket, d, d.log); err != nil {
 		return err
 	}
@@ -119,11 +122,8 @@ func (d *Daemon) run(ctx context.Context) error {
 	defer d.monitor.retire()
 	defer func() { d.leave(d.quit()) }()
 	if s.Election.Pool != "" {
-		err = d.takePart(ctx, s.Election)
-	} else {
-		err = d.startAgent(ctx, d.setMissing)
-	}
-	if err != nil {
+		d.takePart(ctx)
+	} else if err := d.startAgent(ctx, d.setMissing); err != nil {
 		return err
 	}
 	d.monitor.Reload(true, time.Now())
@@ -155,6 +155,8 @@ func (d *Daemon) serve(ctx context.Context, hup <-chan os.Signal) error {
 	defer tick.Stop()
 	poll := time.NewTicker(pollEvery)
 	defer poll.Stop()
+	acting, stop := context.WithCancel(ctx)
+	defer func() { stop() }()
 	for {
 		select {
 		case <-ctx.Done():
@@ -162,15 +164,18 @@ func (d *Daemon) serve(ctx context.Context, hup <-chan os.Signal) error {
 			d.log.Info("stopping: what is under way has a few seconds, what runs in Proxmox VE goes on and is found again")
 			return nil
 		case lease := <-d.leases():
-			err = d.begin(lease)
+			stop()
+			acting, stop = context.WithCancel(ctx)
+			go endWith(lease.Done, acting, stop)
+			err = d.begin(acting, lease)
 		case <-d.leaseEnds():
 			err = d.yield()
 		case <-hup:
-			err = d.reload(ctx, true)
+			err = d.reload(acting, true)
 		case <-poll.C:
 			d.keepSocket()
 			if d.own.Poll() {
-				err = d.reload(ctx, false)
+				err = d.reload(acting, false)
 			}
 		case <-tick.C:
 			d.notifyWatchdog()
@@ -178,6 +183,15 @@ func (d *Daemon) serve(ctx context.Context, hup <-chan os.Signal) error {
 		if err != nil {
 			return err
 		}
+	}
+}
+
+// endWith ends a context when something is closed.
+func endWith(done <-chan struct{}, ctx context.Context, stop context.CancelFunc) {
+	select {
+	case <-done:
+		stop()
+	case <-ctx.Done():
 	}
 }
 
@@ -245,6 +259,7 @@ func (d *Daemon) setStatus(s cluster.Status) {
 // forgetStatus drops how a cluster stood that is not managed any more.
 func (d *Daemon) forgetStatus(name string) {
 	d.monitor.Forget(name)
+	d.dropSuspended(name)
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.states, name)

@@ -56,18 +56,9 @@ func (d *Daemon) reload(ctx context.Context, asked bool) error {
 	if next.Metrics != running.Metrics || next.Webhook.Listen != running.Webhook.Listen {
 		missing = nil
 	}
-	if d.standby.elector != nil {
-		if problem := d.standby.terms.use(next.Proxmox); problem != nil {
-			d.log.Warn("the election of a leader goes on as it was", logging.Err, problem)
-		}
-		if d.standby.lease == nil {
-			d.adopt(next)
-			d.reportLoad(problems, asked)
-			return nil
-		}
-		ctx = d.standby.lease.Context
+	if stop, err := d.readyForReload(next, problems, asked); stop || err != nil {
+		return err
 	}
-	d.stopAgent()
 	d.adopt(next)
 	err := d.startAgent(ctx, missing)
 	if err == nil {
@@ -75,12 +66,43 @@ func (d *Daemon) reload(ctx context.Context, asked bool) error {
 		return nil
 	}
 	d.adopt(old)
+	d.useTerms(old)
 	d.reportLoad(cluster.Problems{{Severity: cluster.Error, File: changed, Message: "the agent cannot start with it: " + err.Error(),
 		Hint: cmp.Or(fault.HintOf(err), "fix it") + "; then `systemctl reload talos-agent`"}}, asked)
 	if err := d.startAgent(ctx, d.setMissing); err != nil {
 		return fmt.Errorf("start over with the old config: %w", err)
 	}
 	return nil
+}
+
+// readyForReload stops the agent before it is started with other settings. rests is whether there is none to start: another agent acts.
+func (d *Daemon) readyForReload(next config.Settings, problems cluster.Problems, asked bool) (rests bool, err error) {
+	if d.standby.elector == nil {
+		d.stopAgent()
+		return false, nil
+	}
+	d.useTerms(next)
+	if d.standby.lease == nil {
+		d.adopt(next)
+		d.reportLoad(problems, asked)
+		return true, nil
+	}
+	d.keepSuspended()
+	if !d.quit() { // while it hangs another one may lead
+		d.standby.stuck = true
+		return true, errStuck
+	}
+	return false, nil
+}
+
+// useTerms has the election go on with the Proxmox VE of some settings.
+func (d *Daemon) useTerms(s config.Settings) {
+	if d.standby.elector == nil {
+		return
+	}
+	if err := d.standby.terms.use(s.Proxmox); err != nil {
+		d.log.Warn("the election of a leader goes on as it was", logging.Err, err)
+	}
 }
 
 // policyBeside is the policy on the disk, for the settings that run and beside

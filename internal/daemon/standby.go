@@ -48,8 +48,12 @@ type ownState struct {
 	Led bool `json:"led,omitempty"`
 }
 
-// takePart begins to take part in the election.
-func (d *Daemon) takePart(ctx context.Context, c config.Election) error {
+// prepareElection makes what takes part in the election, before anybody asks how that stands. Without one what an earlier election left is
+// removed: what the agent remembers of the time without is then the newest.
+func (d *Daemon) prepareElection(c config.Election) error {
+	if c.Pool == "" {
+		return d.files.Remove(electionFile)
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("ask for this host's name: %w", err)
@@ -61,14 +65,18 @@ func (d *Daemon) takePart(ctx context.Context, c config.Election) error {
 	if err := d.standby.terms.use(d.settings.Proxmox); err != nil {
 		return err
 	}
-	d.standby.elector = election.New(election.Config{Terms: d.standby.terms, Host: host, State: d.standby.own.State, Run: rand.Text(), Lease: c.Lease, Suspended: d.suspended, Log: d.log})
+	d.standby.elector = election.New(election.Config{Terms: d.standby.terms, Host: host, State: d.standby.own.State, Run: rand.Text(), Lease: c.Lease, Most: config.MostLease, Suspended: d.suspended, Log: d.log})
+	return nil
+}
+
+// takePart begins to take part in the election.
+func (d *Daemon) takePart(ctx context.Context) {
 	ctx, d.standby.stop = context.WithCancel(ctx)
 	d.standby.ended = make(chan struct{})
 	go func() {
 		defer close(d.standby.ended)
 		d.standby.elector.Run(ctx)
 	}()
-	return nil
 }
 
 // readOwnState reads what this agent knows of itself, or makes it.
@@ -111,11 +119,11 @@ func (d *Daemon) leaseEnds() <-chan struct{} {
 	if d.standby.lease == nil {
 		return nil
 	}
-	return d.standby.lease.Context.Done()
+	return d.standby.lease.Done
 }
 
-// begin has this agent act.
-func (d *Daemon) begin(lease election.Lease) error {
+// begin has this agent act, until acting ends.
+func (d *Daemon) begin(acting context.Context, lease election.Lease) error {
 	d.standby.lease = &lease
 	if err := d.takeOver(lease); err != nil {
 		return err
@@ -124,29 +132,31 @@ func (d *Daemon) begin(lease election.Lease) error {
 		d.log.Warn("this agent was to lead, and does not", logging.Err, err)
 		return nil // its time ends
 	}
-	return d.startAgent(lease.Context, d.setMissing)
+	d.standby.own.Led = true
+	if err := writeOwnState(d.files, d.standby.own); err != nil {
+		return err
+	}
+	return d.startAgent(acting, d.setMissing)
 }
 
 // takeOver makes what this agent remembers fit what it leads after. Where another one led since, that is old: what it has of nodes
-// that were replaced, taken down or changed since would be acted upon. It is set aside, and counts as lost; what was suspended stays so.
+// that were replaced, taken down or changed since would be acted upon. It is set aside, and counts as lost; what was suspended stays so,
+// by the agent that led last, and by this one where it is not known that another one has led since.
 func (d *Daemon) takeOver(lease election.Lease) error {
 	s := &d.standby
 	isOld := lease.Led != s.own.State && (lease.Led != "" || s.own.Led)
-	names, err := d.files.Journals()
-	if err != nil {
-		return err
-	}
-	for _, name := range names {
-		if !isOld {
-			break
-		}
-		file := journal.NameOf(name)
-		if err := d.files.Rename(file, file+".old"); err != nil {
-			return fault.WithHint(fmt.Errorf("set the journal of %s aside: %w", name, err), journal.RecordsHint(err))
-		}
-		d.log.Info("another agent led since; what this one remembers of the cluster is set aside", logging.Cluster, name, logging.Detail, file+".old")
-	}
 	suspended := slices.DeleteFunc(slices.Clone(lease.Suspended), func(name string) bool { return name == "" || strings.ContainsAny(name, "/\x00") }) // no agent writes such
+	if isOld {
+		own, err := d.setAside()
+		if err != nil {
+			return err
+		}
+		if lease.Led == "" || !s.own.Led {
+			suspended = append(suspended, own...)
+		}
+	}
+	slices.Sort(suspended)
+	suspended = slices.Compact(suspended)
 	if lease.Led != s.own.State {
 		if err := d.suspendAgain(suspended); err != nil {
 			return err
@@ -156,8 +166,30 @@ func (d *Daemon) takeOver(lease election.Lease) error {
 	d.states = map[string]cluster.Status{} // those of an earlier time
 	d.mu.Unlock()
 	s.takes.Store(&suspended)
-	s.own.Led = true
-	return writeOwnState(d.files, s.own)
+	return nil
+}
+
+// setAside sets the journals aside, and returns of which clusters they have that nothing is to be changed, or all is to be deleted.
+func (d *Daemon) setAside() (suspended []string, err error) {
+	names, err := d.files.Journals()
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		j, err := journal.Open(d.files, name, cluster.ClusterID(d.settings.Owner, name))
+		if err != nil {
+			return nil, err
+		}
+		if facts := j.Facts(); facts.Suspended() || facts.Destroying() {
+			suspended = append(suspended, name)
+		}
+		file := journal.NameOf(name)
+		if err := d.files.Rename(file, file+".old"); err != nil {
+			return nil, fault.WithHint(fmt.Errorf("set the journal of %s aside: %w", name, err), journal.RecordsHint(err))
+		}
+		d.log.Info("another agent may have led since; what this one remembers of the cluster is set aside", logging.Cluster, name, logging.Detail, file+".old")
+	}
+	return suspended, nil
 }
 
 // suspendAgain notes of clusters that they are suspended, as the agent that led before had them.
@@ -196,11 +228,28 @@ func (d *Daemon) suspended() (out []string) {
 	return slices.Compact(out)
 }
 
+// keepSuspended has what is suspended count until the loops of the next agent have reported.
+func (d *Daemon) keepSuspended() {
+	names := d.suspended()
+	d.standby.takes.Store(&names)
+}
+
+// dropSuspended drops a cluster that is not managed any more from what was suspended.
+func (d *Daemon) dropSuspended(name string) {
+	if takes := d.standby.takes.Load(); takes != nil {
+		rest := slices.DeleteFunc(slices.Clone(*takes), func(other string) bool { return other == name })
+		d.standby.takes.Store(&rest)
+	}
+}
+
+// errStuck is that the agent did not stop when it had to.
+var errStuck = errors.New("another agent may lead now, and this one did not stop in time; its process ends")
+
 // yield stops the agent, which may not act any more. It fails where that does not end in time: then the process has to.
 func (d *Daemon) yield() error {
 	if !d.quit() {
 		d.standby.stuck = true
-		return errors.New("another agent may lead now, and this one did not stop in time; its process ends")
+		return errStuck
 	}
 	d.standby.lease.End() // whose last note has what is suspended, by the last statuses
 	d.standby.lease = nil
@@ -211,6 +260,9 @@ func (d *Daemon) yield() error {
 func (d *Daemon) leave(stopped bool) {
 	if d.standby.elector == nil {
 		return
+	}
+	if d.standby.stop == nil {
+		return // it did not begin
 	}
 	d.standby.stop()
 	if lease := d.standby.lease; lease != nil && (!stopped || d.standby.stuck) {

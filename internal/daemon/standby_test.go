@@ -70,7 +70,7 @@ func TestTakeOver(t *testing.T) {
 		if held := c.isOld && slices.Contains(c.suspended, "dev"); facts.Suspended() != held || c.isOld && len(c.suspended) > 1 && !open("prod").Suspended() {
 			t.Errorf("%s: suspended: %t", name, facts.Suspended())
 		}
-		if again, err := readOwnState(files); err != nil || again.State != own.State || !again.Led {
+		if again, err := readOwnState(files); err != nil || again != own {
 			t.Errorf("%s: %+v, %v", name, again, err)
 		}
 		if c.isOld && !slices.Equal(d.suspended(), slices.DeleteFunc(slices.Clone(c.suspended), func(name string) bool { return name == "" || name == "../x" })) {
@@ -92,5 +92,69 @@ func TestOwnStateThatIsTorn(t *testing.T) {
 	}
 	if own, err := readOwnState(files); err == nil {
 		t.Errorf("%+v", own)
+	}
+}
+
+// TestSuspendedByItself: what a person has this agent leave alone stays so where it is not known that another one has led since, and not
+// where another one has: there a person may have let it go on.
+func TestSuspendedByItself(t *testing.T) {
+	for name, c := range map[string]struct {
+		led    string
+		hasLed bool
+		held   bool
+	}{
+		"somebody removed all terms":                  {hasLed: true, held: true},
+		"it was alone, and another one led before":    {led: "b", held: true},
+		"another one led since":                       {led: "b", hasLed: true},
+		"it was the last, whose own journal has that": {led: "own", hasLed: true, held: true},
+	} {
+		files := state.Dir{Path: t.TempDir()}
+		suspend := func(name string, kind cluster.IntentKind) error {
+			j, err := journal.Open(files, name, cluster.ClusterID("o", name))
+			if err != nil {
+				return err
+			}
+			return j.Update(func(f *cluster.Facts) { f.Intend(cluster.Intent{Kind: kind}) })
+		}
+		own, err := readOwnState(files)
+		if err := errors.Join(err, suspend("dev", cluster.IntendSuspend), suspend("prod", cluster.IntendDestroy)); err != nil {
+			t.Fatal(err)
+		}
+		own.Led = c.hasLed
+		d := &Daemon{log: slog.New(slog.DiscardHandler), files: files, settings: config.Settings{Owner: "o"}}
+		d.standby.own = own
+		lease := election.Lease{Led: c.led}
+		if c.led == "own" {
+			lease.Led = own.State
+		}
+		if err := d.takeOver(lease); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		for _, cl := range []string{"dev", "prod"} {
+			j, err := journal.Open(files, cl, cluster.ClusterID("o", cl))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if facts := j.Facts(); (facts.Suspended() || facts.Destroying()) != c.held {
+				t.Errorf("%s: %s: %+v", name, cl, facts.Intents)
+			}
+		}
+	}
+}
+
+// TestReloadKeepsSuspended: what is suspended is not forgotten while the next agent of the same daemon has not looked, and what is
+// not managed any more is.
+func TestReloadKeepsSuspended(t *testing.T) {
+	d := &Daemon{log: slog.New(slog.DiscardHandler)}
+	d.standby.takes.Store(&[]string{"dev", "old"})
+	d.states = map[string]cluster.Status{"dev": {}, "prod": {Suspended: true}}
+	d.keepSuspended()
+	d.states = map[string]cluster.Status{}
+	if got := d.suspended(); !slices.Equal(got, []string{"old", "prod"}) {
+		t.Errorf("after a reload: %v", got)
+	}
+	d.dropSuspended("old")
+	if got := d.suspended(); !slices.Equal(got, []string{"prod"}) {
+		t.Errorf("without the one that is forgotten: %v", got)
 	}
 }

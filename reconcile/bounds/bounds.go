@@ -114,6 +114,9 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		bridges, others := []string{n.Bridge}, []netip.Addr(nil)
 		for _, c := range n.Devices.Cards {
 			bridges = append(bridges, c.Bridge)
+			if !allowsMAC(p.MACs, c.MAC) {
+				refuse(n.Name, "macs", "the MAC address %s of a further network card does not begin with %s", c.MAC, strings.Join(p.MACs, " or "))
+			}
 			if c.Address.IsValid() {
 				others = append(others, c.Address.Addr())
 			}

@@ -163,6 +163,10 @@ func TestEveryRule(t *testing.T) {
 		"a firewall that is off": {func(s *cluster.Spec, p *cluster.Policy) {
 			p.Firewall, s.Nodes[0].Options = true, map[cluster.VMField]string{cluster.FieldFirewall: "off"}
 		}, "firewall"},
+		"the MAC of a further network card": {func(s *cluster.Spec, p *cluster.Policy) {
+			p.MACs, s.Nodes[0].MAC = []string{"BC:24:11"}, "BC:24:11:00:00:01"
+			s.Nodes[0].Devices.Cards = []device.Card{{Bridge: "vmbr1", MAC: "BC:24:11:00:00:02"}, {Bridge: "vmbr1", MAC: "52:54:00:00:00:01"}}
+		}, "macs"},
 		"a firewall": {func(s *cluster.Spec, p *cluster.Policy) {
 			p.Firewall, s.Nodes[0].Options = true, map[cluster.VMField]string{cluster.FieldFirewall: "on"}
 			s.Nodes[0].Devices.Cards = []device.Card{{Bridge: "vmbr1", Firewall: true}}

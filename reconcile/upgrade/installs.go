@@ -104,10 +104,11 @@ func BlockOverwrite(d cluster.Desired, o cluster.Observed, n cluster.Node) clust
 		Drift: []cluster.FieldDifference{{Field: "next boot", Has: "what was taken back", Wants: o.Machines[n.Name].Talos, By: "a push that was taken back", Since: o.Facts.Installs[n.Name].At}}}
 }
 
-// runsAsked reports whether a machine is seen to run what all are to run now.
+// runsAsked reports whether a machine is seen to run what all are to run now, and has booted it as that is to be.
 func runsAsked(d cluster.Desired, mach cluster.Machine) bool {
 	asked := d.Repository()
-	return mach.Reach == cluster.Configured && mach.Talos != "" && mach.Talos == asked.Spec.Versions.Talos && mach.Schematic != "" && mach.Schematic == asked.Schematic
+	_, otherwise := drift.OfSecureBoot(asked, mach)
+	return !otherwise && mach.Reach == cluster.Configured && mach.Talos != "" && mach.Talos == asked.Spec.Versions.Talos && mach.Schematic != "" && mach.Schematic == asked.Schematic
 }
 
 // runsImage reports whether a machine is seen to run what an installer installs.

@@ -170,6 +170,14 @@ func TestAwaitOverwritten(t *testing.T) {
 			o.Facts.Installs = map[string]cluster.Install{"wk-1": c.in}
 		}
 		w := AwaitOverwritten(d, o, n, c.left)
+		d.Spec.SecureBoot = true
+		mach := o.Machines["wk-1"]
+		if mach.SecureBoot = cluster.OptionOff; mach.Talos != "" {
+			o.Machines["wk-1"] = mach
+		}
+		if w := AwaitOverwritten(d, o, n, c.left); w.Reason != "" || BootsAnother(d, o, n) {
+			t.Errorf("%s, of a machine that has not booted by Secure Boot: %+v", name, w)
+		}
 		if (w.Reason == "") != (c.want == "") || !strings.Contains(w.Message, c.want) {
 			t.Errorf("%s: %+v", name, w)
 		}

@@ -51,8 +51,7 @@ func (a *Agent) startForwards() {
 }
 
 // forward takes which ports of the host lead to nodes of a cluster since its last pass:
-// those that the host allows, to nodes that are Ready. Of a cluster without such a node
-// what is there stays, until it is destroyed: there is none that would be better.
+// those that the host allows, to nodes that are Ready, or to all of a role of which none is.
 func (m *managedCluster) forward(s cluster.Status, now time.Time) {
 	if m.agent.forwarded == nil {
 		return
@@ -71,25 +70,32 @@ func (m *managedCluster) forward(s cluster.Status, now time.Time) {
 		if wanted.ControlPlanes {
 			role = cluster.ControlPlane
 		}
-		nodes := readyOf(s, role)
-		if len(nodes) == 0 {
-			return
+		if nodes := servingOf(s, role); len(nodes) > 0 {
+			f.rules = append(f.rules, forwards.Rule{Forward: wanted, Nodes: nodes})
 		}
-		f.rules = append(f.rules, forwards.Rule{Forward: wanted, Nodes: nodes})
 	}
 	m.agent.forwarded.Put(m.name, f)
 }
 
-// readyOf are the addresses of nodes of a role that are Ready, in order.
-func readyOf(s cluster.Status, role cluster.Role) (out []netip.Addr) {
+// servingOf are the addresses of nodes of a role that are Ready, in order, or of all that have a machine where
+// none is: what they serve may work still.
+func servingOf(s cluster.Status, role cluster.Role) []netip.Addr {
+	var all, ready []netip.Addr
 	for _, n := range s.Nodes {
 		ip, err := netip.ParseAddr(n.Address)
-		if err == nil && ip.Is4() && n.Role == role && n.Phase == cluster.PhaseReady {
-			out = append(out, ip)
+		if err != nil || !ip.Is4() || n.Role != role || n.Phase == cluster.PhaseAbsent || n.Phase == cluster.PhaseCreating {
+			continue
+		}
+		if all = append(all, ip); n.Phase == cluster.PhaseReady {
+			ready = append(ready, ip)
 		}
 	}
-	slices.SortFunc(out, netip.Addr.Compare)
-	return out
+	slices.SortFunc(all, netip.Addr.Compare)
+	slices.SortFunc(ready, netip.Addr.Compare)
+	if len(ready) == 0 {
+		return all
+	}
+	return ready
 }
 
 // endForwards has no port of the host lead to a cluster that is not managed any more.

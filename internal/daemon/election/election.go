@@ -24,15 +24,17 @@ type Config struct {
 	State, Run string
 	// Lease is how long an agent acts after its last renewal.
 	Lease time.Duration
+	// Most is the longest Lease that any agent may have: how long one acts whose term somebody has removed.
+	Most time.Duration
 	// Suspended are the clusters of which a next leader must change nothing.
 	Suspended func() []string
 	Log       *slog.Logger
 }
 
-// Lease is that this agent leads. Its context ends when the agent may not act any more.
+// Lease is that this agent leads.
 type Lease struct {
-	Context context.Context
-	Number  int // of the term
+	Done   <-chan struct{} // closed when the agent may not act any more
+	Number int             // of the term
 	// Led is the State of the agent that led before, "" where that is not known, and Suspended what its note had.
 	Led       string
 	Suspended []string
@@ -41,14 +43,16 @@ type Lease struct {
 	once      *sync.Once
 }
 
+var errLate = errors.New("it may not act any more")
+
 // Take notes that this agent is the one that led last, before it acts: what it remembers fits that by now. Without that the agent must
 // not act.
 func (l Lease) Take() error {
 	done := make(chan error, 1)
 	select {
 	case l.taken <- done:
-	case <-l.Context.Done():
-		return l.Context.Err()
+	case <-l.Done:
+		return errLate
 	}
 	return <-done
 }
@@ -113,12 +117,14 @@ func (s State) String() string {
 // pause is how long it waits between two looks, or renewals.
 func (e *Elector) pause() time.Duration { return e.c.Lease / 3 }
 
-// silence is after what time a leader whose note does not change is taken for dead.
-func (e *Elector) silence() time.Duration { return e.c.Lease * 3 / 2 }
+// silence is after what time a leader whose note does not change is taken for dead: each may have another lease.
+func (e *Elector) silence(n Note) time.Duration { return max(e.c.Lease, n.Lease) * 3 / 2 }
 
-// others is how long an agent of an earlier term may act once there is a newer one: a lease, and what it takes to stop; a quarter more
-// is for clocks that do not run as fast as each other.
-func (e *Elector) others() time.Duration { return (e.c.Lease + StopWithin) * 5 / 4 }
+// others is how long an agent of an earlier term, which has some lease, may act once there is a newer one: a lease, and what it takes to
+// stop; a quarter more is for clocks that do not run as fast as each other.
+func (e *Elector) others(lease time.Duration) time.Duration {
+	return (max(e.c.Lease, lease) + StopWithin) * 5 / 4
+}
 
 // Run takes part until ctx ends. A term that it has then has ended, once the holder of its lease has stopped.
 func (e *Elector) Run(ctx context.Context) {
@@ -148,7 +154,7 @@ func (e *Elector) campaign(ctx context.Context) (own Term, ok bool) {
 			if e.comesUp(ctx, &mine, terms) {
 				return mine.Term, true
 			}
-		case last.Number == 0 || last.Note.Ended || seen.Number == last.Number && seen.Note.equal(last.Note) && now.Sub(seen.since) >= e.silence():
+		case last.Number == 0 || last.Note.Ended || seen.Number == last.Number && seen.Note.equal(last.Note) && now.Sub(seen.since) >= e.silence(last.Note):
 			e.create(ctx, last)
 		default:
 			e.set(State{Leader: last.Note.Host, Number: last.Number})
@@ -165,8 +171,9 @@ func (e *Elector) campaign(ctx context.Context) (own Term, ok bool) {
 // candidacy is a term, and since when it has been as it is; of an own one, since when there is none before it.
 type candidacy struct {
 	Term
-	since  time.Time
-	before Term // of an own one: the last one before it
+	since   time.Time
+	before  Term          // of an own one: the last one before it
+	longest time.Duration // of an own one: the longest lease of those before it
 }
 
 // comesUp removes the terms before an own one, and reports whether the agents that led in them have stopped: the last one has noted
@@ -175,13 +182,16 @@ func (e *Elector) comesUp(ctx context.Context, own *candidacy, terms []Term) boo
 	within, cancel := context.WithTimeout(ctx, e.pause())
 	defer cancel()
 	last := newest(slices.DeleteFunc(slices.Clone(terms), func(t Term) bool { return t.Number >= own.Number }))
-	if own.since.IsZero() && last.Number > 0 {
+	if own.since.IsZero() && last.Number == 0 && own.before.Number == 0 {
+		own.longest = max(e.c.Most, own.Note.Before)
+	} else if own.since.IsZero() && last.Number > 0 {
 		own.Note.Led, own.Note.Suspended, own.before = last.Note.Led, last.Note.Suspended, last
 	}
 	own.Note.Beat++
 	err := e.c.Terms.Write(within, own.Term)
 	for _, t := range terms {
 		if err == nil && t.Number < own.Number {
+			own.longest = max(own.longest, t.Note.Lease, t.Note.Before)
 			err = e.c.Terms.Remove(within, t.Number)
 		}
 	}
@@ -192,7 +202,7 @@ func (e *Elector) comesUp(ctx context.Context, own *candidacy, terms []Term) boo
 	case own.since.IsZero():
 		own.since = time.Now()
 	}
-	if own.before.Note.Ended || time.Since(own.since) >= e.others() {
+	if own.before.Note.Ended || time.Since(own.since) >= e.others(own.longest) {
 		return true
 	}
 	e.set(State{Leader: own.before.Note.Host, Number: own.before.Number, Why: "this agent leads as soon as no other one can act any more"})
@@ -209,7 +219,7 @@ func (e *Elector) create(ctx context.Context, last Term) {
 	if last.Number == 0 {
 		number = int(time.Now().Unix()) // somebody may have removed them all: an agent may write still into one of them
 	}
-	note := Note{Host: e.c.Host, State: e.c.State, Run: e.c.Run, Led: last.Note.Led, Suspended: last.Note.Suspended}
+	note := Note{Host: e.c.Host, State: e.c.State, Run: e.c.Run, Lease: e.c.Lease, Before: max(last.Note.Lease, last.Note.Before), Led: last.Note.Led, Suspended: last.Note.Suspended}
 	if err := e.c.Terms.Create(ctx, Term{Number: number, Note: note}); err != nil && !errors.Is(err, ErrTaken) {
 		e.set(State{Leader: last.Note.Host, Number: last.Number, Why: "no new term can be made: " + err.Error()})
 	}

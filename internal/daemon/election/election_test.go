@@ -189,12 +189,12 @@ type member struct {
 	run   string
 }
 
-const lease = 30 * time.Second
+const lease, mostLease = 30 * time.Second, time.Minute
 
 // join has an agent take part. It takes up to stops to stop.
-func (st *stage) join(s *shared, state, run string, seed uint64, stops time.Duration) *member {
+func (st *stage) join(s *shared, state, run string, seed uint64, stops, lease time.Duration) *member {
 	m := &member{link: &link{shared: s, rand: rand.New(rand.NewPCG(seed, 1))}, done: make(chan struct{}), stage: st, run: run}
-	m.e = New(Config{Terms: m.link, Host: "host-" + state, State: state, Run: run, Lease: lease, Log: slog.New(slog.DiscardHandler),
+	m.e = New(Config{Terms: m.link, Host: "host-" + state, State: state, Run: run, Lease: lease, Most: mostLease, Log: slog.New(slog.DiscardHandler),
 		Suspended: func() []string { st.mu.Lock(); defer st.mu.Unlock(); return st.suspend[state] }})
 	ctx, stop := context.WithCancel(context.Background())
 	m.stop = stop
@@ -208,7 +208,7 @@ func (st *stage) join(s *shared, state, run string, seed uint64, stops time.Dura
 			case l := <-m.e.Leases():
 				if l.Take() == nil {
 					st.begins(run, l)
-					<-l.Context.Done()
+					<-l.Done
 					_ = retry.Sleep(context.Background(), stops)
 					st.stops(run)
 				}
@@ -231,7 +231,7 @@ func (m *member) leave() {
 func TestElection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, st := &shared{terms: map[int]Note{}}, newStage()
-		a, b := st.join(s, "a", "a1", 1, time.Second), st.join(s, "b", "b1", 2, time.Second)
+		a, b := st.join(s, "a", "a1", 1, time.Second, lease), st.join(s, "b", "b1", 2, time.Second, lease)
 		time.Sleep(3 * time.Minute)
 		first, led := st.last()
 		if len(led) != 1 || first.Led != "" || len(st.who()) != 1 {
@@ -260,7 +260,7 @@ func TestElection(t *testing.T) {
 		}
 
 		// It dies: its link is cut, and nothing is noted.
-		third := st.join(s, "c", "c1", 3, time.Second)
+		third := st.join(s, "c", "c1", 3, time.Second, lease)
 		time.Sleep(lease)
 		stands.link.set(func(l *link) { l.cut = true })
 		time.Sleep(lease + StopWithin)
@@ -302,13 +302,13 @@ func act(r *rand.Rand) string {
 	runs := 0
 	join := func(state string) {
 		runs++
-		members = append(members, st.join(s, state, fmt.Sprintf("%s%d", state, runs), r.Uint64(), time.Duration(r.Int64N(int64(StopWithin)))))
+		members = append(members, st.join(s, state, fmt.Sprintf("%s%d", state, runs), r.Uint64(), time.Duration(r.Int64N(int64(StopWithin))), []time.Duration{lease / 2, lease, mostLease}[r.IntN(3)]))
 	}
 	for i := range 2 + r.IntN(3) {
 		join(string(rune('a' + i)))
 	}
 	for range r.IntN(30) {
-		time.Sleep(time.Duration(r.Int64N(int64(2 * lease))))
+		time.Sleep(time.Duration(r.Int64N(int64(2 * mostLease))))
 		switch m := members[r.IntN(len(members))]; r.IntN(9) {
 		case 0, 1:
 			m.link.set(func(l *link) { l.cut = !l.cut })
@@ -328,7 +328,7 @@ func act(r *rand.Rand) string {
 	for _, m := range members {
 		m.link.set(func(l *link) { l.cut, l.lossy, l.slow = false, false, false })
 	}
-	time.Sleep(8 * lease)
+	time.Sleep(8 * mostLease)
 	who := st.who()
 	for _, m := range members {
 		m.leave()

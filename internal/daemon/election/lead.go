@@ -12,6 +12,7 @@ import (
 // lead has this agent lead in a term as long as it can write into it.
 func (e *Elector) lead(ctx context.Context, own Term) {
 	led, suspended := own.Note.Led, own.Note.Suspended
+	own.Note.Before = 0 // they have stopped
 	sent := time.Now()
 	if taken, ok := e.renew(ctx, &own); !ok || !taken {
 		return
@@ -20,7 +21,7 @@ func (e *Elector) lead(ctx context.Context, own Term) {
 	defer stop()
 	until := time.AfterFunc(time.Until(sent.Add(e.c.Lease)), stop)
 	defer until.Stop()
-	lease := Lease{Context: acting, Number: own.Number, Led: led, Suspended: suspended, taken: make(chan chan<- error), ended: make(chan struct{}), once: new(sync.Once)}
+	lease := Lease{Done: acting.Done(), Number: own.Number, Led: led, Suspended: suspended, taken: make(chan chan<- error), ended: make(chan struct{}), once: new(sync.Once)}
 	select {
 	case e.leases <- lease:
 	case <-acting.Done():

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"time"
 )
 
 // Term is one term of a leader.
@@ -20,6 +21,10 @@ type Note struct {
 	State string `json:"state"`
 	Run   string `json:"run"`
 	Beat  int    `json:"beat,omitempty"` // how often it was renewed
+	// Lease is how long the agent acts after a renewal.
+	Lease time.Duration `json:"lease"`
+	// Before is the longest lease of the agents of earlier terms, which may act still while this one waits.
+	Before time.Duration `json:"before,omitempty"`
 	// Led is the State of the agent that led last, which is not this one before it does.
 	Led string `json:"led,omitempty"`
 	// Ended: whoever led in this term has stopped to act, for good.
@@ -51,7 +56,7 @@ func DecodeNote(text string) Note {
 func (n Note) equal(other Note) bool {
 	suspended := slices.Equal(n.Suspended, other.Suspended)
 	n.Suspended, other.Suspended = nil, nil
-	return suspended && n.Host == other.Host && n.State == other.State && n.Run == other.Run && n.Beat == other.Beat && n.Led == other.Led && n.Ended == other.Ended
+	return suspended && n.Host == other.Host && n.State == other.State && n.Run == other.Run && n.Beat == other.Beat && n.Led == other.Led && n.Lease == other.Lease && n.Before == other.Before && n.Ended == other.Ended
 }
 
 // Terms is where the terms are. What is made, written or removed without an error must be so for every agent that makes, writes or

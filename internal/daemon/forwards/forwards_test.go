@@ -130,3 +130,36 @@ func needNamespace(t *testing.T) {
 		t.Skipf("there can be no namespace of a network here: %v", err)
 	}
 }
+
+// TestLargeFile: a file of any size that is right is not written again.
+func TestLargeFile(t *testing.T) {
+	dir := t.TempDir()
+	d, file := New(dir, "own"), filepath.Join(dir, "own.dev.nft")
+	var rules []Rule
+	for port := range 60 {
+		r := Rule{Forward: forward.Forward{Port: 1000 + port, Protocol: forward.TCP, To: 30000 + port}}
+		for i := range 100 {
+			r.Nodes = append(r.Nodes, netip.AddrFrom4([4]byte{10, 10, 0, byte(i)}))
+		}
+		rules = append(rules, r)
+	}
+	long := time.Now().Add(-time.Hour).Truncate(time.Second)
+	for range 2 {
+		if err := d.Set("dev", rules); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Stat(file)
+		if err != nil || info.Size() < 64<<10 {
+			t.Fatalf("%v, %v", info, err)
+		}
+		if err := os.Chtimes(file, long, long); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := d.Set("dev", rules); err != nil {
+		t.Fatal(err)
+	}
+	if info, err := os.Stat(file); err != nil || !info.ModTime().Equal(long) {
+		t.Errorf("written again at %v, %v", info.ModTime(), err)
+	}
+}

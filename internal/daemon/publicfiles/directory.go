@@ -25,7 +25,7 @@ type File struct {
 	// Data is what it is to hold; nil: what there is stays.
 	Data []byte
 	// IsRight reports whether a file is right as it is. It is handed what the file holds,
-	// up to MaxFile bytes of it.
+	// up to MaxFile bytes of it, or one more than Data has where that is more.
 	IsRight func(have []byte) bool
 }
 
@@ -39,7 +39,7 @@ func New(path, owner string) *Directory { return &Directory{path: path, owner: o
 // Mode lets everybody read a file: the services have users of their own.
 const Mode = 0o644
 
-// MaxFile bounds what is read of a file that is there, in bytes.
+// MaxFile bounds what is read of a file that is there, in bytes, where it is to be no larger.
 const MaxFile = 64 << 10
 
 // Set makes the files of a cluster these; whole has the others removed that it has. Files
@@ -62,7 +62,7 @@ func (d *Directory) Set(cluster string, all []File, whole bool) (err error) {
 		if f.Data == nil {
 			continue
 		}
-		if have := readPublic(root, name); !f.IsRight(have) {
+		if have := readPublic(root, name, max(MaxFile, len(f.Data)+1)); !f.IsRight(have) {
 			if err := d.write(root, name, f.Data); err != nil {
 				return d.explain(fmt.Errorf("write %s in %s: %w", f.What, d.path, err))
 			}
@@ -111,8 +111,8 @@ func (d *Directory) list(root *os.Root, cluster string) (map[string]bool, error)
 	return out, nil
 }
 
-// readPublic reads a file that everybody may read; nil where it is none.
-func readPublic(root *os.Root, name string) []byte {
+// readPublic reads a file that everybody may read, up to so many bytes; nil where it is none.
+func readPublic(root *os.Root, name string, most int) []byte {
 	f, err := root.OpenFile(name, os.O_RDONLY|platform.NoFollow|platform.NoWait, 0)
 	if err != nil {
 		return nil
@@ -122,7 +122,7 @@ func readPublic(root *os.Root, name string) []byte {
 	if err != nil || !info.Mode().IsRegular() || info.Mode().Perm() != Mode {
 		return nil
 	}
-	have, err := io.ReadAll(io.LimitReader(f, MaxFile))
+	have, err := io.ReadAll(io.LimitReader(f, int64(most)))
 	if err != nil {
 		return nil
 	}

@@ -65,7 +65,7 @@ type electionFile struct {
 	// A resource pool of Proxmox VE for this alone, in which the agents note who leads. The agent's user and its
 	// token need Pool.Audit and Pool.Allocate on /pool/ and its name. Without it this agent is the only one.
 	Pool string `yaml:"pool" is:"pool" example:"talos-agent-leader"`
-	// How long the agent acts after it could note that it leads, from 15s to 5m. Another one takes over after
+	// How long the agent acts after it could note that it leads, from 15s to 1m. Another one takes over after
 	// about three times as long.
 	Lease time.Duration `yaml:"lease" default:"30s" example:"30s"`
 }

@@ -13,8 +13,10 @@ type Election struct {
 
 // How long a lease may be: a request to Proxmox VE has a third of it.
 const (
-	leastLease, mostLease = 15 * time.Second, 5 * time.Minute
-	defaultLease          = 30 * time.Second
+	leastLease   = 15 * time.Second
+	defaultLease = 30 * time.Second
+	// MostLease is how long one may be, on whatever host.
+	MostLease = time.Minute
 )
 
 // loadElection fills in how the agents of a cluster of Proxmox VE agree on who acts.
@@ -35,8 +37,8 @@ func (l *loader) loadElection() {
 	if e.Lease == 0 {
 		e.Lease = defaultLease
 	}
-	if e.Lease < leastLease || e.Lease > mostLease {
-		l.Wrong("leader_election.lease", "write a time from 15s to 5m", "is %s", e.Lease)
+	if e.Lease < leastLease || e.Lease > MostLease {
+		l.Wrong("leader_election.lease", "write a time from 15s to 1m", "is %s", e.Lease)
 	}
 	l.out.Election = Election{Pool: e.Pool, Lease: e.Lease}
 }
