@@ -575,3 +575,47 @@ func (s *stand) config(n cluster.Node) map[string]string {
 	}
 	return vm.Config
 }
+
+// TestOffersToSuccessor: what a VM has is asked of the hosts all the same while another is to be made in its place: of its own,
+// and of that where the other is to be.
+func TestOffersToSuccessor(t *testing.T) {
+	inBubble(t, pve.Config{Hosts: []pve.Host{{Name: testHost}, {Name: "pve2"}}}, func(t *testing.T, s *stand) {
+		d := desired(1)
+		n := &d.Spec.Nodes[0]
+		n.Replace, n.Options = "1", map[cluster.VMField]string{cluster.FieldMachinePin: "pc-q35-9.2", cluster.FieldMTU: "1400"}
+		c := s.made(d)
+		defer c.Close()
+		for _, at := range []struct {
+			what, replace, pin string
+			dead               bool
+			asked              []string
+		}{
+			{what: "it stays", replace: "1", pin: testHost},
+			{what: "without a token", pin: testHost},
+			{what: "another machine", replace: "2", pin: testHost, asked: []string{testHost}},
+			{what: "on another host", replace: "2", pin: "pve2", asked: []string{testHost, "pve2"}},
+			{what: "it is dead", replace: "1", pin: testHost, dead: true, asked: []string{testHost}},
+		} {
+			n.Replace, n.Placement.Pin = at.replace, at.pin
+			var o cluster.Observed
+			if at.dead {
+				o.DeadSince = map[string]time.Time{n.Name: time.Now()}
+			}
+			c.Observe(context.Background(), d, &o)
+			if vm := o.VMs[n.Name]; vm.Owner != cluster.Ours || vm.Hardware.Value.Options[cluster.FieldMachinePin] != "pc-q35-9.2" {
+				t.Fatalf("%s: %+v", at.what, vm)
+			}
+			var asked []string
+			for _, name := range []string{testHost, "pve2"} {
+				if offers := o.Hosts[name].Offers; offers[device.Machine].Known && offers[device.BridgeMTU].Known {
+					asked = append(asked, name)
+				} else if len(offers) > 0 {
+					t.Errorf("%s: %s: %v", at.what, name, offers)
+				}
+			}
+			if !slices.Equal(asked, at.asked) {
+				t.Errorf("%s: asked of %v", at.what, asked)
+			}
+		}
+	})
+}

@@ -67,20 +67,27 @@ func hasMTU(n cluster.Node, field cluster.VMField) bool {
 }
 
 // asksOf reports whether a VM on a host is to have an option that it does not have yet, or one that is to be made may be there.
-// One that has it has started with it.
+// One that has it has started with it, which answers nothing for the one that is made in its place: maybe later, on another host.
 func (l *look) asksOf(host string, isAsked func(cluster.Node, cluster.VMField) bool) bool {
 	for i, n := range l.d.Spec.Nodes {
-		vm := l.found[i]
-		if vm.Host != host && (vm.Host != "" || !slices.Contains(n.Placement.Hosts(), host)) {
+		vm, next := l.found[i], l.isMadeAnew(i)
+		if vm.Host != host && (vm.Host != "" && !next || !slices.Contains(n.Placement.Hosts(), host)) {
 			continue
 		}
 		for field, value := range n.Options {
-			if isAsked(n, field) && (vm.Presence != cluster.Present || vm.Hardware.Value.Options[field] != value) {
+			if isAsked(n, field) && (next || vm.Hardware.Value.Options[field] != value) {
 				return true
 			}
 		}
 	}
 	return false
+}
+
+// isMadeAnew reports whether the VM of a node is to be made, or may be: it has none that is known to be its own, or one that is
+// replaced, or that is dead, for which the host's policy may want another.
+func (l *look) isMadeAnew(i int) bool {
+	n, vm := l.d.Spec.Nodes[i], l.found[i]
+	return vm.Presence != cluster.Present || vm.Owner != cluster.Ours || n.Replace != "" && n.Replace != vm.Replace || !l.dead[n.Name].IsZero()
 }
 
 // defaultMTU is what a bridge has for which nothing is written.
