@@ -85,6 +85,12 @@ func TestDevicesOfHost(t *testing.T) {
 		push("one that it has", "machine: pc-q35-10.9, ", "machine: pc-q35-9.2, ")
 		s.Until(3*time.Hour, "given", func(st cluster.Status) bool { return st.Condition == cluster.Ready && st.Applied.Commit() == s.Head() })
 		w.wantDown("dev-wk-1:3 dev-wk-2:1")
+		old, _ := s.Lab.PVE.VM(s.vmidOf("dev-wk-1"))
+		push("another machine with it", "machine: pc-q35-9.2, ", "machine: pc-q35-9.2, replace: again, ")
+		s.Until(3*time.Hour, "replaced", func(st cluster.Status) bool {
+			vm, ok := s.Lab.PVE.VM(s.vmidOf("dev-wk-1"))
+			return st.Condition == cluster.Ready && ok && vm.Config["description"] != old.Config["description"] && vm.Config["machine"] == old.Config["machine"]
+		})
 		s.CheckRules(sz)
 		s.Halt()
 	})
