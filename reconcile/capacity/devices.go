@@ -81,7 +81,7 @@ func mtuOf(n cluster.Node, field cluster.VMField, value string) (bridge string, 
 }
 
 // lackMTU is the block for a node one of whose network cards is to have a greater MTU than its bridge; no Reason: it is not, or the
-// bridge is not seen, which others report.
+// MTU of the bridge is not known, as Proxmox VE lists only what is written, or the bridge is not seen, which others report.
 func (l *Ledger) lackMTU(n cluster.Node, host, bridge string, mtu int) cluster.Block {
 	seen := l.o.Hosts[host].Offers[device.BridgeMTU]
 	b := cluster.Block{Subject: n.Name, Reason: cluster.HostUnsuitable, About: host + "/" + device.BridgeMTU + "/" + bridge}
@@ -112,8 +112,9 @@ const newestMachine = "q35"
 func (l *Ledger) lackMachine(n cluster.Node, host, version string) cluster.Block {
 	seen := l.o.Hosts[host].Offers[device.Machine]
 	b := cluster.Block{Subject: n.Name, Reason: cluster.HostUnsuitable, About: host + "/" + device.Machine}
+	listed := strings.TrimSuffix(version, "+pve0") // that of QEMU, which no host lists under this name
 	switch {
-	case version == "" || version == newestMachine || slices.Contains(seen.Value, version):
+	case version == "" || version == newestMachine || slices.Contains(seen.Value, listed):
 		return cluster.Block{}
 	case !seen.Known && seen.Why == "":
 		b.Message, b.Hint = fmt.Sprintf("it wants the machine version %s, and whether %s has it is not seen yet", version, host), "nothing; the agent looks again"

@@ -482,6 +482,10 @@ func TestOffers(t *testing.T) {
 				t.Errorf("bridges: %v", got)
 			}
 		}
+		s.host.ChangeBridge(testHost, "vmbr1", pve.Bridge{Ports: "nic1", PortsMTU: 9000})
+		if got := offers()[device.BridgeMTU]; !got.Known || len(got.Value) > 0 {
+			t.Errorf("a bridge that takes the MTU of its ports: %v", got)
+		}
 		d.Spec.Nodes[0].Options = map[cluster.VMField]string{"network card net1": "virtio=BC:24:11:0C:96:40,bridge=vmbr1,mtu=1"}
 		if got := offers(); len(got) != 1 {
 			t.Errorf("asked for an MTU that is the bridge's: %v", got)

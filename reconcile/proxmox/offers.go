@@ -1,7 +1,6 @@
 package proxmox
 
 import (
-	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -90,10 +89,8 @@ func (l *look) isMadeAnew(i int) bool {
 	return vm.Presence != cluster.Present || vm.Owner != cluster.Ours || n.Replace != "" && n.Replace != vm.Replace || !l.dead[n.Name].IsZero()
 }
 
-// defaultMTU is what a bridge has for which nothing is written.
-const defaultMTU = 1500
-
-// bridgeMTUs lists the bridges of a host that the token may see, each with its MTU. That of a vnet is its zone's, and not shown.
+// bridgeMTUs lists the bridges of a host that the token may see, each with the MTU that is written for it. One without is left out,
+// for it is not known: a Linux bridge takes the least MTU of its ports, and a vnet that of its zone.
 func (c *Client) bridgeMTUs(ctx context.Context, host string) ([]string, error) {
 	bridges, err := c.Bridges(ctx, host)
 	if err != nil {
@@ -101,8 +98,8 @@ func (c *Client) bridgeMTUs(ctx context.Context, host string) ([]string, error) 
 	}
 	var out []string
 	for name, b := range bridges {
-		if mtu := cmp.Or(b.MTU, defaultMTU); !b.Vnet || b.MTU > 0 {
-			out = append(out, device.DescribeMTU(name, mtu))
+		if b.MTU > 0 {
+			out = append(out, device.DescribeMTU(name, b.MTU))
 		}
 	}
 	slices.Sort(out)

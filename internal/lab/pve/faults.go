@@ -16,7 +16,8 @@ type Bridge struct {
 	Address   string // with its prefix length; "" : none
 	Ports     string // "" : none, and VLAN tags do not work unless it is aware
 	VLANAware bool
-	MTU       int // 0: 1500, which is not written anywhere
+	MTU       int // as it is written; 0: it is not, and the bridge takes that of its ports
+	PortsMTU  int // the least one of its ports; 0: 1500
 }
 
 // BackupJob is a job of /cluster/backup, by the keys of jobs.cfg.

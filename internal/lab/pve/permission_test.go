@@ -90,7 +90,7 @@ func TestMachineVersions(t *testing.T) {
 	inBubble(t, Config{}, func(l *testLab) {
 		l.ok("POST", "/nodes/pve1/qemu", "vmid=410&pool=talos")
 		for machine, want := range map[string]string{
-			"q35": "OK", "pc-q35-9.2": "OK", "type=pc-q35-9.2%2Bpve1": "OK",
+			"q35": "OK", "pc-q35-9.2": "OK", "type=pc-q35-9.2%2Bpve1": "OK", "pc-q35-9.1%2Bpve0": "OK",
 			"pc-q35-10.1": "Installed QEMU version '10.0.13' is too old to run machine type 'pc-q35-10.1', please upgrade node 'pve1'",
 			"pc-q35-9.3":  "start failed: QEMU exited with code 1",
 		} {
@@ -126,6 +126,14 @@ func TestMTUOfBridge(t *testing.T) {
 			t.Error(got)
 		}
 		l.ok("PUT", "/nodes/pve1/qemu/410/config", "net1=virtio,bridge%3Dvmbr1,mtu%3D9000")
+		if got := l.exit("POST", "/nodes/pve1/qemu/410/status/start", ""); got != "OK" {
+			t.Error(got)
+		}
+		l.ok("POST", "/nodes/pve1/qemu/410/status/stop", "")
+		l.pve.ChangeBridge("pve1", "vmbr1", Bridge{Ports: "nic1", PortsMTU: 9000}) // nothing is written of the bridge
+		if got := fmt.Sprint(l.ok("GET", "/nodes/pve1/network", "")); strings.Contains(got, "mtu") {
+			t.Error(got)
+		}
 		if got := l.exit("POST", "/nodes/pve1/qemu/410/status/start", ""); got != "OK" {
 			t.Error(got)
 		}

@@ -195,6 +195,7 @@ func (s *Server) mayBridgeUp(t *task, h *host, id int, values map[string]string)
 }
 
 // fitsMTU refuses a network card with a greater MTU than its bridge. 1 stands for that of the bridge.
+// A Linux bridge without one of its own has the least of its ports.
 // Source: Proxmox VE 9.2, qemu-server, print_netdevice_full.
 func fitsMTU(h *host, values map[string]string) error {
 	for _, k := range sortedKeys(values) {
@@ -203,7 +204,8 @@ func fitsMTU(h *host, values map[string]string) error {
 		if !options.IsNet(k) || err != nil || mtu == 1 {
 			continue
 		}
-		most := cmp.Or(h.bridge(card["bridge"]).MTU, 1500)
+		bridge := h.bridge(card["bridge"])
+		most := cmp.Or(bridge.MTU, bridge.PortsMTU, 1500)
 		switch {
 		case mtu < 576:
 			return perlError("netdev %s: MTU '%d' is smaller than the IP minimum MTU '576'", k, mtu)

@@ -74,6 +74,7 @@ func ListMachines(nine bool) []map[string]any {
 func JudgeMachine(option string, nine bool, qemu, host string) (log, refused string) {
 	m := ParseDrive(option)
 	name, ok := strings.CutPrefix(cmp.Or(m["type"], m["file"]), "pc-")
+	name = strings.TrimSuffix(name, "+pve0") // QEMU's own version, without a change of Proxmox VE's
 	if !ok || slices.Contains(MachineTypes(nine), name) {
 		return "", ""
 	}
