@@ -12,12 +12,13 @@ import (
 
 // LackOptions returns what of the options that the VM of a node is to have its host does not have for it, so that it would not
 // start: a mapping that names no device of the host, or one whose devices other VMs of the cluster have, a version of the machine
-// type, or a bridge with as great an MTU. What is not seen is not known to be there. fields are what is asked for, by field of the VM.
+// type, or a bridge with as great an MTU. What is not seen is not known to be there. fields are what is asked for, by field of the VM:
+// of a mapping among them all devices count that the node is to have, as Proxmox VE takes those that the VM has anew.
 func (l *Ledger) LackOptions(n cluster.Node, host string, fields map[cluster.VMField]string) (lacks []cluster.Block) {
 	wanted := map[device.Mapping]int{}
 	for field, value := range fields {
 		if m := device.MappingOf(string(field), value); m != (device.Mapping{}) {
-			wanted[m]++
+			wanted[m] = devicesOf(n.Options, m)
 		}
 	}
 	for m, count := range wanted {
@@ -37,6 +38,16 @@ func (l *Ledger) LackOptions(n cluster.Node, host string, fields map[cluster.VMF
 	}
 	slices.SortFunc(lacks, func(a, b cluster.Block) int { return slices.Compare([]string{a.About}, []string{b.About}) })
 	return lacks
+}
+
+// devicesOf is how many devices of a mapping are among options.
+func devicesOf(options map[cluster.VMField]string, m device.Mapping) (count int) {
+	for field, value := range options {
+		if device.MappingOf(string(field), value) == m {
+			count++
+		}
+	}
+	return count
 }
 
 // lackMapping is the block for a node that a host has too few devices of a mapping for; no Reason: it has enough.

@@ -2,6 +2,7 @@ package capacity
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -110,5 +111,35 @@ func TestDevicesOfVMs(t *testing.T) {
 		cluster.Hardware{Options: map[cluster.VMField]string{"USB device usb0": "mapping=dongle", cluster.FieldMachinePin: "pc-q35-9.2"}})
 	if len(devices) != 3 || devices[pciAt0] != gpu || devices[cluster.FieldMachinePin] != "q35" || strings.Join(fields, ",") != "PCI device hostpci0,machine version,network card net2" {
 		t.Errorf("%v, %v", devices, fields)
+	}
+}
+
+// TestSecondDevice: a VM that has a device of a mapping gets another one where its host has one more.
+func TestSecondDevice(t *testing.T) {
+	const pciAt1 = cluster.VMField("PCI device hostpci1")
+	for _, c := range []struct {
+		what  string
+		has   map[cluster.VMField]string
+		wants map[cluster.VMField]string
+		of    int
+		lacks string
+	}{
+		{what: "a second one", has: map[cluster.VMField]string{pciAt0: gpu}, wants: map[cluster.VMField]string{pciAt0: gpu, pciAt1: gpu}, of: 2},
+		{what: "of one", has: map[cluster.VMField]string{pciAt0: gpu}, wants: map[cluster.VMField]string{pciAt0: gpu, pciAt1: gpu}, of: 1, lacks: "it wants 2 devices of the PCI mapping gpu, and pve1 has 1"},
+		{what: "the same one elsewhere", has: map[cluster.VMField]string{pciAt0: gpu}, wants: map[cluster.VMField]string{pciAt1: gpu}, of: 1},
+		{what: "the same one otherwise", has: map[cluster.VMField]string{pciAt0: gpu}, wants: map[cluster.VMField]string{pciAt0: "mapping=gpu"}, of: 1},
+		{what: "one of another mapping", has: map[cluster.VMField]string{pciAt0: "mapping=x"}, wants: map[cluster.VMField]string{pciAt0: "mapping=x", pciAt1: gpu}, of: 1},
+	} {
+		h := host("pve1", true, false, nil)
+		h.Offers = map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw(slices.Repeat([]string{"gpu"}, c.of))}
+		n := asks("wk-1", 501, c.wants)
+		vm := cluster.VM{Host: "pve1", Hardware: cluster.Saw(cluster.Hardware{Options: c.has})}
+		o := cluster.Observed{Hosts: map[string]cluster.Host{"pve1": h}, VMs: map[string]cluster.VM{"wk-1": vm}}
+		l := NewLedger(cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{n}}}}, o, cluster.Policy{}, func(cluster.Node) bool { return true }, never)
+		options, _ := NewOptions(n, vm.Hardware.Value)
+		got := l.LackOptions(n, "pve1", options)
+		if (len(got) > 0) != (c.lacks != "") || len(got) > 0 && !strings.Contains(got[0].Message, c.lacks) {
+			t.Errorf("%s: %+v", c.what, got)
+		}
 	}
 }
