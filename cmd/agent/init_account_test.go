@@ -280,6 +280,35 @@ func TestInitAccountRefuses(t *testing.T) {
 	}
 }
 
+// TestInitAccountPool: a repository gets no rights on another pool than the host's policy allows, and deletes no account there.
+func TestInitAccountPool(t *testing.T) {
+	h, repo := newAccountHost(t, "9.2")
+	for _, pool := range []string{"talos", "others"} {
+		file := filepath.Join(repo, "inventory/dev/cluster.yaml")
+		text, err := os.ReadFile(file)
+		must(err)
+		lines := strings.Split(string(text), "\n")
+		lines = slices.DeleteFunc(lines, func(l string) bool { return strings.HasPrefix(l, "  pool:") })
+		at := slices.IndexFunc(lines, func(l string) bool { return l == "proxmox:" })
+		if at < 0 {
+			t.Fatalf("no proxmox in\n%s", text)
+		}
+		must(os.WriteFile(file, []byte(strings.Join(slices.Insert(lines, at+1, "  pool: "+pool), "\n")), 0o600))
+		before, calls := h.state(), len(h.pveshs)
+		for _, args := range [][]string{{"ccm"}, {"csi", "--datastore", "local-lvm"}, {"ccm", "--undo"}} {
+			a := h.bare(t.Context(), append(args, "--cluster", "dev", repo, "--yes")...)
+			switch {
+			case pool == "talos" && a.err != nil:
+				t.Errorf("%v: %v", args, a)
+			case pool == "others" && (a.err == nil || !strings.Contains(a.String(), "wants the pool others, and the policy of this host allows talos")):
+				t.Errorf("%v is answered with %v", args, a)
+			case pool == "others" && (h.state() != before || len(h.pveshs) != calls):
+				t.Errorf("%v changed something", args)
+			}
+		}
+	}
+}
+
 // TestDocsAccounts: the commands that the page shows do what it describes, with the
 // privileges of its table.
 func TestDocsAccounts(t *testing.T) {

@@ -104,9 +104,9 @@ func Look(ctx context.Context, c Config) (*Account, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look at the host: %w", err)
 	}
-	pool := settings.Policy.Pool
-	for _, n := range snap.Spec.Nodes {
-		pool = cmp.Or(n.Pool, pool)
+	pool, err := choosePool(c.Cluster, settings.Policy.Pool, snap.Spec.Nodes)
+	if err != nil {
+		return nil, err
 	}
 	plan, problems := account.Make(facts, account.Wish{Kind: c.Kind, Cluster: c.Cluster, Pool: pool, Datastores: c.Datastores, Stored: stored, Rotate: c.Rotate})
 	if problems.HasErrors() {
@@ -132,8 +132,8 @@ func LookUndo(ctx context.Context, c Config) (account.Plan, error) {
 		if err != nil {
 			return account.Plan{}, err
 		}
-		for _, n := range snap.Spec.Nodes {
-			pool = cmp.Or(n.Pool, pool)
+		if pool, err = choosePool(c.Cluster, pool, snap.Spec.Nodes); err != nil {
+			return account.Plan{}, err
 		}
 	}
 	facts, err := c.Host.ReadFacts(ctx)
@@ -145,6 +145,24 @@ func LookUndo(ctx context.Context, c Config) (account.Plan, error) {
 		return account.Plan{}, fmt.Errorf("nothing was deleted:\n%w", problems)
 	}
 	return plan, nil
+}
+
+// choosePool returns the pool of a cluster's nodes, on which its account gets rights: the one that the host's policy allows.
+// A repository that names another one would have root give rights on VMs that are not the agent's.
+func choosePool(name, allowed string, nodes []cluster.Node) (string, error) {
+	pool := allowed
+	for _, n := range nodes {
+		switch {
+		case allowed != "" && n.Pool != "" && n.Pool != allowed:
+			return "", fault.WithHint(fmt.Errorf("cluster.yaml of %s: pool: the node %s wants the pool %s, and the policy of this host allows %s", name, n.Name, n.Pool, allowed),
+				"write `pool: "+allowed+"` below `proxmox` in cluster.yaml, or remove the line")
+		case pool != "" && n.Pool != "" && n.Pool != pool:
+			return "", fault.WithHint(fmt.Errorf("cluster.yaml of %s: pool: the node %s wants the pool %s, and others want %s: an account has rights on one pool", name, n.Name, n.Pool, pool),
+				"write one pool for all nodes")
+		}
+		pool = cmp.Or(pool, n.Pool)
+	}
+	return pool, nil
 }
 
 // loadSettings reads the config of the agent, for its policy and its age key.
