@@ -67,9 +67,11 @@ func checkFields(checked *cel.Ast, root ast.NavigableExpr) error {
 		at := checked.NativeRep().SourceInfo().GetStartLocation(e.ID())
 		return at.Line(), at.Column() + 1
 	}
-	for _, e := range ast.MatchDescendants(root, func(ast.NavigableExpr) bool { return true }) {
-		of, field, named := partOf(e)
-		if known := shapeOf(of); named && known != nil && known.fields != nil && known.fields[field] == nil {
+	all := ast.MatchDescendants(root, func(ast.NavigableExpr) bool { return true })
+	guarded := guardedFields(all)
+	for _, e := range all {
+		known, field := unknownField(e)
+		if known != nil && !guarded[part{known, field}] {
 			line, column := place(e)
 			return &UnknownField{Line: line, Column: column, Of: known.name, Field: field, Known: slices.Sorted(maps.Keys(known.fields))}
 		}
@@ -81,6 +83,52 @@ func checkFields(checked *cel.Ast, root ast.NavigableExpr) error {
 		}
 	}
 	return nil
+}
+
+// part is a field of an object of the status.
+type part struct {
+	of    *shape
+	field string
+}
+
+// unknownField returns the object that an expression asks for a field that it never has, and the field; nil: it asks for none.
+func unknownField(e ast.Expr) (*shape, string) {
+	of, field, named := partOf(e)
+	if known := shapeOf(of); named && known != nil && known.fields != nil && known.fields[field] == nil {
+		return known, field
+	}
+	return nil, ""
+}
+
+// guardedFields returns the unknown fields of nodes, addons and the like that a condition asks for with has() or .? somewhere. Such
+// a condition is written for a field that may not be there, as one of another version of the agent, and has an answer without it.
+// The parts of the status itself are always known.
+func guardedFields(all []ast.NavigableExpr) map[part]bool {
+	out := map[part]bool{}
+	for _, e := range all {
+		if known, field := unknownField(e); known != nil && known != statusShape && isGuarded(e) {
+			out[part{known, field}] = true
+		}
+	}
+	return out
+}
+
+// isGuarded reports whether an expression has an answer for a field that is not there: that of has(), and an optional value of .?
+// and of what follows it.
+func isGuarded(e ast.Expr) bool {
+	for ; e != nil; e, _, _ = partOf(e) {
+		switch e.Kind() {
+		case ast.SelectKind:
+			if e.AsSelect().IsTestOnly() {
+				return true
+			}
+		case ast.CallKind:
+			if name := e.AsCall().FunctionName(); name == operators.OptIndex || name == operators.OptSelect {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // describeShape is what a part of the status is, for people.

@@ -76,8 +76,10 @@ func TestCheckFields(t *testing.T) {
 		`status.nodes["lab-wk-1"].redy`:                                   `line 1, column 25: a node of status has no "redy", but cordoned, kubernetes, ready, role, talos`,
 		`status.nodes.all(n, status.nodes[n].redy)`:                       `line 1, column 36: a node of status has no "redy", but cordoned, kubernetes, ready, role, talos`,
 		`status.nodes.wk.redy`:                                            `line 1, column 16: a node of status has no "redy", but cordoned, kubernetes, ready, role, talos`,
-		`has(status.nodes["a"].redy)`:                                     `line 1, column 4: a node of status has no "redy", but cordoned, kubernetes, ready, role, talos`,
-		`status.?nodes[?"a"].?redy.hasValue()`:                            `line 1, column 20: a node of status has no "redy", but cordoned, kubernetes, ready, role, talos`,
+		`has(status.node.a) && !status.node.a`:                            `line 1, column 11: status has no "node", but addons, etcd, nodes`,
+		`has(status.etcd.learners) && status.etcd.member == 3`:            `line 1, column 41: status.etcd has no "member", but members`,
+		`has(status.etcd.learners.old)`:                                   `line 1, column 16: status.etcd has no "learners", but members`,
+		`has(status.etcd.zone) && status.nodes["a"].zone == "x"`:          `line 1, column 43: a node of status has no "zone", but cordoned, kubernetes, ready, role, talos`,
 		`status["nodes"]["a"]["redy"] == true`:                            `line 1, column 21: a node of status has no "redy", but cordoned, kubernetes, ready, role, talos`,
 		`objects.all(o, status.addons[o.metadata.name].redy)`:             `line 1, column 46: an addon of status has no "redy", but ready, status`,
 		`status.etcd.member == 3`:                                         `line 1, column 12: status.etcd has no "member", but members`,
@@ -110,6 +112,30 @@ func TestCheckFields(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s: %q instead of %q", condition, got, want)
+		}
+	}
+}
+
+// TestCheckGuarded: a field that a condition asks for with has() or .? may be one that no status has, and the condition is evaluated.
+func TestCheckGuarded(t *testing.T) {
+	in := Input{Now: now, Status: map[string]any{StatusEtcd: map[string]any{"members": int64(3)}, StatusNodes: map[string]any{"a": map[string]any{"ready": true}}}}
+	for condition, want := range map[string]bool{
+		`!has(status.etcd.learners) || status.etcd.learners == 0`:                                    true,
+		`has(status.etcd.learners) ? status.etcd["learners"] == 0 : now > now`:                       false,
+		`status.nodes.all(n, status.nodes[n].?zone.orValue("") != "x")`:                              true,
+		`status.nodes.all(n, !has(status.nodes[n].zone) || status.nodes[n].zone.startsWith("eu"))`:   true,
+		`status.nodes["a"][?"zone"].orValue("x") == "x"`:                                             true,
+		`status.?etcd.learners.orValue(0) == 0`:                                                      true,
+		`status.?nodes[?"a"].?redy.hasValue()`:                                                       false,
+		`has(status.nodes["a"].redy)`:                                                                false,
+		`status.nodes.exists(n, status.nodes[n].?zone.?name.hasValue() || !status.nodes[n].ready)`:   false,
+		`status.nodes.all(n, status.nodes[n].?zone.hasValue() ? status.nodes[n].zone == "x" : true)`: true,
+	} {
+		if err := Check(condition); err != nil {
+			t.Errorf("%s: %v", condition, err)
+		}
+		if holds, err := Evaluate(t.Context(), condition, in); err != nil || holds != want {
+			t.Errorf("%s: %v, %v", condition, holds, err)
 		}
 	}
 }
