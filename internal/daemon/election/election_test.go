@@ -54,7 +54,7 @@ type link struct {
 	rand  *rand.Rand
 }
 
-var errCut = errors.New("cfs-lock 'file-user_cfg' error: no quorum!")
+var errCut = errors.New("cfs-lock 'file-user_cfg' error: no quorum")
 
 // way is how a call goes: whether it is done, and what it is answered.
 func (l *link) way(ctx context.Context) (done bool, err error) {

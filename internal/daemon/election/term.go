@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 )
 
@@ -53,11 +52,7 @@ func DecodeNote(text string) Note {
 }
 
 // equal reports whether two notes are the same.
-func (n Note) equal(other Note) bool {
-	suspended := slices.Equal(n.Suspended, other.Suspended)
-	n.Suspended, other.Suspended = nil, nil
-	return suspended && n.Host == other.Host && n.State == other.State && n.Run == other.Run && n.Beat == other.Beat && n.Led == other.Led && n.Lease == other.Lease && n.Before == other.Before && n.Ended == other.Ended
-}
+func (n Note) equal(other Note) bool { return n.Encode() == other.Encode() }
 
 // Terms is where the terms are. What is made, written or removed without an error must be so for every agent that makes, writes or
 // removes something afterwards; a host that cannot know what others have done must fail to. What it lists may be old there.

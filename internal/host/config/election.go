@@ -40,5 +40,5 @@ func (l *loader) loadElection() {
 	if e.Lease < leastLease || e.Lease > MostLease {
 		l.Wrong("leader_election.lease", "write a time from 15s to 1m", "is %s", e.Lease)
 	}
-	l.out.Election = Election{Pool: e.Pool, Lease: e.Lease}
+	l.out.Election = Election(e)
 }
