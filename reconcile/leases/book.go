@@ -83,7 +83,7 @@ func (b *Book) Learn(d cluster.Desired, o *cluster.Observed, seen Seen, p cluste
 			continue
 		}
 		e := next[n.Name]
-		e.ip = e.choose(b.candidates(d, n, seen, p), o.Machines[n.Name].Reach, o.Now)
+		e.ip = e.choose(b.candidates(d, n, seen, p), o.Machines[n.Name].Reach)
 		next[n.Name] = e
 		changed = changed || e.ip != old[n.Name].ip
 		if m := o.Machines[n.Name]; !n.IP.IsValid() || m.Reach == cluster.Unexpected && e.proven != n.IP {
@@ -126,7 +126,7 @@ func (e entry) judge(n cluster.Node, m cluster.Machine, now time.Time) entry {
 // choose returns where a node is looked for next. One whose own machine answers stays; one that is silent is looked for
 // at each of its other addresses, too, and stays where it is while it has none: nothing that answers is
 // no proof that the address is not its own.
-func (e entry) choose(candidates []netip.Addr, reach cluster.Reach, now time.Time) netip.Addr {
+func (e entry) choose(candidates []netip.Addr, reach cluster.Reach) netip.Addr {
 	switch {
 	case reach == cluster.Maintenance, reach == cluster.Configured:
 		return e.ip
