@@ -40,6 +40,15 @@ func (l *Ledger) LackOptions(n cluster.Node, host string, fields map[cluster.VMF
 	return lacks
 }
 
+// TakeOptions promises the VM of a node the options that it does not have yet, when its host has all that they take; else it returns
+// what that does not have. What the VM has counts as well, until it has lost it. fields are as in LackOptions.
+func (l *Ledger) TakeOptions(n cluster.Node, host string, fields map[cluster.VMField]string) (lacks []cluster.Block) {
+	if lacks = l.LackOptions(n, host, fields); len(lacks) == 0 {
+		l.given[n.Name] = true
+	}
+	return lacks
+}
+
 // devicesOf is how many devices of a mapping are among options.
 func devicesOf(options map[cluster.VMField]string, m device.Mapping) (count int) {
 	for field, value := range options {
@@ -72,7 +81,7 @@ func (l *Ledger) lackMapping(n cluster.Node, host string, m device.Mapping, coun
 		b.Message = fmt.Sprintf("it wants a device of the %s %s, which shows none of %s; Proxmox VE would not start it", m.Kind, m.Name, host)
 		b.Hint = fmt.Sprintf("add the device of %s to it (Datacenter > Resource Mappings), give the agent's user and token Mapping.Use on /mapping/%s, or give the node another host", host, m.Path())
 	case has < taken+count:
-		b.Message = fmt.Sprintf("it wants %d of the %d devices that %s has of the %s %s, and %s has them already", count, has, host, m.Kind, m.Name, by)
+		b.Message = fmt.Sprintf("it wants %d of the %d devices that %s has of the %s %s, and %s already", count, has, host, m.Kind, m.Name, by)
 		if taken == 0 {
 			b.Message = fmt.Sprintf("it wants %d devices of the %s %s, and %s has %d", count, m.Kind, m.Name, host, has)
 		}
@@ -138,22 +147,25 @@ func (l *Ledger) lackMachine(n cluster.Node, host, version string) cluster.Block
 	return b
 }
 
-// devicesTaken is how many devices of a mapping other nodes have on a host, as their VMs are or are to be made there, and one of
-// these nodes.
+// devicesTaken is how many devices of a mapping other nodes have on a host, as their VMs are or are to be made there, or are
+// promised, and which of these nodes has them, or gets them.
 func (l *Ledger) devicesTaken(n cluster.Node, host string, m device.Mapping) (count int, by string) {
 	for _, other := range l.d.Spec.Nodes {
 		if other.Name == n.Name || !l.made[other.Name] || l.o.VMs[other.Name].Carrier(other) != host {
 			continue
 		}
-		options := other.Options
+		wants := devicesOf(other.Options, m)
+		has := wants
 		if hw := l.o.VMs[other.Name].Hardware; hw.Known {
-			options = hw.Value.Options
+			has = devicesOf(hw.Value.Options, m)
 		}
-		for field, value := range options {
-			if device.MappingOf(string(field), value) == m {
-				count, by = count+1, other.Name
-			}
+		if has > 0 {
+			by = other.Name + " has them"
 		}
+		if l.given[other.Name] && wants > has {
+			has, by = wants, other.Name+" gets them"
+		}
+		count += has
 	}
 	return count, by
 }

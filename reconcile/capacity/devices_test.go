@@ -143,3 +143,44 @@ func TestSecondDevice(t *testing.T) {
 		}
 	}
 }
+
+// TestTakeOptions: a device that one node is to get is none for the next, and is not given twice to the one that gets it.
+func TestTakeOptions(t *testing.T) {
+	one, none := map[cluster.VMField]string{pciAt0: gpu}, map[cluster.VMField]string{}
+	for _, c := range []struct {
+		what          string
+		has, wants    map[cluster.VMField]string // of the first
+		of            int
+		first, second string // what each lacks
+	}{
+		{what: "one for two", has: none, wants: one, of: 1, second: "wants 1 of the 1 devices that pve1 has of the PCI mapping gpu, and wk-1 gets them already"},
+		{what: "two for two", has: none, wants: one, of: 2},
+		{what: "one that it has", has: one, wants: one, of: 1, second: "and wk-1 has them already"},
+		{what: "one that it has, of two", has: one, wants: one, of: 2},
+		{what: "one that it loses", has: one, wants: none, of: 1, second: "and wk-1 has them already"},
+		{what: "one more than there are", has: none, wants: map[cluster.VMField]string{pciAt0: gpu, "PCI device hostpci1": gpu}, of: 1, first: "wants 2 devices"},
+		{what: "all of two", has: one, wants: map[cluster.VMField]string{pciAt0: gpu, "PCI device hostpci1": gpu}, of: 2, second: "and wk-1 gets them already"},
+		{what: "two of three", has: one, wants: map[cluster.VMField]string{pciAt0: gpu, "PCI device hostpci1": gpu}, of: 3},
+	} {
+		h := host("pve1", true, false, nil)
+		h.Offers = map[string]cluster.Seen[[]string]{device.PCIMapping: cluster.Saw(slices.Repeat([]string{"gpu"}, c.of))}
+		first, second, third := asks("wk-1", 501, c.wants), asks("wk-2", 502, one), asks("wk-3", 503, one)
+		vms := map[string]cluster.VM{"wk-1": {Host: "pve1", Hardware: cluster.Saw(cluster.Hardware{Options: c.has})}, "wk-2": {Host: "pve1", Hardware: cluster.Saw(cluster.Hardware{})}}
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{first, second, third}}}}
+		l := NewLedger(d, cluster.Observed{Hosts: map[string]cluster.Host{"pve1": h}, VMs: vms}, cluster.Policy{}, func(n cluster.Node) bool { return n.Name != "wk-3" }, never)
+		for _, of := range []struct {
+			n     cluster.Node
+			lacks string
+		}{{first, c.first}, {second, c.second}} {
+			options, _ := NewOptions(of.n, vms[of.n.Name].Hardware.Value)
+			got := l.TakeOptions(of.n, "pve1", options)
+			if (len(got) > 0) != (of.lacks != "") || len(got) > 0 && !strings.Contains(got[0].Message, of.lacks) {
+				t.Errorf("%s: %s: %+v", c.what, of.n.Name, got)
+			}
+		}
+		// The one that is made after them, or in the place of a machine, finds none left either.
+		if made, next := l.TakeVM(third, "pve1"), l.LackSuccessor(third, "pve1", cluster.VM{VMID: 503}); len(made) != 1 || len(next) != 1 {
+			t.Errorf("%s: wk-3: %+v, %+v", c.what, made, next)
+		}
+	}
+}

@@ -19,6 +19,7 @@ type Ledger struct {
 
 	made    map[string]bool  // nodes that have a VM, may have one, or are getting one
 	growing map[string]bool  // nodes whose disks may not have their size yet
+	given   map[string]bool  // nodes whose VMs are to have all options of theirs, beside those that they have
 	memory  map[string]*room // by host
 	cores   map[string]*room // by host: of the nodes of the cluster, not bytes
 	disks   map[string]*room // by storage
@@ -27,7 +28,7 @@ type Ledger struct {
 // NewLedger opens the ledger of what is seen. isMade reports whether a node has a VM, may have
 // one, or is getting one; isGrowing, whether the disks of its VM may not have their size yet.
 func NewLedger(d cluster.Desired, o cluster.Observed, p cluster.Policy, isMade, isGrowing func(cluster.Node) bool) *Ledger {
-	l := &Ledger{d: d, o: o, p: p, made: map[string]bool{}, growing: map[string]bool{}, memory: map[string]*room{}, cores: map[string]*room{}, disks: map[string]*room{}}
+	l := &Ledger{d: d, o: o, p: p, made: map[string]bool{}, growing: map[string]bool{}, given: map[string]bool{}, memory: map[string]*room{}, cores: map[string]*room{}, disks: map[string]*room{}}
 	for _, n := range d.Spec.Nodes {
 		l.made[n.Name], l.growing[n.Name] = isMade(n), isGrowing(n)
 	}

@@ -25,7 +25,7 @@ func (l *Ledger) LackSuccessor(n cluster.Node, host string, old cluster.VM) []cl
 		o.Hosts[name] = h
 	}
 	o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(vm cluster.VM) bool { return vm.VMID == old.VMID })
-	after := &Ledger{d: l.d, o: o, p: l.p, made: maps.Clone(l.made), growing: maps.Clone(l.growing), memory: map[string]*room{}, cores: map[string]*room{}, disks: map[string]*room{}}
+	after := &Ledger{d: l.d, o: o, p: l.p, made: maps.Clone(l.made), growing: maps.Clone(l.growing), given: maps.Clone(l.given), memory: map[string]*room{}, cores: map[string]*room{}, disks: map[string]*room{}}
 	after.made[n.Name], after.growing[n.Name] = false, false
 	return after.TakeVM(n, host)
 }

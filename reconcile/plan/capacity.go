@@ -65,7 +65,7 @@ func (m *planner) judgeGrowth(ledger *capacity.Ledger, n cluster.Node) {
 		lack(ledger.TakeMemory(n, host, more), string(cluster.FieldMemory))
 	}
 	options, names := capacity.NewOptions(n, vm.Hardware.Value)
-	for _, b := range ledger.LackOptions(n, host, options) {
+	for _, b := range ledger.TakeOptions(n, host, options) {
 		lack(b, names...)
 	}
 	more, fields := capacity.GrowthByStore(n, vm.Hardware.Value)
