@@ -203,10 +203,13 @@ func TestInitAccountLost(t *testing.T) {
 	args := []string{"ccm", "--cluster", "dev", repo, "--yes"}
 	// Its secret gets lost: with the answer of the call, and with the commit.
 	h.fault = func(args []string) pveshFault {
-		if strings.Contains(strings.Join(args, " "), "/token/") && args[0] == "create" {
+		switch {
+		case !strings.Contains(strings.Join(args, " "), "/token/"):
+			return noFault
+		case args[0] == "create":
 			return replyLost
 		}
-		return noFault
+		return notDone // neither is it deleted again
 	}
 	if a := h.bare(t.Context(), args...); a.err == nil {
 		t.Fatal(a)
@@ -250,6 +253,90 @@ func TestInitAccountLost(t *testing.T) {
 	}
 	if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file has the mode %v, and had 0600: %v", info.Mode(), err)
+	}
+}
+
+// TestInitAccountRotateFails: a rotation that ends at any of its calls leaves no secret in the secrets that opens nothing, and a token
+// whose answer is lost is deleted.
+func TestInitAccountRotateFails(t *testing.T) {
+	h, repo := newAccountHost(t, "9.2")
+	args := []string{"ccm", "--cluster", "dev", repo, "--yes"}
+	if a := h.bare(t.Context(), args...); a.err != nil {
+		t.Fatal(a)
+	}
+	works := func() bool {
+		values := h.values(repo)
+		code, _ := h.ask(values["proxmox_ccm_token_id"]+"="+values["proxmox_ccm_token_secret"], "GET", "/cluster/status", nil)
+		return code == 200
+	}
+	for _, c := range []struct {
+		name   string
+		faults []pveshFault // of the calls about the token, in their order
+		there  bool         // a token is left in Proxmox VE
+	}{
+		{"the old one is not deleted", []pveshFault{notDone}, true},
+		{"the answer of its end is lost", []pveshFault{replyLost}, false},
+		{"the new one is not made", []pveshFault{noFault, notDone}, false},
+		{"the answer of the new one is lost", []pveshFault{noFault, replyLost}, false},
+		{"the agent is killed with the new one made", []pveshFault{noFault, replyLost, notDone}, true},
+	} {
+		calls := 0
+		h.fault = func(args []string) pveshFault {
+			if !strings.Contains(strings.Join(args, " "), "/token/") {
+				return noFault
+			}
+			if calls++; calls > len(c.faults) {
+				return noFault
+			}
+			return c.faults[calls-1]
+		}
+		if a := h.bare(t.Context(), append(args, "--rotate-token")...); a.err == nil {
+			t.Errorf("%s: %v", c.name, a)
+		}
+		h.fault = nil
+		there := strings.Contains(h.says("/access/users/talos-ccm-dev@pve"), `"ccm"`)
+		if there != c.there || h.values(repo)["proxmox_ccm_token_secret"] != "" {
+			t.Errorf("%s: a token is there: %v, and the secrets have %v", c.name, there, h.values(repo))
+		}
+		a := h.bare(t.Context(), args...)
+		if there {
+			if a.err == nil || !strings.Contains(a.String(), "--rotate-token: the token talos-ccm-dev@pve!ccm is there") {
+				t.Errorf("%s: the next run: %v", c.name, a)
+			}
+			a = h.bare(t.Context(), append(args, "--rotate-token")...)
+		}
+		if a.err != nil || !works() {
+			t.Errorf("%s: the stored token does not work after %v", c.name, a)
+		}
+	}
+}
+
+// TestInitAccountLinks: root writes nothing where a symbolic link in the repository leads.
+func TestInitAccountLinks(t *testing.T) {
+	for _, name := range []string{"addons", "patches"} {
+		for _, inside := range []bool{false, true} {
+			h, repo := newAccountHost(t, "9.2")
+			elsewhere := t.TempDir()
+			to := elsewhere
+			if inside {
+				to, elsewhere = "../..", repo
+			}
+			link := filepath.Join(repo, "inventory/dev", name)
+			if entries, err := os.ReadDir(link); err == nil && len(entries) > 0 {
+				must(os.Rename(link, link+".was"))
+			}
+			must(os.RemoveAll(link))
+			must(os.Symlink(to, link))
+			a := h.bare(t.Context(), "ccm", "--cluster", "dev", repo, "--yes")
+			if a.err == nil {
+				t.Errorf("%s to %s: %v", name, to, a)
+			}
+			for _, file := range []string{"proxmox-cloud-controller-manager.yaml", "external-cloud-provider.yaml"} {
+				if _, err := os.Lstat(filepath.Join(elsewhere, file)); err == nil {
+					t.Errorf("%s to %s: %s is written there", name, to, file)
+				}
+			}
+		}
 	}
 }
 

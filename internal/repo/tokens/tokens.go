@@ -9,8 +9,8 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"os"
 	"path"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -57,8 +57,10 @@ type Account struct {
 
 	c          Config
 	ids        *secrets.Identities
-	file       string // the secrets file on disk
-	home       string // the cluster's folder on disk
+	file       string          // the secrets file on disk
+	home       string          // the cluster's folder below the repository, with slashes
+	stored     cluster.TokenID // of the secret in the secrets file; "": none
+	root       *os.Root        // the repository, while it is written
 	url        string
 	region     string
 	patched    bool // the nodes have the patch already
@@ -96,8 +98,7 @@ func Look(ctx context.Context, c Config) (*Account, error) {
 	if err != nil {
 		return nil, err
 	}
-	stored, err := a.openSecrets(ctx)
-	if err != nil {
+	if a.stored, err = a.openSecrets(ctx); err != nil {
 		return nil, err
 	}
 	facts, err := c.Host.ReadFacts(ctx)
@@ -108,7 +109,7 @@ func Look(ctx context.Context, c Config) (*Account, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan, problems := account.Make(facts, account.Wish{Kind: c.Kind, Cluster: c.Cluster, Pool: pool, Datastores: c.Datastores, Stored: stored, Rotate: c.Rotate})
+	plan, problems := account.Make(facts, account.Wish{Kind: c.Kind, Cluster: c.Cluster, Pool: pool, Datastores: c.Datastores, Stored: a.stored, Rotate: c.Rotate})
 	if problems.HasErrors() {
 		return nil, fmt.Errorf("there can be no such account:\n%w", problems)
 	}
@@ -208,7 +209,7 @@ func (a *Account) readCluster(ctx context.Context) (cluster.Snapshot, error) {
 // the name of the token that they hold with its secret.
 func (a *Account) openSecrets(ctx context.Context) (cluster.TokenID, error) {
 	a.Name, a.file = sealed.Config{Cluster: a.c.Cluster, Folder: a.c.Folder}.Locate(a.c.Dir)
-	a.home = filepath.Dir(a.file)
+	a.home = path.Dir(a.Name)
 	if a.c.AgeKey != "" {
 		data, _, err := config.ReadFile(a.c.AgeKey, 0)
 		if err != nil {
