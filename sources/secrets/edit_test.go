@@ -10,7 +10,7 @@ import (
 )
 
 // TestSetValues: values come to a document that sops wrote, whoever could read it still
-// can, and what is not changed is not written anew.
+// can, and what is not changed is not written again.
 func TestSetValues(t *testing.T) {
 	ours, other := newMember(), newMember()
 	before := sopsFile(t, "# what it is\ncluster: {id: one}\nvalues:\n    # of a person\n    old: \"1\"\n    kept: same\n", func(m *sops.Metadata) {
