@@ -13,7 +13,7 @@ import (
 // LackOptions returns what of the options that the VM of a node is to have its host does not have for it, so that it would not
 // start: a mapping that names no device of the host, or one whose devices other VMs of the cluster have, a version of the machine
 // type, or a bridge with as great an MTU. What is not seen is not known to be there. fields are what is asked for, by field of the VM:
-// of a mapping among them all devices count that the node is to have, as Proxmox VE takes again those that the VM has.
+// of a mapping among them all devices count that the node is to have, for the VM needs those that it has at its next start, too.
 func (l *Ledger) LackOptions(n cluster.Node, host string, fields map[cluster.VMField]string) (lacks []cluster.Block) {
 	wanted := map[device.Mapping]int{}
 	for field, value := range fields {

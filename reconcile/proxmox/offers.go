@@ -69,7 +69,7 @@ func hasMTU(n cluster.Node, field cluster.VMField) bool {
 // One that has it has started with it, which answers nothing for the one that is made in its place: maybe later, on another host.
 func (l *look) asksOf(host string, isAsked func(cluster.Node, cluster.VMField) bool) bool {
 	for i, n := range l.d.Spec.Nodes {
-		vm, next := l.found[i], l.isRecreated(i)
+		vm, next := l.found[i], l.mayBeMade(i)
 		if vm.Host != host && (vm.Host != "" && !next || !slices.Contains(n.Placement.Hosts(), host)) {
 			continue
 		}
@@ -82,9 +82,9 @@ func (l *look) asksOf(host string, isAsked func(cluster.Node, cluster.VMField) b
 	return false
 }
 
-// isRecreated reports whether the VM of a node is to be made, or may be: it has none that is known to be its own, or one that is
+// mayBeMade reports whether the VM of a node is to be made, or may be: it has none that is known to be its own, or one that is
 // replaced, or that is dead, for which the host's policy may want another.
-func (l *look) isRecreated(i int) bool {
+func (l *look) mayBeMade(i int) bool {
 	n, vm := l.d.Spec.Nodes[i], l.found[i]
 	return vm.Presence != cluster.Present || vm.Owner != cluster.Ours || n.Replace != "" && n.Replace != vm.Replace || !l.dead[n.Name].IsZero()
 }

@@ -194,23 +194,12 @@ func (s *Server) mayBridgeUp(t *task, h *host, id int, values map[string]string)
 	return nil
 }
 
-// fitsMTU refuses a network card with a greater MTU than its bridge. 1 stands for that of the bridge.
-// A Linux bridge without one of its own has the least of its ports.
-// Source: Proxmox VE 9.2, qemu-server, print_netdevice_full.
+// fitsMTU refuses a network card with a greater MTU than its bridge. A Linux bridge without one of its own has the least of its ports.
 func fitsMTU(h *host, values map[string]string) error {
 	for _, k := range sortedKeys(values) {
-		card := options.ParseNet(values[k])
-		mtu, err := strconv.Atoi(card["mtu"])
-		if !options.IsNet(k) || err != nil || mtu == 1 {
-			continue
-		}
-		bridge := h.bridge(card["bridge"])
-		most := cmp.Or(bridge.MTU, bridge.PortsMTU, 1500)
-		switch {
-		case mtu < 576:
-			return perlError("netdev %s: MTU '%d' is smaller than the IP minimum MTU '576'", k, mtu)
-		case mtu > most:
-			return perlError("netdev %s: MTU '%d' is bigger than the bridge MTU '%d'", k, mtu, most)
+		b := h.bridge(options.ParseNet(values[k])["bridge"])
+		if refused := options.JudgeMTU(k, values[k], cmp.Or(b.MTU, b.PortsMTU, 1500)); refused != "" {
+			return perlError("%s", refused)
 		}
 	}
 	return nil

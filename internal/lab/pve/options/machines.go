@@ -84,3 +84,18 @@ func JudgeMachine(option string, nine bool, qemu, host string) (log, refused str
 	}
 	return fmt.Sprintf("kvm: unsupported machine type: \"pc-%s\"", name), "start failed: QEMU exited with code 1"
 }
+
+// JudgeMTU is why a VM with an option does not start, if that is a network card on a bridge with some MTU. 1 stands for that of the bridge.
+// Source: Proxmox VE 9.2, qemu-server, print_netdevice_full.
+func JudgeMTU(key, value string, bridge int) (refused string) {
+	mtu, err := strconv.Atoi(ParseNet(value)["mtu"])
+	switch {
+	case !IsNet(key) || err != nil || mtu == 1:
+		return ""
+	case mtu < 576:
+		return fmt.Sprintf("netdev %s: MTU '%d' is smaller than the IP minimum MTU '576'", key, mtu)
+	case mtu > bridge:
+		return fmt.Sprintf("netdev %s: MTU '%d' is bigger than the bridge MTU '%d'", key, mtu, bridge)
+	}
+	return ""
+}
