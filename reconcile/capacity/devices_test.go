@@ -181,6 +181,8 @@ func TestTakeOptions(t *testing.T) {
 		// The one that is made after them, or in the place of a machine, finds none left either.
 		if made, next := l.TakeVM(third, "pve1"), l.LackSuccessor(third, "pve1", cluster.VM{VMID: 503}); len(made) != 1 || len(next) != 1 {
 			t.Errorf("%s: wk-3: %+v, %+v", c.what, made, next)
+		} else if c.second != "" && !strings.Contains(made[0].Message, "and wk-1 ") {
+			t.Errorf("%s: wk-3 is refused for another: %s", c.what, made[0].Message)
 		}
 	}
 }
