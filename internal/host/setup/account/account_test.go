@@ -29,7 +29,7 @@ func made(f setup.Facts, w Wish) setup.Facts {
 	}
 	user := w.Kind.User(w.Cluster)
 	f.Users[user] = setup.Account{Comment: w.Kind.comment(w), Tokens: []string{w.Kind.Name}}
-	for _, g := range w.Kind.Grants(w) {
+	for _, g := range w.Kind.grants(w) {
 		f.ACL = append(f.ACL, setup.Entry{Path: g.Path, Who: user, Role: g.Role, Propagate: g.Propagate})
 	}
 	return f
@@ -51,7 +51,7 @@ func TestMakeConverges(t *testing.T) {
 	for _, k := range []Kind{CCM, CSI} {
 		w := wish(k)
 		first, problems := Make(facts(), w)
-		if problems.HasErrors() || first.Token == nil || len(first.Steps) != len(k.Roles())+1+len(k.Grants(w)) {
+		if problems.HasErrors() || first.Token == nil || len(first.Steps) != len(k.roles)+1+len(k.grants(w)) {
 			t.Errorf("%s: %v %v", k.Name, shown(first), problems)
 		}
 		w.Stored = k.Token("dev")

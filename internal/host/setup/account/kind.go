@@ -1,7 +1,6 @@
 package account
 
 import (
-	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -61,12 +60,6 @@ var (
 			return out
 		}}
 )
-
-// Roles are the roles of the kind.
-func (k Kind) Roles() []setup.Role { return slices.Clone(k.roles) }
-
-// Grants are which roles the account has where.
-func (k Kind) Grants(w Wish) []setup.Grant { return k.grants(w) }
 
 // User is the user of a cluster's account.
 func (k Kind) User(name string) string { return "talos-" + k.Name + "-" + name + "@pve" }
