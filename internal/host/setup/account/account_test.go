@@ -51,7 +51,7 @@ func TestMakeConverges(t *testing.T) {
 	for _, k := range []Kind{CCM, CSI} {
 		w := wish(k)
 		first, problems := Make(facts(), w)
-		if problems.HasErrors() || first.Token == nil || len(first.Steps) != len(k.roles)+1+len(k.grants(w)) {
+		if problems.HasErrors() || first.Token == nil || len(first.Steps) != len(k.Roles())+1+len(k.grants(w)) {
 			t.Errorf("%s: %v %v", k.Name, shown(first), problems)
 		}
 		w.Stored = k.Token("dev")

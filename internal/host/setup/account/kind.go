@@ -61,6 +61,9 @@ var (
 		}}
 )
 
+// Roles are the roles of the kind.
+func (k Kind) Roles() []setup.Role { return k.roles }
+
 // User is the user of a cluster's account.
 func (k Kind) User(name string) string { return "talos-" + k.Name + "-" + name + "@pve" }
 

@@ -46,7 +46,7 @@ func Make(f setup.Facts, w Wish) (Plan, cluster.Problems) {
 	if p.problems.HasErrors() {
 		return Plan{}, p.problems
 	}
-	for _, role := range w.Kind.roles {
+	for _, role := range w.Kind.Roles() {
 		p.role(role)
 	}
 	p.user()
@@ -71,7 +71,7 @@ func Undo(f setup.Facts, w Wish) (Plan, cluster.Problems) {
 	if there {
 		p.call("user "+user, "delete the user "+user+" with its token", "delete", "/access/users/"+user)
 	}
-	for _, role := range w.Kind.roles {
+	for _, role := range w.Kind.Roles() {
 		_, there := f.Roles[role.Name]
 		used := slices.ContainsFunc(f.ACL, func(e setup.Entry) bool { return e.Role == role.Name && !isOf(e.Who, user) })
 		if there && !used {
@@ -120,7 +120,7 @@ func (p *planner) check() {
 	if k.Storage && len(w.Datastores) == 0 {
 		p.wrong("--datastore", "there is "+strings.Join(p.diskStorages(), ", "), "which storage are the volumes for?")
 	}
-	for _, role := range k.roles {
+	for _, role := range k.Roles() {
 		p.checkRole(role)
 	}
 	user := k.User(w.Cluster)
