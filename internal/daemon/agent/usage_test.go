@@ -1,6 +1,7 @@
 package agent_test
 
 import (
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,24 +19,24 @@ func TestUsage(t *testing.T) {
 			defer s.Close()
 			s.Boot()
 			s.UntilReady(20 * time.Minute)
-			asked, histories := 0, 0
+			var asked, histories atomic.Int32
 			s.Lab.World.OnCall(func(c world.CallRecord) {
 				s.Witness(c)
 				switch c.Op {
 				case "GET /nodes/{node}/rrddata":
-					histories++
+					histories.Add(1)
 				case "GET /cluster/resources":
-					asked++
+					asked.Add(1)
 				}
 				if c.Mutating && c.System == "pve" {
 					t.Errorf("a report sends %s", c.Op)
 				}
 			})
 			time.Sleep(10 * time.Minute)
-			if histories != 0 {
-				t.Errorf("passes have asked %d times for a history", histories)
+			if histories.Load() != 0 {
+				t.Errorf("passes have asked %d times for a history", histories.Load())
 			}
-			asked = 0
+			asked.Store(0)
 			for range 3 {
 				r, err := s.Cluster().Usage(t.Context())
 				if err != nil || len(r.Hosts) != 1 || len(r.VMs) != 2 {
@@ -52,12 +53,12 @@ func TestUsage(t *testing.T) {
 					t.Errorf("%s: %+v", flavour, vm)
 				}
 			}
-			if asked != 1 || histories != 1 {
-				t.Errorf("asked %d times for the list and %d for a history", asked, histories)
+			if asked.Load() != 1 || histories.Load() != 1 {
+				t.Errorf("asked %d times for the list and %d for a history", asked.Load(), histories.Load())
 			}
 			time.Sleep(6 * time.Second)
-			if _, err := s.Cluster().Usage(t.Context()); err != nil || histories != 2 {
-				t.Errorf("asked %d times for a history: %v", histories, err)
+			if _, err := s.Cluster().Usage(t.Context()); err != nil || histories.Load() != 2 {
+				t.Errorf("asked %d times for a history: %v", histories.Load(), err)
 			}
 			s.Halt()
 		})
