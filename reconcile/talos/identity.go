@@ -219,7 +219,8 @@ func (l *link) schematic(ctx context.Context) (string, error) {
 
 // seeBoot returns how the machine has booted. It is asked once for each boot that is known: nothing changes that.
 func (w *watcher) seeBoot(ctx context.Context, l *link, boot string) (secure string, err error) {
-	if boot != "" && boot == w.secured.boot {
+	// A firmware that has taken no keys takes none later: that asks for a new machine.
+	if boot != "" && (boot == w.secured.boot || w.secured.boot != "" && w.secured.secure == cluster.OptionOff) {
 		return w.secured.secure, nil
 	}
 	if secure, err = l.secureBoot(ctx); err == nil {
