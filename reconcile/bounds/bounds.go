@@ -155,7 +155,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			}
 		}
 	}
-	vip := d.Spec.Network.OwnVIP() // what nobody of the cluster takes is nobody's to bound, as a name in the endpoint
+	vip := d.Spec.Network.OwnVIP() // an address that no node of the cluster takes is not bounded, as a name in the endpoint
 	if slices.Contains(p.Taken, vip) {
 		taken(d.Spec.Name, "its vip", vip)
 	}

@@ -39,7 +39,7 @@ type Config struct {
 	Neighbour func(netip.Addr) string
 	// Addresses looks for the addresses of machines on this host's networks, for nodes that get theirs by DHCP. ask is
 	// a network in which some are not found, invalid where all are, and allowed which of it may be asked.
-	// nil: nobody looks.
+	// nil: they are not looked for.
 	Addresses func(ctx context.Context, ask netip.Prefix, allowed func(netip.Addr) bool) leases.Seen
 	// InPlace is true when another user than the daemon's looks in its place.
 	InPlace bool

@@ -13,7 +13,7 @@ import (
 // which machine answered where.
 type lookout struct {
 	book   *leases.Book
-	find   func(ctx context.Context, ask netip.Prefix, allowed func(netip.Addr) bool) leases.Seen // nil: nobody looks
+	find   func(ctx context.Context, ask netip.Prefix, allowed func(netip.Addr) bool) leases.Seen // nil: they are not looked for
 	policy func() cluster.Policy
 	look   func() // has the next pass begin, with what was found
 }

@@ -42,7 +42,7 @@ func (n Note) Encode() string {
 	return string(raw)
 }
 
-// DecodeNote reads what Encode has written. What it cannot read is a note of nobody, which never changes but with its text.
+// DecodeNote reads what Encode has written. What it cannot read is a note without a holder, which changes only with its text.
 func DecodeNote(text string) Note {
 	var n Note
 	if json.Unmarshal([]byte(text), &n) != nil {

@@ -100,31 +100,27 @@ func (rs *Runs) AddStatus(s cluster.Status, now time.Time, plan func() ([]cluste
 
 // AddBegun takes an action that begins.
 func (rs *Runs) AddBegun(name string, o cluster.Outcome) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	b := rs.openBook(name)
-	b.release()
-	b.Begin(o)
-	b.write()
+	rs.change(name, func(b *book) { b.Begin(o) })
 }
 
 // AddAction takes an action that has ended.
 func (rs *Runs) AddAction(name string, o cluster.Outcome) {
-	rs.mu.Lock()
-	defer rs.mu.Unlock()
-	b := rs.openBook(name)
-	b.release()
-	b.Did(o)
-	b.write()
+	rs.change(name, func(b *book) { b.Did(o) })
 }
 
 // AddCommand takes an admin command. turns: it is carried out in the place of what is under way.
 func (rs *Runs) AddCommand(name, what string, turns bool) {
+	rs.change(name, func(b *book) { b.Request(what, turns) })
+}
+
+// change changes the book of a cluster, which is kept from then on, and writes what has changed.
+func (rs *Runs) change(name string, do func(*book)) {
 	rs.mu.Lock()
 	defer rs.mu.Unlock()
 	b := rs.openBook(name)
 	b.release()
-	b.Request(what, turns)
+	do(b)
+	b.write()
 }
 
 // Usual is how long an action of each kind took at most in a cluster.

@@ -129,8 +129,8 @@ func readPublic(root *os.Root, name string, most int) []byte {
 	return have
 }
 
-// write puts a whole file in the place of the one before. The agent's umask lets nobody else read
-// what it makes.
+// write puts a whole file in the place of the one before. The agent's umask keeps
+// other users from reading what it makes.
 func (d *Directory) write(root *os.Root, name string, data []byte) error {
 	temporary := partial + name
 	if err := root.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -10,7 +10,7 @@ import (
 // askEvery is how far apart the machines of a network are asked for at least.
 const askEvery = 30 * time.Second
 
-// mostAsked is the longest prefix short of which nobody is asked: the kernel keeps 128 neighbours without a
+// mostAsked is the longest prefix short of which no address is asked for: the kernel keeps 128 neighbours without a
 // question, and forgets the oldest beyond 1024 (/proc/sys/net/ipv4/neigh/default: gc_thresh1, gc_thresh3).
 const mostAsked = 24
 
@@ -18,7 +18,7 @@ const mostAsked = 24
 const discard = 9
 
 // Ask has the kernel ask who has the addresses of a network, so that its table has those who answer a
-// moment later: a datagram of one byte to each that allowed has. Nobody is asked of a network that is larger than a
+// moment later: a datagram of one byte to each that allowed has. None is asked for in a network that is larger than a
 // /24 or that this host has no address in, nor more often than every 30 seconds.
 func (f *Finder) Ask(ctx context.Context, network netip.Prefix, allowed func(netip.Addr) bool, now time.Time) {
 	if !network.IsValid() || !network.Addr().Is4() || network.Bits() < mostAsked || !f.own(ctx, network) || !f.isDue(network, now) {

@@ -221,7 +221,7 @@ func (a Agent) privileges() []Check {
 // grant is the command that gives what is needed at a path.
 func (a Agent) grant(n Need) string {
 	propagate := ""
-	if strings.HasPrefix(n.Path, "/mapping/") { // which init gives nobody
+	if strings.HasPrefix(n.Path, "/mapping/") { // which init grants to no user
 		return fmt.Sprintf("`pveum acl modify %s --roles %s --users %s --tokens '%s'`; the token has only what its user has too", n.Path, n.Role, a.Wants.Token.User(), a.Wants.Token)
 	}
 	if n.Path == "/" {

@@ -50,7 +50,7 @@ type Node struct {
 	IP           netip.Addr `json:"ip"`
 	MAC          string     `json:"mac"` // upper case
 	Bridge       string     `json:"bridge"`
-	Further      []Link     `json:"further,omitempty"`  // network cards, by which nobody reaches it
+	Further      []Link     `json:"further,omitempty"`  // network cards, by which it is not reached
 	Mappings     []string   `json:"mappings,omitempty"` // of devices: pci/gpu
 	Images       string     `json:"images"`
 	CloudInit    string     `json:"cloudInit"`

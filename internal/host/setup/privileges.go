@@ -77,7 +77,7 @@ func Roles() []Role {
 	}
 }
 
-// mappingUser is a role that every Proxmox VE has. init gives it to nobody: which devices of the host are passed to VMs is for
+// mappingUser is a role that every Proxmox VE has. init gives it to no user: which devices of the host are passed to VMs is for
 // its administrator to allow, one by one.
 var mappingUser = Role{"PVEMappingUser", []Privilege{{Name: "Mapping.Use", For: "pass devices of the mapping to VMs"}}}
 

@@ -24,7 +24,7 @@ type Config struct {
 	From netip.Prefix
 }
 
-// Server is a DHCP server. The zero value gives nobody an address.
+// Server is a DHCP server. The zero value gives no client an address.
 type Server struct {
 	c Config
 
@@ -33,7 +33,7 @@ type Server struct {
 	moves  map[string]netip.Prefix // what they get when they ask again
 }
 
-// New returns a server that nobody has asked yet.
+// New returns a server without leases.
 func New(c Config) *Server {
 	return &Server{c: c, leases: map[string]netip.Prefix{}, moves: map[string]netip.Prefix{}}
 }
@@ -60,7 +60,7 @@ func (s *Server) Lease(mac string) netip.Prefix {
 	return p
 }
 
-// nextFree is the first address that nobody has; invalid: there is none. s.mu is held.
+// nextFree is the first address that no client has; invalid: there is none. s.mu is held.
 func (s *Server) nextFree() netip.Prefix {
 	if !s.c.From.IsValid() {
 		return netip.Prefix{}

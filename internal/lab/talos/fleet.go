@@ -28,7 +28,7 @@ type Config struct {
 	// each lower-case hardware address. A machine that does not know its address
 	// otherwise and is not listed here gets none and stays silent.
 	Reservations map[string]netip.Prefix
-	// Lease is asked for the address of a hardware address that is not in Reservations; nil: nobody is.
+	// Lease is asked for the address of a hardware address that is not in Reservations; nil: it has none.
 	Lease func(mac string) netip.Prefix
 	// Step is how long a service takes from one state to the next, before
 	// Speed; 0 means 100 ms. It is short on purpose, about a tenth of what real

@@ -288,7 +288,7 @@ func (r *rehearsal) makeBundle(s cluster.Spec) (cluster.Secret, error) {
 }
 
 // substitute puts throw-away keys where the real ones are not known, and stand-ins
-// where charts would have to be fetched. Nobody who rehearses a change waits for its window.
+// where charts would have to be fetched. A rehearsal does not wait for a window.
 func (r *rehearsal) substitute(snap cluster.Snapshot) (cluster.Snapshot, error) {
 	if snap.Bundle.IsZero() {
 		b, err := r.makeBundle(snap.Spec)
@@ -379,7 +379,7 @@ func resizeHost(h *pve.Host, bound cluster.HostCapacity) {
 	}
 }
 
-// leaseAddresses has the DHCP server give nodes without an address one of their network that nobody has.
+// leaseAddresses has the DHCP server give nodes without an address a free one of their network.
 func leaseAddresses(server map[string]netip.Prefix, specs []cluster.Spec) {
 	taken := map[netip.Addr]bool{}
 	for _, s := range specs {

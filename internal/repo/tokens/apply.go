@@ -112,7 +112,7 @@ func ExecuteSteps(ctx context.Context, h probe.Host, steps []setup.Step, report 
 }
 
 // makeToken makes the token and stores its secret. One whose secret cannot be stored is
-// deleted again: it would be known to nobody.
+// deleted again: its secret would be lost.
 func (a *Account) makeToken(ctx context.Context) error {
 	var answer struct {
 		ID    cluster.TokenID `json:"full-tokenid"`

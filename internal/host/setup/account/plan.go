@@ -56,7 +56,7 @@ func Make(f setup.Facts, w Wish) (Plan, cluster.Problems) {
 }
 
 // Undo returns how an account is deleted: the user, and with it its token and its
-// access, and the roles that nobody else has.
+// access, and the roles that no other user has.
 func Undo(f setup.Facts, w Wish) (Plan, cluster.Problems) {
 	p := &planner{f: f, w: w}
 	p.quorum()
@@ -75,7 +75,7 @@ func Undo(f setup.Facts, w Wish) (Plan, cluster.Problems) {
 		_, there := f.Roles[role.Name]
 		used := slices.ContainsFunc(f.ACL, func(e setup.Entry) bool { return e.Role == role.Name && !isOf(e.Who, user) })
 		if there && !used {
-			p.call("role "+role.Name, "delete the role "+role.Name+", which nobody has any more", "delete", "/access/roles/"+role.Name)
+			p.call("role "+role.Name, "delete the role "+role.Name+", which no user has any more", "delete", "/access/roles/"+role.Name)
 		}
 	}
 	return p.Plan, p.problems
