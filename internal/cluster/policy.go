@@ -153,6 +153,16 @@ func (c Capacity) Reserve() int64 { return cmp.Or(c.MemoryReserveMiB, defaultRes
 // Thin is how much a thin storage may promise, in percent of its size.
 func (c Capacity) Thin() int { return cmp.Or(c.ThinPercent, defaultThinPercent) }
 
+// AllowsAddress reports whether addresses of nodes and VIPs may lie where this one does.
+func (p Policy) AllowsAddress(a netip.Addr) bool {
+	return len(p.Networks) == 0 || slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(a) })
+}
+
+// AllowsForward reports whether a port of the host may lead to nodes.
+func (p Policy) AllowsForward(port int) bool {
+	return p.Forwards == nil || slices.Contains(p.Forwards, port)
+}
+
 // RemovalLimit is how many nodes of a cluster may be removed at once without approval.
 func (p Policy) RemovalLimit() int { return max(0, cmp.Or(p.Removals, 1)) }
 

@@ -130,7 +130,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			if slices.Contains(p.Taken, a) {
 				taken(n.Name, "the address of a further network card", a)
 			}
-			if !allowsAddress(p, a) {
+			if !p.AllowsAddress(a) {
 				refuse(n.Name, "networks", "the address %s of a further network card lies outside %s", a, listed(p.Networks))
 			}
 		}
@@ -140,7 +140,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		if slices.Contains(p.Taken, n.IP) {
 			taken(n.Name, "its address", n.IP)
 		}
-		if !n.Leased && !allowsAddress(p, n.IP) { // of one that is leased none is taken that is not allowed
+		if !n.Leased && !p.AllowsAddress(n.IP) { // of one that is leased none is taken that is not allowed
 			refuse(n.Name, "networks", "its address %s lies outside %s", n.IP, listed(p.Networks))
 		}
 		// What the repository has is what is going to be sent; what a machine runs already is taken
@@ -150,7 +150,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 			case a == n.IP || a == d.Spec.Network.OwnVIP() || slices.Contains(others, a) || !a.IsGlobalUnicast(): // see above; or no one's but the link's
 			case slices.Contains(p.Taken, a):
 				taken(n.Name, "its machine config has an address that it must not have:", a)
-			case !allowsAddress(p, a):
+			case !p.AllowsAddress(a):
 				refuse(n.Name, "networks", "its machine config has the address %s, which lies outside %s", a, listed(p.Networks))
 			}
 		}
@@ -159,14 +159,14 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 	if slices.Contains(p.Taken, vip) {
 		taken(d.Spec.Name, "its vip", vip)
 	}
-	if vip.IsValid() && !allowsAddress(p, vip) {
+	if vip.IsValid() && !p.AllowsAddress(vip) {
 		refuse(d.Spec.Name, "networks", "its vip %s lies outside %s", vip, listed(p.Networks))
 	}
 	if reg := d.Spec.InstallerRegistry; reg != "" && len(p.Factories) > 0 && !slices.ContainsFunc(p.Factories, func(allowed string) bool { return below("https://"+reg, "https://"+hostOf(allowed)) }) {
 		refuse(d.Spec.Name, "sources.factory", "its nodes would install Talos from %s, and the host allows %s", reg, strings.Join(p.Factories, ", "))
 	}
 	for _, f := range d.Spec.Forwards {
-		if p.Forwards != nil && !slices.Contains(p.Forwards, f.Port) {
+		if !p.AllowsForward(f.Port) {
 			refuse(d.Spec.Name, "port_forwards", "it wants port %d of the host, and the host allows %s", f.Port, cmp.Or(strings.Trim(fmt.Sprint(p.Forwards), "[]"), "none"))
 		}
 	}
@@ -302,11 +302,6 @@ func listed[T fmt.Stringer](list []T) string {
 		words[i] = v.String()
 	}
 	return strings.Join(words, ", ")
-}
-
-// allowsAddress reports whether a node, or the control planes together, may have an address.
-func allowsAddress(p cluster.Policy, a netip.Addr) bool {
-	return len(p.Networks) == 0 || slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(a) })
 }
 
 // allowsMAC reports whether a node may have a MAC address, "" being one that is not known.

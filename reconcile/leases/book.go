@@ -163,7 +163,7 @@ func (b *Book) candidates(d cluster.Desired, n cluster.Node, seen Seen, p cluste
 // Allows reports whether the host lets a node have an address: not one of its own, and where its policy has networks
 // one of these.
 func Allows(p cluster.Policy, ip netip.Addr) bool {
-	return !slices.Contains(p.Taken, ip) && (len(p.Networks) == 0 || slices.ContainsFunc(p.Networks, func(n netip.Prefix) bool { return n.Contains(ip) }))
+	return !slices.Contains(p.Taken, ip) && p.AllowsAddress(ip)
 }
 
 // holds reports whether an address is that of a node: by the inventory, or proven. b.mu is held.

@@ -63,7 +63,7 @@ func (m *managedCluster) forward(s cluster.Status, now time.Time) {
 	}
 	f := forwarded{cluster: m.name, checked: now.Truncate(checkReservations)}
 	for _, wanted := range d.Spec.Forwards {
-		if s.Destroying || p.Forwards != nil && !slices.Contains(p.Forwards, wanted.Port) {
+		if s.Destroying || !p.AllowsForward(wanted.Port) {
 			continue
 		}
 		role := cluster.Worker
