@@ -30,7 +30,7 @@ var clients = []string{
 var rooms = map[string]room{
 	"": {why: "the module's top holds only these checks"},
 	"internal/cluster": {why: "the nouns are shared by all, so they may depend on nothing but the values that they are made of",
-		may: []string{"internal/cluster/device", "internal/cluster/forward", "internal/cluster/window", "internal/cluster/values"}, never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
+		may: []string{"internal/cluster/availability", "internal/cluster/device", "internal/cluster/forward", "internal/cluster/window", "internal/cluster/values"}, never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
 	"internal/cluster/values": {why: "pure: a part of the nouns, so it may depend on nothing",
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 
@@ -40,6 +40,8 @@ var rooms = map[string]room{
 	"internal/cluster/device": {why: "pure: values of the nouns, each spelled as Proxmox VE has it, so it may depend on nothing",
 		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
 	"internal/cluster/forward": {why: "pure: a value of the nouns, so it may depend on nothing",
+		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
+	"internal/cluster/availability": {why: "pure: values, each spelled as Proxmox VE has it, so it may depend on nothing",
 		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
 	"internal/cluster/usage": {why: "pure: values, which the socket carries and the terminal shows; it is handed what was measured",
 		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},

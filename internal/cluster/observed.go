@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 )
 
 // Seen is one part of the observed world. The zero value is unknown: it was not
@@ -85,6 +87,9 @@ type Observed struct {
 	// set and nobody changed since; missing: there is no such namespace. It is unknown
 	// while Releases is.
 	Namespaces map[string]NamespaceMeta
+
+	// Availability is what Proxmox VE's HA manager holds. It is unknown without a reason where nothing of the cluster is its.
+	Availability Seen[availability.Manager]
 
 	// Snapshots are those of etcd, on this host.
 	Snapshots EtcdSnapshots

@@ -69,10 +69,14 @@ type Spec struct {
 	Name        string // cluster_name
 	Environment string // label only
 	Versions    Versions
-	HA          bool
-	Network     Network
-	CNI         CNI
-	Schematic   Schematic
+	HA          bool // it survives the loss of a control plane
+	// Availability: Proxmox VE's HA manager starts its VMs again, on another host where theirs is lost. HAGroup is the group of
+	// hosts among which it does so, which Proxmox VE 8 has; "" : all.
+	Availability bool
+	HAGroup      string
+	Network      Network
+	CNI          CNI
+	Schematic    Schematic
 	// SecureBoot: the firmware of every VM boots nothing but the Talos that the image factory has signed.
 	SecureBoot bool
 	// InstallerRegistry is the registry host that serves Talos installer

@@ -1,0 +1,50 @@
+// Package availability has what the HA manager of Proxmox VE is asked for, and what it holds, as values.
+//
+// It is pure: it must not know who asks, nor how.
+package availability
+
+import (
+	"maps"
+	"slices"
+)
+
+// State is what is asked of a resource: PVE 8.4 and 9.2 pve-ha-manager has enabled as an older word for started, and
+// disabled for one that is stopped and stays where it is.
+type State string
+
+// The states that the agent asks for. With Ignored the manager does nothing about a VM, and lets everybody switch it on and
+// off as if it were none of its own; its resource and the rules that name it stay. Removed is no resource at all.
+const (
+	Started State = "started"
+	Ignored State = "ignored"
+	Removed State = ""
+)
+
+// Resource is a VM of which the manager is asked to have it in a state.
+type Resource struct {
+	State State
+	Group string // of hosts, which Proxmox VE 8 has; "" : none
+	Own   bool   // the agent has made it, for this cluster
+}
+
+// Rule is one of Proxmox VE 9 by which VMs are kept on hosts of their own.
+type Rule struct {
+	VMs      []int // in order
+	Disabled bool  // by somebody
+	// Broken is why the manager does not follow it, in its own words; "" : it does.
+	Broken string
+}
+
+// Manager is what the HA manager of a Proxmox VE cluster holds, as far as it is about a cluster of ours.
+type Manager struct {
+	Resources map[int]Resource // by VMID, of all guests
+	// HasRules: it is one of Proxmox VE 9, which has rules in place of groups, and has none of those left.
+	HasRules bool
+	// Apart is the rule of our name for the control planes of the cluster; nil: there is none.
+	Apart *Rule
+}
+
+// Owned are the VMIDs whose resources the agent has made, in order.
+func (m Manager) Owned() []int {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.Resources)), func(id int) bool { return !m.Resources[id].Own })
+}
