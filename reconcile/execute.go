@@ -392,6 +392,10 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 		return r.upgradeTalos(ctx, d, a, p)
 	case action.RollBackTalos:
 		return r.rollBackTalos(ctx, d, a, p)
+	case action.SetAvailability:
+		return r.c.VMs.SetAvailability(ctx, d, a.VM, a.State, p)
+	case action.SetApart:
+		return r.c.VMs.SetApart(ctx, d, a.VMs)
 	case action.UncordonNode:
 		return r.c.Nodes.Uncordon(ctx, d, a.Node)
 	case action.RemoveMember:

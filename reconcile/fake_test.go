@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/retry"
 )
 
@@ -411,6 +412,14 @@ func (f *fake) ShutDown(ctx context.Context, _ cluster.Desired, n cluster.Node, 
 	})
 	f.bootAgain(n)
 	return nil
+}
+
+func (f *fake) SetAvailability(ctx context.Context, _ cluster.Desired, vm cluster.VM, _ availability.State, _ Progress) error {
+	return f.act(ctx, "set availability", vm.Node)
+}
+
+func (f *fake) SetApart(ctx context.Context, d cluster.Desired, _ []int) error {
+	return f.act(ctx, "set apart", d.Spec.Name)
 }
 
 // bootAgain has a machine boot with the config that was staged.

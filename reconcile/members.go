@@ -35,7 +35,7 @@ func (r *Reconciler) removeMember(ctx context.Context, d cluster.Desired, a acti
 			return err
 		}
 	}
-	if why := plan.EtcdWithoutMember(d, r.askEtcd(ctx, d), a.Node.Name, a.Member.ID); why != "" {
+	if why := leftover.EtcdOf(d, r.askEtcd(ctx, d)).WithoutMember(a.Node.Name, a.Member.ID); why != "" {
 		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "the member of %s is not removed from etcd: %s", a.Node.Name, why)
 	}
 	if err := r.noteMemberLeaves(a.Node.Name); err != nil {
@@ -53,7 +53,7 @@ func (r *Reconciler) checkEtcd(ctx context.Context, d cluster.Desired, n cluster
 	if upgrades {
 		why = cmp.Or(why, leftover.EtcdOf(d, o).Alarms())
 	}
-	if why != "" && !(ofPair && plan.EtcdIsPair(d, o)) {
+	if why != "" && !(ofPair && leftover.EtcdOf(d, o).IsPair()) {
 		return fault.Errorf(fmt.Sprintf("`talos-agent status %s` shows what its control planes lack", r.c.Cluster), "%s is not %s: %s", n.Name, what, why)
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/journal"
 	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
@@ -80,6 +81,12 @@ func (s *steps) Reset(context.Context, cluster.Desired, cluster.Node, Progress) 
 func (s *steps) ShutDown(context.Context, cluster.Desired, cluster.Node, Progress) error {
 	return s.take("shut down")
 }
+
+func (s *steps) SetAvailability(context.Context, cluster.Desired, cluster.VM, availability.State, Progress) error {
+	return s.take("set availability")
+}
+
+func (s *steps) SetApart(context.Context, cluster.Desired, []int) error { return s.take("set apart") }
 
 func (s *steps) Delete(context.Context, cluster.Desired, cluster.VM, Progress) error {
 	return s.take("delete")

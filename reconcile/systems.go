@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 )
 
@@ -107,6 +108,10 @@ type VMs interface {
 	Reset(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// ShutDown asks the machine of a node to switch itself off, and waits for it.
 	ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
+	// SetAvailability asks the HA manager to hold a VM in a state, or not at all, and waits until it has heard that.
+	SetAvailability(ctx context.Context, d cluster.Desired, vm cluster.VM, want availability.State, p Progress) error
+	// SetApart has the HA manager keep VMs of the cluster on hosts of their own; fewer than two: none.
+	SetApart(ctx context.Context, d cluster.Desired, vmids []int) error
 	// Delete stops a VM of ours and deletes it with its own disks.
 	Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p Progress) error
 }

@@ -38,6 +38,8 @@ const (
 	InstallTalos      ActionKind = "install talos"
 	UpgradeTalos      ActionKind = "upgrade talos"
 	RollBackTalos     ActionKind = "roll back talos"
+	SetAvailability   ActionKind = "set availability"
+	SetApart          ActionKind = "keep vms apart"
 	UncordonNode      ActionKind = "uncordon node"
 	RemoveMember      ActionKind = "remove etcd member"
 	DeleteNode        ActionKind = "delete node"

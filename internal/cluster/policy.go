@@ -21,6 +21,7 @@ type Policy struct {
 	Bridges    []string // empty: any
 	// CPUUnits is the greatest weight of a VM among those that want the same cores; 0: the default.
 	CPUUnits int
+	HA       bool                // VMs may be Proxmox VE's HA manager's
 	Firewall bool                // the firewall of Proxmox VE is on for all network cards
 	Mappings map[string][]string // of devices that VMs may have, by kind as in package device; none: none
 	Forwards []int               // ports of the host that may lead to nodes; nil: any, which no policy file has

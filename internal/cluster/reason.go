@@ -87,6 +87,8 @@ const (
 	VMNotShown           Reason = "VMNotShown"
 	ControlPlaneUnproven Reason = "ControlPlaneUnproven"
 	VMManaged            Reason = "VMManaged"
+	HAUnknown            Reason = "HAUnknown"
+	HANotHeld            Reason = "HANotHeld"
 	ForeignVolumes       Reason = "ForeignVolumes"
 	NodeUnreachable      Reason = "NodeUnreachable"
 	NodeIdentityChanged  Reason = "NodeIdentityChanged"

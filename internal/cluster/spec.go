@@ -70,10 +70,9 @@ type Spec struct {
 	Environment string // label only
 	Versions    Versions
 	HA          bool // it survives the loss of a control plane
-	// Availability: Proxmox VE's HA manager starts its VMs again, on another host where theirs is lost. HAGroup is the group of
-	// hosts among which it does so, which Proxmox VE 8 has; "" : all.
+	// Availability: Proxmox VE's HA manager keeps its VMs running.
 	Availability bool
-	HAGroup      string
+	HAGroup      string // of hosts, on Proxmox VE 8; "" : none
 	Network      Network
 	CNI          CNI
 	Schematic    Schematic

@@ -43,6 +43,8 @@ var mostWithin = map[cluster.ActionKind]time.Duration{
 	cluster.InstallTalos:      20 * time.Minute,
 	cluster.UpgradeTalos:      30 * time.Minute,
 	cluster.RollBackTalos:     20 * time.Minute,
+	cluster.SetAvailability:   10 * time.Minute,
+	cluster.SetApart:          10 * time.Minute,
 	cluster.UncordonNode:      10 * time.Minute,
 	cluster.RemoveMember:      10 * time.Minute,
 	cluster.DeleteNode:        10 * time.Minute,

@@ -165,6 +165,9 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 	if reg := d.Spec.InstallerRegistry; reg != "" && len(p.Factories) > 0 && !slices.ContainsFunc(p.Factories, func(allowed string) bool { return below("https://"+reg, "https://"+hostOf(allowed)) }) {
 		refuse(d.Spec.Name, "sources.factory", "its nodes would install Talos from %s, and the host allows %s", reg, strings.Join(p.Factories, ", "))
 	}
+	if d.Spec.Availability && !p.HA {
+		refuse(d.Spec.Name, "ha", "it wants its VMs to be those of Proxmox VE's HA manager, and the host does not allow it")
+	}
 	for _, f := range d.Spec.Forwards {
 		if !p.AllowsForward(f.Port) {
 			refuse(d.Spec.Name, "port_forwards", "it wants port %d of the host, and the host allows %s", f.Port, cmp.Or(strings.Trim(fmt.Sprint(p.Forwards), "[]"), "none"))

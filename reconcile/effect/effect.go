@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
@@ -150,6 +151,13 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 			kn.Adopted = kn.Cordoned && (kn.Adopted || kn.Turn == "")
 			kn.Cordoned, kn.Turn, kn.Drained = true, a.Target, cmp.Or(o.Machines[a.Node.Name].BootID, kn.BootID)
 		})
+	case action.SetAvailability:
+		setAvailability(d, o, a)
+	case action.SetApart:
+		o.Availability.Value.Apart = nil
+		if len(a.VMs) > 0 {
+			o.Availability.Value.Apart = &availability.Rule{VMs: a.VMs}
+		}
 	case action.UncordonNode:
 		EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.Cordoned, kn.Adopted, kn.Turn, kn.Drained = kn.Adopted, false, "", "" })
 	case action.SyncManifests:
@@ -213,6 +221,8 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 			EditNode(o, a.VM.Node, func(kn *cluster.KubeNode) { kn.Ready, kn.Why = false, "its kubelet is silent" })
 		}
 		o.Orphans.Value = slices.DeleteFunc(slices.Clone(o.Orphans.Value), func(v cluster.VM) bool { return v.VMID == a.VM.VMID })
+		o.Availability.Value.Resources = maps.Clone(o.Availability.Value.Resources)
+		delete(o.Availability.Value.Resources, a.VM.VMID)
 		lookForMaking(*d, o)
 		o.Machines[a.VM.Node] = cluster.Machine{Reach: cluster.Silent}
 		o.Facts.DropForgotten(a.VM.Node)

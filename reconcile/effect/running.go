@@ -5,8 +5,10 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/ha"
 )
 
 // OfRunning lets an action that is under way come to its end. Whether a node that is
@@ -53,6 +55,9 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 		Of(d, o, action.UninstallAddon{Release: cluster.ReleaseName{Namespace: namespace, Name: name}})
 	case cluster.SyncManifests:
 		Of(d, o, action.SyncManifests{})
+	case cluster.SetApart:
+		vmids, _ := ha.Apart(*d, *o)
+		Of(d, o, action.SetApart{VMs: vmids})
 	case cluster.LabelNamespace:
 		Of(d, o, action.LabelNamespace{Namespace: r.Subject, Meta: d.Spec.Namespace(r.Subject)})
 	}
@@ -83,6 +88,15 @@ func endOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind,
 		Of(d, o, action.ApplyConfig{Node: n, Config: d.Configs[n.Name]})
 	case cluster.Bootstrap:
 		Of(d, o, action.Bootstrap{Node: n})
+	case cluster.SetAvailability:
+		state := availability.Removed
+		if d.Spec.Availability {
+			state = availability.Started
+		}
+		if o.Nodes.Value[n.Name].Turn != "" {
+			state = availability.Ignored
+		}
+		Of(d, o, action.SetAvailability{Node: n, VM: o.VMs[n.Name], State: state})
 	case cluster.UncordonNode:
 		Of(d, o, action.UncordonNode{Node: n})
 	case cluster.LabelNode:

@@ -11,6 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/budget"
+	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
 )
 
@@ -63,7 +64,7 @@ func TestNodePutBackVotesOnce(t *testing.T) {
 	w.o.Members, w.o.MembersAgree, w.o.MembersAsked = cluster.Saw(members), cluster.Saw(true), []string{"cp-1", "cp-3"}
 	w.o.Orphans = cluster.Unseen[[]cluster.VM]("403 permission check failed")
 	w.d.Removed = w.d.Spec.Nodes[2:]
-	if EtcdWithout(w.d, w.o, "cp-1") == "" || EtcdWithoutMember(w.d, w.o, "cp-1", 1) == "" {
+	if EtcdWithout(w.d, w.o, "cp-1") == "" || leftover.EtcdOf(w.d, w.o).WithoutMember("cp-1", 1) == "" {
 		t.Error("cp-1 may go down, and one of three members would be left")
 	}
 	if all := w.d.AllNodes(); len(all) != 3 {
@@ -233,7 +234,7 @@ func TestADigestIsNotOfWords(t *testing.T) {
 	for i := range f.Steps {
 		f.Steps[i].Text = "other words"
 	}
-	if digest(f) != f.Digest {
+	if action.DigestOf(f) != f.Digest {
 		t.Error("other words make another digest")
 	}
 	w.d.Spec.Nodes[1].Cores++

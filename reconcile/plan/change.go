@@ -7,8 +7,10 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/ha"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -72,6 +74,45 @@ func (m *planner) planMeta(n cluster.Node) {
 func (m *planner) waitsForReady(n cluster.Node) bool {
 	again := []cluster.Phase{cluster.PhaseJoining, cluster.PhaseBooting, cluster.PhaseUnreachable, cluster.PhaseUnknown, cluster.PhaseStopped, cluster.PhasePaused, cluster.PhaseLocked}
 	return slices.Contains(again, m.plan.Phases[n.Name]) && m.o.Facts.Settled[n.Name] != "" && m.o.Nodes.Known && !m.isDead(n.Name) && !drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts)
+}
+
+// planAvailability has Proxmox VE's HA manager keep VMs of nodes in service running, and control planes on hosts of their own.
+func (m *planner) planAvailability() {
+	for _, n := range m.d.Spec.Nodes {
+		if _, taken := m.held[cluster.ClaimNode(n.Name)]; taken || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts) {
+			continue
+		}
+		ready := m.plan.Phases[n.Name] == cluster.PhaseReady && m.o.Nodes.Value[n.Name].Turn == ""
+		switch next := ha.OfNode(m.d, m.o, n, ha.InTurn{Ready: ready, Pending: len(m.turnOf(n)) > 0}); {
+		case next.Wait.Reason != "":
+			m.wait(next.Wait)
+		case next.Block.Reason != "":
+			m.block(next.Block)
+		case next.Set:
+			m.setAvailability(n, m.o.VMs[n.Name], next.State, "")
+		}
+	}
+	if b := ha.BlockApart(m.d, m.o); b.Reason != "" {
+		m.block(b)
+	}
+	if vmids, change := ha.Apart(m.d, m.o); change {
+		m.do(action.SetApart{Cluster: m.d.Spec.Name, VMs: vmids})
+	}
+}
+
+func (m *planner) setAvailability(n cluster.Node, vm cluster.VM, state availability.State, why string) {
+	if host := vm.Carrier(n); m.hostUsable(n.Name, m.o.Hosts[host], host) {
+		m.do(action.SetAvailability{Node: n, VM: vm, State: state, Why: why})
+	}
+}
+
+// leaveHA takes a VM out of HA that is deleted next, and reports whether it was the agent's there.
+func (m *planner) leaveHA(n cluster.Node, vm cluster.VM) bool {
+	owns := ha.Owns(m.o, vm)
+	if owns {
+		m.setAvailability(n, vm, availability.Removed, "which is deleted")
+	}
+	return owns
 }
 
 // planVM corrects the VM of a node as it is, unless the node keeps another role, and reports what

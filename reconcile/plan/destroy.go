@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/ha"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
@@ -133,7 +134,7 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 			hint = "if one is the system disk: " + drift.MissingSystemDisk(n, vm, vm.Carrier(n)).Hint + "; otherwise " + hint
 		}
 		m.block(cluster.Block{Subject: name, Reason: cluster.ForeignVolumes, About: about, Message: fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others), Hint: hint})
-	case vm.Managed:
+	case vm.Managed && !ha.Owns(m.o, vm):
 		m.block(cluster.Block{Subject: name, Reason: cluster.VMManaged, About: about, Message: fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID),
 			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`; then run destroy again", vm.VMID)})
 	case m.destroyExpired():
@@ -142,7 +143,7 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 	case failed && b.Failed >= destroyTries && !m.isRunning(cluster.DeleteVM, name):
 		m.block(cluster.Block{Subject: name, Reason: cluster.ActionFailed, About: string(b.Kind), Message: fmt.Sprintf("vm %d is left: %d tries to delete it failed: %s", vm.VMID, b.Failed, b.Error), Hint: b.Hint})
 	default:
-		if h := m.o.Hosts[vm.Host]; m.hostUsable(name, h, vm.Host) {
+		if h := m.o.Hosts[vm.Host]; m.hostUsable(name, h, vm.Host) && !m.leaveHA(cluster.Node{Name: name}, vm) {
 			m.do(action.DeleteVM{VM: vm})
 		}
 	}

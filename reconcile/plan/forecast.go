@@ -1,8 +1,6 @@
 package plan
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"slices"
 
@@ -89,7 +87,7 @@ func runForward(d cluster.Desired, o cluster.Observed, p cluster.Policy, rounds 
 	if f.Unapproved = len(f.Changes) > 0; f.Unapproved { // else nothing that is known goes on when it is approved
 		upgrade.KeepWay(&f, d)
 	}
-	f.Digest = digest(f)
+	f.Digest = action.DigestOf(f)
 	return f
 }
 
@@ -105,17 +103,6 @@ func addOpenings(f *cluster.Forecast, d cluster.Desired, o cluster.Observed, p c
 			f.Waiting = append(f.Waiting, w)
 		}
 	}
-}
-
-// digest identifies the steps by what they do. Their sentences are no part of it:
-// to reword one must not ask for another approval.
-func digest(f cluster.Forecast) string {
-	h := sha256.New()
-	fmt.Fprintf(h, "%s\n%s\n%s\n", f.Cluster, f.Revision, cluster.DescribeHops(f.Hops)) // the steps are those of the first
-	for _, s := range f.Steps {
-		fmt.Fprintf(h, "%d %q %q %q\n", s.Round, s.Action, s.Subject, s.Change)
-	}
-	return hex.EncodeToString(h.Sum(nil))
 }
 
 // endRunning lets an action that is under way come to its end.

@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/capacity"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/ha"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/quorum"
@@ -140,7 +141,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	switch {
 	case refused.Reason != "":
 		return refused
-	case forgotten && !vm.Protected && !vm.Managed:
+	case forgotten && !vm.Protected && (!vm.Managed || ha.Owns(m.o, vm)):
 		return cluster.Block{}
 	case healing && !forgotten && m.p.ObserveOnly:
 		return keep(cluster.HealingOff, "it is dead, and is left so: heal is observe", "set `heal: heal`"+m.whereSwitch("heal", true))
@@ -151,7 +152,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 			"take another one out, or write `allow_even: true` in cluster.yaml")
 	case vm.Protected:
 		return keep(cluster.VMProtected, fmt.Sprintf("vm %d is kept: somebody has set Proxmox VE's Protection on it", vm.VMID), fmt.Sprintf("if it may go: `qm set %d --protection 0` on %s", vm.VMID, vm.Host))
-	case vm.Managed:
+	case vm.Managed && !ha.Owns(m.o, vm):
 		return keep(cluster.VMManaged, fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID), fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vm.VMID))
 	case !approved && !stays && slices.Contains(m.o.Facts.Guarded, n.Name):
 		return keep(cluster.RemovalUnapproved, "it is no longer in the inventory, which had it protected or locked", m.approveHint())
@@ -242,7 +243,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		m.do(action.RemoveMember{Node: n, Member: member, Answers: m.o.Machines[n.Name].Reach == cluster.Configured})
 		return
 	}
-	if m.hostUsable(n.Name, m.o.Hosts[vm.Host], vm.Host) {
+	if m.hostUsable(n.Name, m.o.Hosts[vm.Host], vm.Host) && !m.leaveHA(n, vm) {
 		m.do(action.DeleteVM{VM: vm, Node: n, Votes: founded && !m.isWorker(n), Drained: m.isOwnNode(n) && kn.BootID != "" && !vm.Deleting})
 	}
 }

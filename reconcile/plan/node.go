@@ -7,10 +7,12 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/capacity"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/ha"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
@@ -320,6 +322,10 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 	}
 	if m.planVM(n, vm) {
 		return // it is started as the inventory has it
+	}
+	if vm.Managed && ha.Restart(m.o, vm) {
+		m.setAvailability(n, vm, availability.Started, "which is stopped"+drift.ChangedOf(m.o, n.Name, drift.FieldPower).String())
+		return
 	}
 	if vm.Managed { // it refuses to have it started beside it
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMManaged, About: "start", Message: fmt.Sprintf("vm %d is stopped, and managed by Proxmox VE's HA, which has to start it", n.VMID), Within: seeWithin, Drift: m.vmDrift(n, drift.FieldPower),

@@ -143,6 +143,7 @@ func decide(d cluster.Desired, o cluster.Observed, p cluster.Policy) Plan {
 	m.planOrphanNodes()
 	m.planHops()
 	m.planManifests()
+	m.planAvailability()
 	for _, job := range upgrade.LeftJobs(d, o) {
 		m.do(action.DeleteJob{Job: job, Why: "which is no longer needed"})
 	}

@@ -16,20 +16,6 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
-// SettledNodes are what is to be kept of nodes: what the inventory had of each when it was seen
-// to have that.
-func SettledNodes(d cluster.Desired, o cluster.Observed) map[string]string {
-	out := map[string]string{}
-	for _, n := range d.Spec.Nodes {
-		vm, mach := o.VMs[n.Name], o.Machines[n.Name]
-		whole := readiness.Classify(n, o) == cluster.PhaseReady && vm.Hardware.Known && mach.ConfigDigest != "" && !drift.LacksSystemDisk(vm) && !drift.HasOtherToken(n, vm)
-		if text := drift.Settle(d, o, n, whole); text != "" {
-			out[n.Name] = text
-		}
-	}
-	return out
-}
-
 // holdBySwitch holds an action on a node that was there as the inventory had it, where
 // its cluster or the host has that such are left alone, and reports whether it does. A
 // turn that was begun is ended, but for what somebody has edited.

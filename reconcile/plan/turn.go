@@ -6,9 +6,11 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/ha"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -210,6 +212,8 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	switch {
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
 		m.drainTo(drain(drifts), held)
+	case m.o.VMs[n.Name].Managed:
+		m.setAvailability(n, m.o.VMs[n.Name], availability.Ignored, "which is taken down for a change")
 	case upgrades && !upgrade.IsInstalled(m.d, m.o, n):
 		m.doUnless(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, Fields: drift.Fields(drifts), From: mach.Talos, Version: into}, held)
 	case upgrade.AsksRollback(m.o, drifts):
@@ -246,7 +250,7 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 		w.Reason, w.Message, w.Within = cluster.VMLocked, fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), lockWithin
 	case upgrade.IsBusy(vm): // whoever does not wait for it
 		w.Reason, w.Message, w.Hint, w.Within = cluster.VMLocked, fmt.Sprintf("waits to change %s until vm %d is free: %s", change, n.VMID, upgrade.DescribeBusy(vm)), upgrade.HintOfBusy(n, vm), upgrade.BusyWithin(vm, lockWithin)
-	case vm.Managed:
+	case vm.Managed && !ha.Owns(m.o, vm):
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.VMManaged, Message: fmt.Sprintf("vm %d is managed by Proxmox VE's HA, which would start it again while it is changed (%s)", n.VMID, change),
 			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", n.VMID)}, w.Drift)
 		return true
@@ -315,12 +319,6 @@ func EndedTurns(d cluster.Desired, o cluster.Observed, p cluster.Policy) []strin
 	return out
 }
 
-// EtcdWithoutMember returns why the member of a node, with that id, cannot be removed from
-// etcd, "" when it can: the question of the planner, to be asked once more right before.
-func EtcdWithoutMember(d cluster.Desired, o cluster.Observed, node string, id uint64) string {
-	return newPlanner(d, o, cluster.Policy{}).etcd.WithoutMember(node, id)
-}
-
 // EtcdWithout returns why the etcd of a cluster does not survive a node going down, ""
 // when it does: the question of the planner, to be asked once more right before.
 func EtcdWithout(d cluster.Desired, o cluster.Observed, node string) string {
@@ -329,10 +327,4 @@ func EtcdWithout(d cluster.Desired, o cluster.Observed, node string) string {
 		return ""
 	}
 	return m.etcd.Without(node)
-}
-
-// EtcdIsPair reports whether etcd has two members, which work and name each other: the question of the
-// planner, to be asked once more right before.
-func EtcdIsPair(d cluster.Desired, o cluster.Observed) bool {
-	return newPlanner(d, o, cluster.Policy{}).etcd.IsPair()
 }

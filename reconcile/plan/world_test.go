@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/cluster/window"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
@@ -616,6 +617,8 @@ func (w *world) run(t testing.TB, line string) string {
 			h.Guests = append(h.Guests, cluster.Guest{VMID: w.number(t, id), MemoryBytes: int64(w.number(t, size)) << 30, Running: true})
 		}
 		w.o.Hosts["pve2"] = h
+	case "ha": // of the inventory, on, off or not known; what the manager holds, VMID=state, with " of somebody else's; the rule, whose VMs are of it, or how it is
+		w.setHA(t, f[1:])
 	case "shared": // a storage of pve1, as that of pve2
 		h := w.o.Hosts["pve1"]
 		st := h.Storages.Value[arg(1)]
@@ -938,7 +941,7 @@ func (w *world) run(t testing.TB, line string) string {
 		w.o.Facts.Replaced = map[string][]string{arg(1): f[2:]}
 	case "settled":
 		w.o.Facts.Settled, w.o.Facts.Cards = cloneMap(w.o.Facts.Settled), map[string]string{}
-		maps.Copy(w.o.Facts.Settled, SettledNodes(w.d, w.o)) // what was stays
+		maps.Copy(w.o.Facts.Settled, readiness.SettledNodes(w.d, w.o)) // what was stays
 		for _, n := range w.d.Spec.Nodes {
 			w.o.Facts.Cards[n.Name] = drift.CardOf(drift.WantHardware(w.d.Spec, n))
 		}
@@ -1588,4 +1591,45 @@ func (w *world) setGate(name, seen string) {
 	case "unknown":
 		w.o.Gates[name] = cluster.Unseen[bool]("no such key: ok")
 	}
+}
+
+// setHA has the inventory ask for high availability, and Proxmox VE's HA manager hold what it holds.
+func (w *world) setHA(t testing.TB, words []string) {
+	t.Helper()
+	have := w.o.Availability.Value
+	have.Resources, have.HasRules = maps.Clone(have.Resources), true
+	if have.Resources == nil {
+		have.Resources = map[int]availability.Resource{}
+	}
+	known := true
+	for _, word := range words {
+		key, v, _ := strings.Cut(word, "=")
+		switch key {
+		case "on", "off":
+			w.d.Spec.Availability, w.p.HA = key == "on", true
+		case "forbidden":
+			w.p.HA = false
+		case "unknown":
+			known = false
+		case "groups":
+			have.HasRules = false
+			w.d.Spec.HAGroup = v
+		case "rule":
+			have.Apart = &availability.Rule{Disabled: v == "disabled", Broken: map[string]string{"broken": "rule shares two or more resources with a positive resource affinity rule"}[v]}
+			for _, n := range w.d.Spec.ControlPlanes() {
+				have.Apart.VMs = append(have.Apart.VMs, n.VMID)
+			}
+		default: // a VM
+			state, foreign := strings.CutSuffix(v, "\"")
+			id := w.number(t, key)
+			have.Resources[id] = availability.Resource{State: availability.State(state), Own: !foreign}
+			for name, vm := range w.o.VMs {
+				if vm.VMID == id {
+					vm.Managed, vm.HA = state != "ignored", state
+					w.o.VMs[name] = vm
+				}
+			}
+		}
+	}
+	w.o.Availability = cluster.Seen[availability.Manager]{Known: known, Why: "403 Permission check failed (/, Sys.Audit)", Value: have}
 }

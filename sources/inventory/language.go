@@ -40,6 +40,7 @@ var formats = map[string]yamlschema.Format{
 	"tag":          yamlschema.Text("a tag (letters, digits and . _ + -)", "team-a", `^[^,;]+$`, 60),
 	"cputype":      yamlschema.Text("the name of a processor type", "x86-64-v2-AES", `^[A-Za-z0-9][A-Za-z0-9_.-]*$`, 60),
 	"cpuflag":      yamlschema.Text("a flag of the processor with + or - in front: one that Proxmox VE lets a VM have", "+aes", `^[+-](aes|amd-no-ssb|amd-ssbd|ibpb|md-clear|pcid|pdpe1gb|spec-ctrl|ssbd|virt-ssbd)$`, 20),
+	"hagroup":      yamlschema.Text("the name of a group of hosts", "racks", `^[A-Za-z][A-Za-z0-9_-]+$`, 64),
 	"mapping":      yamlschema.Text("the name of a resource mapping", "gpu", `^[A-Za-z][A-Za-z0-9_-]+$`, 64),
 	"hostprefix":   yamlschema.Text("an IPv4 address with the length of its network", "10.20.0.21/24", `^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$`, 18),
 	"machine":      yamlschema.Text("q35, or a version of it", "pc-q35-9.2", `^(q35|pc-q35-\d{1,2}\.\d{1,2}(\+pve\d{1,2})?)$`, 40),

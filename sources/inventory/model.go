@@ -32,6 +32,8 @@ type clusterFile struct {
 	// Demands a control plane that survives the loss of a node: at least
 	// three control planes and an odd number of them.
 	HAEnabled bool `yaml:"ha_enabled" default:"false"`
+	// High availability of the VMs by Proxmox VE's own HA manager, where the host's policy allows it.
+	HA highAvailability `yaml:"ha"`
 	// Addresses and names.
 	Network network `yaml:"network"`
 	// Where the VMs live on Proxmox VE.
@@ -100,6 +102,14 @@ type clusterFile struct {
 	// addons: true uninstalls it, false leaves it. The container network stays in any
 	// case, and so do namespaces, custom resource definitions and bootstrap-only releases.
 	Prune bool `yaml:"prune" default:"false"`
+}
+
+type highAvailability struct {
+	// Every VM is a resource of Proxmox VE's HA manager, which starts it again when it stops, and on another host where its
+	// own is lost; on Proxmox VE 9 a rule keeps control planes on hosts of their own. All disks have to be on shared storage.
+	Enabled bool `yaml:"enabled" default:"false"`
+	// The group of hosts among which it does so. Proxmox VE 8 has groups; on 9 node affinity rules of yours are in their place.
+	Group string `yaml:"group" is:"hagroup" default:"none" example:"racks"`
 }
 
 type portForward struct {

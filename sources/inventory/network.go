@@ -29,12 +29,13 @@ const kubernetesPort = 6443
 func (l *loader) resolveCluster() {
 	c := &l.cluster
 	l.spec = cluster.Spec{
-		Name:        c.ClusterName,
-		Environment: c.Environment,
-		Versions:    cluster.Versions{Talos: c.TalosVersion, Kubernetes: c.KubernetesVersion, Contract: c.ConfigContract},
-		HA:          c.HAEnabled,
-		CNI:         cluster.CNI(orDefault(c.CNI, string(cluster.CNIFlannel))),
-		Schematic:   cluster.Schematic{Extensions: slices.Sorted(slices.Values(c.Talos.Schematic.Extensions)), ExtraKernelArgs: c.Talos.Schematic.ExtraKernelArgs},
+		Name:         c.ClusterName,
+		Environment:  c.Environment,
+		Versions:     cluster.Versions{Talos: c.TalosVersion, Kubernetes: c.KubernetesVersion, Contract: c.ConfigContract},
+		HA:           c.HAEnabled,
+		Availability: c.HA.Enabled, HAGroup: c.HA.Group,
+		CNI:       cluster.CNI(orDefault(c.CNI, string(cluster.CNIFlannel))),
+		Schematic: cluster.Schematic{Extensions: slices.Sorted(slices.Values(c.Talos.Schematic.Extensions)), ExtraKernelArgs: c.Talos.Schematic.ExtraKernelArgs},
 
 		Switches:       cluster.Switches{ObserveOnly: c.Heal == "observe", ApplyOff: c.Apply == "off", ApplyApproved: c.Apply == "approve"},
 		Canary:         c.Canary,

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/snapshots"
 	"github.com/talos-agent/talos-agent/reconcile"
@@ -64,6 +65,14 @@ func (v vms) Reset(ctx context.Context, d cluster.Desired, n cluster.Node, p rec
 
 func (v vms) ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {
 	return v.c.ShutDown(ctx, d, n, p)
+}
+
+func (v vms) SetAvailability(ctx context.Context, d cluster.Desired, vm cluster.VM, want availability.State, p reconcile.Progress) error {
+	return v.c.SetAvailability(ctx, d, vm, want, p)
+}
+
+func (v vms) SetApart(ctx context.Context, d cluster.Desired, vmids []int) error {
+	return v.c.SetApart(ctx, d, vmids)
 }
 
 // nodes gives the Kubernetes client the shape the executor wants.

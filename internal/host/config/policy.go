@@ -31,6 +31,9 @@ type policyFile struct {
 	Bridges []string `yaml:"bridges" is:"bridge" default:"any" example:"[vmbr1]"`
 	// The greatest weight that a node's VM may have among guests of the host that want the same cores.
 	CPUUnits int `yaml:"cpu_units" unit:"weight" min:"1" max:"10000" default:"100, which is what a guest has by itself" example:"200"`
+	// true: clusters may have `ha`, with which Proxmox VE's HA manager starts their VMs again, on other hosts too. The agent's
+	// token needs Sys.Console on / for that.
+	HA bool `yaml:"ha" default:"false"`
 	// true: every network card of a node has `firewall: true`, so that the firewall of Proxmox VE filters it where it is on for
 	// the VM; a cluster with another one is refused.
 	Firewall bool `yaml:"firewall" default:"false"`

@@ -101,7 +101,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 	}
 	upgrade, _ := cluster.ParseUpgradeMode(f.Upgrade) // any other was reported when it was read
 	return cluster.Policy{
-		File: path, Removals: removals, Window: inventory.Window(f.Window).Resolve("window", d.Report), Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges, Firewall: f.Firewall, Mappings: f.mappings(), CPUUnits: f.CPUUnits, Forwards: append([]int{}, f.PortForwards...), MACs: toUpper(f.MACs), Networks: f.Networks,
+		File: path, Removals: removals, Window: inventory.Window(f.Window).Resolve("window", d.Report), Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges, HA: f.HA, Firewall: f.Firewall, Mappings: f.mappings(), CPUUnits: f.CPUUnits, Forwards: append([]int{}, f.PortForwards...), MACs: toUpper(f.MACs), Networks: f.Networks,
 		Limits:         cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(yamlschema.MiB), DiskBytes: int64(f.Limits.Disk)},
 		MaxUnavailable: f.MaxUnavailable, DrainStops: f.Drain.OnTimeout == "stop", DrainWithin: f.Drain.Timeout,
 		Switches:  cluster.Switches{ObserveOnly: f.Heal == "observe", ApplyOff: f.Apply == "off", ApplyApproved: f.Apply == "approve", Upgrade: upgrade},

@@ -1,0 +1,131 @@
+// Package ha decides what Proxmox VE's HA manager is to do about the VMs of a cluster. It is pure: it is handed what is seen,
+// and knows no actions.
+//
+// A VM is the manager's while its node is in service. For the turn of the node the manager is asked to ignore it, which leaves
+// its resource and its rules as they are: else it would start again, or elsewhere, what the agent takes down. What that has begun
+// is not noted anywhere: a node that is ignored, is Ready and has no turn any more is put back.
+package ha
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
+	"github.com/talos-agent/talos-agent/reconcile/upgrade"
+)
+
+// FieldState is what the manager is to do about the VM of a node, in the names of drifts.
+const FieldState = "ha"
+
+// Owns reports whether the resource of a VM is the agent's own: what others have made is left as it is.
+func Owns(o cluster.Observed, vm cluster.VM) bool {
+	return vm.VMID != 0 && o.Availability.Known && o.Availability.Value.Resources[vm.VMID].Own
+}
+
+// InTurn is what of a node is looked at besides its VM.
+type InTurn struct {
+	Ready   bool // and in service
+	Pending bool // it is to be taken down for a change
+}
+
+// Next is what is next for one node: at most one of these.
+type Next struct {
+	Set   bool
+	State availability.State // of Set
+	Wait  cluster.Wait
+	Block cluster.Block
+}
+
+// seeWithin is how long what the manager holds may be unseen.
+const seeWithin = 2 * time.Minute
+
+// OfNode is what is next for a node that stays.
+func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, turn InTurn) Next {
+	vm := o.VMs[n.Name]
+	seen, r, there := o.Availability, o.Availability.Value.Resources[n.VMID], false
+	if _, ok := seen.Value.Resources[n.VMID]; ok {
+		there = true
+	}
+	free := vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Deleting && !upgrade.IsBusy(vm)
+	switch {
+	case !d.Spec.Availability && there && r.Own && free:
+		return Next{Set: true, State: availability.Removed}
+	case !d.Spec.Availability, n.Locked:
+		return Next{}
+	case !seen.Known && seen.Why != "":
+		return Next{Wait: cluster.Wait{Subject: d.Spec.Name, Reason: cluster.HAUnknown, Message: "cannot see what Proxmox VE's HA manager holds: " + seen.Why, Within: seeWithin}}
+	case !seen.Known, there && !r.Own, vm.Power != cluster.PowerRunning:
+		return Next{}
+	case there && vm.HA == "error":
+		return Next{Block: cluster.Block{Subject: n.Name, Reason: cluster.HANotHeld, Message: fmt.Sprintf("vm %d is not kept running: %s", n.VMID, upgrade.DescribeBusy(vm)), Hint: upgrade.HintOfBusy(n, vm)}}
+	case !free, !turn.Ready, turn.Pending && r.State == availability.Ignored:
+		return Next{}
+	case there && r.State == availability.Started && r.Group == d.Spec.HAGroup:
+		return Next{}
+	}
+	if store := localStore(o, n, vm); store != "" {
+		return Next{Block: cluster.Block{Subject: n.Name, Reason: cluster.HANotHeld, About: store, Message: fmt.Sprintf("vm %d is not given to Proxmox VE's HA manager: it has disks on %s, which is not shared, so that no other host could start it", n.VMID, store),
+			Hint: "write a shared storage in `proxmox`, or `ha: {enabled: false}`"}}
+	}
+	return Next{Set: true, State: availability.Started}
+}
+
+// localStore is a storage of a VM that its host does not share with others, "" where there is none. One that is not seen is none.
+func localStore(o cluster.Observed, n cluster.Node, vm cluster.VM) string {
+	stores := []string{n.Datastore, n.CloudInitDatastore}
+	for _, d := range n.Disks {
+		stores = append(stores, d.Datastore)
+	}
+	for _, s := range stores {
+		if st, seen := o.Hosts[vm.Carrier(n)].Storages.Value[s]; seen && !st.Shared {
+			return s
+		}
+	}
+	return ""
+}
+
+// Restart reports whether the manager, which has a VM that is off, is to be asked to have it running again: it switches on by itself
+// what it has as started, and it has given up what is in error.
+func Restart(o cluster.Observed, vm cluster.VM) bool {
+	state := o.Availability.Value.Resources[vm.VMID].State
+	return Owns(o, vm) && vm.HA != "error" && state != availability.Started
+}
+
+// Apart are the VMs that the rule of a cluster is to keep on hosts of their own, and whether it is to be made, changed or, with
+// fewer than two, deleted: its control planes that the agent has given to the manager. There is none where they have fewer hosts than
+// there are of them, which the manager refuses. A rule that somebody has disabled is left so.
+func Apart(d cluster.Desired, o cluster.Observed) (vmids []int, change bool) {
+	m := o.Availability.Value
+	if !o.Availability.Known || !m.HasRules {
+		return nil, false
+	}
+	hosts := map[string]bool{}
+	for _, n := range d.Spec.ControlPlanes() {
+		if d.Spec.Availability && m.Resources[n.VMID].Own {
+			vmids = append(vmids, n.VMID)
+		}
+		for _, h := range n.Placement.Hosts() {
+			hosts[h] = true
+		}
+	}
+	if slices.Sort(vmids); len(vmids) < 2 || len(hosts) < len(vmids) {
+		return nil, m.Apart != nil
+	}
+	return vmids, m.Apart == nil || !slices.Equal(m.Apart.VMs, vmids)
+}
+
+// BlockApart reports a rule that the manager does not follow; no Reason: it does, or there is none.
+func BlockApart(d cluster.Desired, o cluster.Observed) cluster.Block {
+	r := o.Availability.Value.Apart
+	switch {
+	case !d.Spec.Availability || r == nil || r.Broken == "" && !r.Disabled:
+		return cluster.Block{}
+	case r.Disabled:
+		return cluster.Block{Subject: d.Spec.Name, Reason: cluster.HANotHeld, About: "rule", Message: "somebody has disabled the rule of Proxmox VE that keeps its control planes on hosts of their own",
+			Hint: "enable it under Datacenter, HA, Affinity Rules"}
+	}
+	return cluster.Block{Subject: d.Spec.Name, Reason: cluster.HANotHeld, About: "rule", Message: "Proxmox VE does not follow the rule that keeps its control planes on hosts of their own: " + r.Broken,
+		Hint: "change the other rule that it names, under Datacenter, HA, Affinity Rules"}
+}
