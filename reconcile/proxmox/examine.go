@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	reported "github.com/talos-agent/talos-agent/internal/cluster/usage"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/ha"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/usage"
@@ -309,16 +310,7 @@ func (c *Client) Bridges(ctx context.Context, host string) (map[string]BridgeSta
 
 // HighlyAvailable returns the guests that high availability manages, "vm:410".
 func (c *Client) HighlyAvailable(ctx context.Context) ([]string, error) {
-	var rows []struct{ SID pveconf.Scalar }
-	if err := c.get(ctx, "/cluster/ha/resources", nil, &rows); err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, r := range rows {
-		out = append(out, string(r.SID))
-	}
-	slices.Sort(out)
-	return out, nil
+	return ha.List(ctx, c.haRequests())
 }
 
 // BackupJob is a job that backs guests up.

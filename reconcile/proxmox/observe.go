@@ -12,14 +12,15 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
-// Observe looks at the hosts and VMs of a cluster and fills in o.Hosts, o.VMs
-// and o.Orphans. It never fails: what it could not see is unknown, with the
+// Observe looks at the hosts and VMs of a cluster and fills in o.Hosts, o.VMs,
+// o.Orphans and o.Availability. It never fails: what it could not see is unknown, with the
 // reason.
 //
 // A pass over a cluster in which nothing happens asks for the list of
@@ -33,6 +34,9 @@ func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 		guests: map[int]row{}, tasks: map[string]hostTasks{}, vms: map[int]seen{}}
 	if err := l.list(); err != nil {
 		o.Hosts, o.VMs, o.Orphans = l.unknownAll(err)
+		if d.Spec.Availability {
+			o.Availability = cluster.Unseen[availability.Manager](o.Orphans.Why)
+		}
 		return
 	}
 	l.askTasks()
@@ -43,6 +47,7 @@ func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 		o.VMs[n.Name] = l.found[i]
 	}
 	o.Hosts = l.hosts()
+	o.Availability = l.availability(o)
 	if o.Orphans.Known {
 		c.prune(l.guests)
 	}

@@ -20,6 +20,7 @@ var (
 	errToken     = errors.New("token refused")
 	errNoTask    = errors.New("no such task")
 	errKilled    = errors.New("worker was killed")
+	errGivenUp   = errors.New("given up by the HA manager")
 )
 
 // phrase is one row of the table: words of Proxmox VE, and what they mean.
@@ -50,6 +51,7 @@ var phrases = []phrase{
 	{errForbidden, "(pool '", "POST qemu with a pool that is not there (9.2.11, 8.4.21)", "create the pool first: `pveum pool add NAME`"},
 	{errMissing, "does not exist", "config of a vm that is not there, and volumes and storages that are not (9.2.11, 8.4.21)", ""},
 	{errMissing, "unable to find configuration file", "qmstop of a vm that is not there (9.2.11, 8.4.21)", ""},
+	{errGivenUp, "in error state, must be disabled", "PUT of a resource in pve-ha-manager's source, `service 'vm:410' in error state, must be disabled and fixed first`", ""},
 	{nil, "protection mode enabled", "DELETE of a protected vm (9.2.11, 8.4.21)", "clear the vm's protection, or leave it alone"},
 	{nil, "no physical interface on bridge", "qmstart with a vlan tag on a bridge that has no port (9.2.11)", "make the bridge vlan-aware, or leave the vlan out"},
 	{nil, qemuExited, "qmstart that QEMU refused (9.2.11, 8.4.21)", "`qm start` of the vm on the host shows what QEMU says"},
