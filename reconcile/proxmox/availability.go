@@ -48,7 +48,7 @@ func (l *look) availability(o *cluster.Observed) cluster.Seen[availability.Manag
 }
 
 // SetAvailability has Proxmox VE's HA manager keep a VM of ours started, ignore it, or have no resource of it. When it returns
-// without an error the manager lets go of one that it is to ignore, or has no resource of: until its next round it would
+// without an error the manager has released one that it is to ignore, or has no resource of: until its next round it would
 // start one again that is off. A resource that somebody else has made is left as it is.
 func (c *Client) SetAvailability(ctx context.Context, d cluster.Desired, vm cluster.VM, want availability.State, progress func(cluster.Progress)) error {
 	defer c.forget(vm.VMID)
@@ -70,7 +70,7 @@ func (c *Client) setAvailability(ctx context.Context, d cluster.Desired, vm clus
 	case err != nil || want == availability.Started:
 		return err
 	}
-	return ha.LetGo(ctx, c.haRequests(), vm.VMID, func(waits string) { progress(cluster.Progress{Waits: waits}) })
+	return ha.AwaitRelease(ctx, c.haRequests(), vm.VMID, func(waits string) { progress(cluster.Progress{Waits: waits}) })
 }
 
 // SetApart has Proxmox VE's HA manager keep VMs of a cluster on hosts of their own, by the one rule that there is for its

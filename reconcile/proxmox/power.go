@@ -188,7 +188,7 @@ func (c *Client) seen(ctx context.Context, host string, vmid int, want cluster.P
 // refuseManaged returns the refusal to act on a VM that the HA manager manages: the two would fight over it. It manages none
 // that SetAvailability has had it ignore.
 func refuseManaged(vmid int) error {
-	return fault.Errorf(fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vmid), "vm %d is managed by Proxmox VE's HA, and talos-agent has not had it let go: somebody else has made its resource, or changed it", vmid)
+	return fault.Errorf(fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vmid), "vm %d is managed by Proxmox VE's HA, and talos-agent has not had it released: somebody else has made its resource, or changed it", vmid)
 }
 
 // isConsole reports whether a task shows the console of a VM, and does nothing to it (PVE 9.2: a web console and

@@ -17,7 +17,7 @@ const (
 	resourcesPath = "/cluster/ha/resources"
 	rulesPath     = "/cluster/ha/rules"
 
-	// conflicts is how often a change that somebody else's change crossed is planned anew.
+	// conflicts is how often a change that somebody else's change crossed is planned again.
 	conflicts = 4
 )
 
@@ -39,7 +39,7 @@ func (r Requests) change(ctx context.Context, c change) error {
 	return r.hint(r.Write(ctx, c.method, c.path, c.in))
 }
 
-// hint says how the token gets what it was refused: the HA manager is that of the whole Proxmox VE cluster, and both what it holds
+// hint adds how the token gets what it was refused: the HA manager is that of the whole Proxmox VE cluster, and both what it holds
 // and each change of that take a privilege on /. A shell on a host takes the same one there, so that it is not to hold below.
 func (r Requests) hint(err error) error {
 	if !errors.Is(err, r.Forbidden) {

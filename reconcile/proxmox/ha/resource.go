@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -33,7 +32,7 @@ func List(ctx context.Context, r Requests) ([]string, error) {
 	return out, err
 }
 
-// state is what is asked of a resource. PVE 9.2 pve-ha-manager: one that says nothing is to be started.
+// state is what is asked of a resource. PVE 9.2 pve-ha-manager: one without a state is to be started.
 func (r resource) state() availability.State {
 	if r.State == "" || r.State == "enabled" {
 		return availability.Started
@@ -96,13 +95,13 @@ func planResource(have *resource, spec cluster.Spec, vmid int, node string, want
 	case want == availability.Removed && have == nil:
 		return change{}
 	case want == availability.Removed:
-		return change{method: http.MethodDelete, path: path}
+		return change{method: "DELETE", path: path}
 	case have == nil:
 		in := map[string]string{"sid": sidOf(vmid), "state": string(want), "comment": fmt.Sprintf("%snode %s of cluster %s (%s)", own, node, spec.Name, spec.ID)}
 		if spec.HAGroup != "" {
 			in["group"] = spec.HAGroup
 		}
-		return change{http.MethodPost, resourcesPath, in}
+		return change{"POST", resourcesPath, in}
 	case have.state() == want && (!started || string(have.Group) == spec.HAGroup):
 		return change{}
 	}
@@ -114,7 +113,7 @@ func planResource(have *resource, spec cluster.Spec, vmid int, node string, want
 	default:
 		in["group"] = spec.HAGroup
 	}
-	return change{http.MethodPut, path, in}
+	return change{"PUT", path, in}
 }
 
 // isSame reports whether two looks at something saw the same.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"net/http"
 	"slices"
 	"strings"
 
@@ -15,7 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
-// affinity is the type of the rules that say which resources are together, and which are not.
+// affinity is the type of the rules by which resources are together, or are not.
 const affinity = "resource-affinity"
 
 // rule is a row of the rules.
@@ -118,13 +117,13 @@ func planRule(have *rule, spec cluster.Spec, vmids []int) change {
 	case len(vmids) < 2 && have == nil:
 		return change{}
 	case len(vmids) < 2:
-		return change{method: http.MethodDelete, path: rulesPath + "/" + name}
+		return change{method: "DELETE", path: rulesPath + "/" + name}
 	case have == nil:
 		in["rule"], in["comment"] = name, fmt.Sprintf("%scontrol planes of cluster %s (%s)", own, spec.Name, spec.ID)
-		return change{http.MethodPost, rulesPath, in}
+		return change{"POST", rulesPath, in}
 	case have.Affinity == "negative" && slices.Equal(have.vms(), vmids):
 		return change{}
 	}
 	in["digest"] = string(have.Digest)
-	return change{http.MethodPut, rulesPath + "/" + name, in}
+	return change{"PUT", rulesPath + "/" + name, in}
 }

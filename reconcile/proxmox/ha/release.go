@@ -11,16 +11,16 @@ import (
 )
 
 const (
-	// letGoWithin is how long the manager may hold a state of a VM that it is to ignore: its rounds are 10 s apart (PVE 9.2
+	// releaseWithin is how long the manager may hold a state of a VM that it is to ignore: its rounds are 10 s apart (PVE 9.2
 	// pve-ha-manager), and one may take longer.
-	letGoWithin = time.Minute
+	releaseWithin = time.Minute
 	lookAgain   = 2 * time.Second
 )
 
-// LetGo waits until the HA manager has forgotten a VM that it is to ignore, or has no resource of. What is asked of the manager does
+// AwaitRelease waits until the HA manager has forgotten a VM that it is to ignore, or has no resource of. What is asked of the manager does
 // not show that: its one half acts on the states that its other half has written in the last round, and would start the VM again
-// as soon as that is off. waits is told what is waited for.
-func LetGo(ctx context.Context, r Requests, vmid int, waits func(string)) error {
+// as soon as that is off. waits is called with what is waited for.
+func AwaitRelease(ctx context.Context, r Requests, vmid int, waits func(string)) error {
 	for began := time.Now(); ; {
 		state, managed, err := readState(ctx, r, vmid)
 		switch {
@@ -28,10 +28,10 @@ func LetGo(ctx context.Context, r Requests, vmid int, waits func(string)) error 
 			return err
 		case !managed && state == "":
 			return nil
-		case time.Since(began) > letGoWithin:
-			return fault.Errorf("`ha-manager status` shows whether the manager does its rounds", "Proxmox VE's HA manager does not let go of vm %d within %v: it has it as %q (managed: %v)", vmid, letGoWithin, state, managed)
+		case time.Since(began) > releaseWithin:
+			return fault.Errorf("`ha-manager status` shows whether the manager does its rounds", "Proxmox VE's HA manager does not release vm %d within %v: it has it as %q (managed: %v)", vmid, releaseWithin, state, managed)
 		}
-		waits("waits until Proxmox VE's HA manager lets go of it")
+		waits("waits until Proxmox VE's HA manager has released it")
 		if err := retry.Sleep(ctx, lookAgain); err != nil {
 			return err
 		}
@@ -58,7 +58,7 @@ func readState(ctx context.Context, r Requests, vmid int) (state string, managed
 	return "", false, fmt.Errorf("the list of Proxmox VE has no vm %d", vmid)
 }
 
-// HintGivenUp says what to do about a VM that the manager has given up: it takes no request for it until that is settled.
+// HintGivenUp adds what to do about a VM that the manager has given up: it takes no request for it until that is settled.
 func HintGivenUp(err error, vmid int) error {
 	return fault.WithHint(err, fmt.Sprintf("`ha-manager status` and the log of pve-ha-lrm show what has failed; then `ha-manager set %s --state disabled`, and `--state started` when that is settled", sidOf(vmid)))
 }
