@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/cluster/window"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
@@ -85,6 +86,7 @@ func anyWorld(t *rapid.T) *world {
 			w.o.Releases = cluster.Unseen[map[string]cluster.Release]("timeout")
 		}
 	}
+	anyAvailability(t, w)
 	if rapid.IntRange(0, 2).Draw(t, "replace dead") == 0 {
 		w.d.Spec.ReplaceDead = cluster.ReplaceDead{Worker: 15 * time.Minute, ControlPlane: 20 * time.Minute}
 		w.d.Spec.ObserveOnly = rapid.IntRange(0, 3).Draw(t, "observe") == 0
@@ -207,6 +209,33 @@ func anyVM(t *rapid.T, w *world, n cluster.Node) cluster.VM {
 		return cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Absent}
 	}
 	return vm
+}
+
+// anyAvailability draws what Proxmox VE's HA manager is to hold, and what it does.
+func anyAvailability(t *rapid.T, w *world) {
+	w.d.Spec.Availability, w.p.HA = rapid.Bool().Draw(t, "ha wanted"), true
+	if rapid.IntRange(0, 3).Draw(t, "ha unseen") == 0 {
+		w.o.Availability = rapid.SampledFrom([]cluster.Seen[availability.Manager]{{}, {Why: "timeout"}}).Draw(t, "why")
+		return
+	}
+	m := availability.Manager{Resources: map[int]availability.Resource{}, HasRules: rapid.Bool().Draw(t, "rules")}
+	for _, n := range w.d.Spec.Nodes {
+		vm := w.o.VMs[n.Name]
+		if state := rapid.SampledFrom([]availability.State{"started", "stopped", "disabled"}).Draw(t, "state"); vm.Managed {
+			m.Resources[n.VMID] = availability.Resource{State: state, Own: rapid.Bool().Draw(t, "own")}
+		} else if rapid.Bool().Draw(t, "ignored") {
+			m.Resources[n.VMID] = availability.Resource{State: availability.Ignored, Own: rapid.Bool().Draw(t, "own")}
+		}
+	}
+	if rapid.Bool().Draw(t, "rule") {
+		m.Apart = &availability.Rule{VMs: []int{411, 412}, Disabled: rapid.Bool().Draw(t, "disabled")}
+	}
+	st := w.o.Hosts["pve1"].Storages.Value
+	for name, s := range st {
+		s.Shared = rapid.Bool().Draw(t, "shared")
+		st[name] = s
+	}
+	w.o.Availability = cluster.Saw(m)
 }
 
 func anyMachine(t *rapid.T, n cluster.Node) cluster.Machine {
@@ -402,6 +431,9 @@ func lawOf(t *rapid.T, w *world, a action.Action) {
 	case action.RebootNode:
 		n = a.Node
 		lawOfRestart(t, w, a, n, a.Undrained)
+	case action.SetAvailability:
+		lawOfAvailability(t, w, a)
+		return
 	case action.UncordonNode:
 		n = a.Node
 		if w.o.Nodes.Value[n.Name].Turn == "" {
@@ -745,4 +777,21 @@ func TestForecastFindsTheSameEnd(t *testing.T) {
 			t.Fatalf("foretold %d steps, took %d; waiting %v blocked %v", len(f.Steps), steps, f.Waiting, f.Blocked)
 		}
 	})
+}
+
+// lawOfAvailability checks that the HA manager is told of VMs that are seen to be ours, of none that somebody else has given to it, and
+// to keep none running that is off by our own hand or whose node is out of service.
+func lawOfAvailability(t *rapid.T, w *world, a action.SetAvailability) {
+	r, there := w.o.Availability.Value.Resources[a.VM.VMID]
+	vm := w.o.VMs[a.Node.Name]
+	switch {
+	case !w.o.Availability.Known, there && !r.Own:
+		t.Errorf("%s, but the manager has %+v of it (%+v)", a.Info(), r, w.o.Availability)
+	case a.VM.Owner != cluster.Ours || a.VM.Presence != cluster.Present:
+		t.Errorf("%s, but the vm is %+v", a.Info(), a.VM)
+	case a.State == availability.Started && (!w.d.Spec.Availability && !vm.Managed || vm.Power == cluster.PowerRunning && w.o.Nodes.Value[a.Node.Name].Turn != ""):
+		t.Errorf("%s, but the node is %+v", a.Info(), w.o.Nodes.Value[a.Node.Name])
+	case a.State == availability.Ignored && w.o.Nodes.Value[a.Node.Name].Turn == "" && readiness.Classify(a.Node, w.o) == cluster.PhaseReady:
+		t.Errorf("%s, but it is Ready and has no turn", a.Info())
+	}
 }

@@ -14,7 +14,7 @@ const (
 	// releaseWithin is how long the manager may hold a state of a VM that it is to ignore: its rounds are 10 s apart (PVE 9.2
 	// pve-ha-manager), and one may take longer.
 	releaseWithin = time.Minute
-	lookAgain   = 2 * time.Second
+	lookAgain     = 2 * time.Second
 )
 
 // AwaitRelease waits until the HA manager has forgotten a VM that it is to ignore, or has no resource of. What is asked of the manager does
