@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/daemon/snapshots"
 	"github.com/talos-agent/talos-agent/reconcile"
 	"github.com/talos-agent/talos-agent/reconcile/factory"

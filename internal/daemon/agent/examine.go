@@ -111,7 +111,7 @@ type examiner struct {
 func (x *examiner) see(ctx context.Context) {
 	policy := x.a.c.Policy()
 	x.out.Wants = doctor.Wants{Token: x.a.pve.TokenID(), Pool: policy.Pool, Images: cmp.Or(x.a.c.Sources.Inventory.ImageDatastore, "local"),
-		Datastores: policy.Datastores, Bridges: policy.Bridges, Mappings: mappingPaths(policy), Chosen: len(x.a.c.Clusters) > 0}
+		Datastores: policy.Datastores, Bridges: policy.Bridges, Mappings: mappingPaths(policy), HA: policy.HA, Chosen: len(x.a.c.Clusters) > 0}
 	if path, err := x.a.pve.CheckAccessLog(); path != "" {
 		readable := doctor.Look(path, err)
 		x.out.AccessLog, x.out.InPlace = &readable, x.a.c.InPlace
@@ -300,7 +300,7 @@ func needs(w doctor.Wants, hosts []string) []doctor.Need {
 	}
 	for _, p := range w.Places(hosts) {
 		for _, images := range p.Images {
-			for _, g := range setup.Grants(setup.Scope{Pool: w.Pool, Datastores: p.Datastores, Images: images, Bridges: p.Bridges, Mappings: p.Mappings, Hosts: hosts}) {
+			for _, g := range setup.Grants(setup.Scope{Pool: w.Pool, Datastores: p.Datastores, Images: images, Bridges: p.Bridges, Mappings: p.Mappings, HA: w.HA, Hosts: hosts}) {
 				add(g)
 			}
 		}

@@ -218,6 +218,9 @@ func (a Agent) privileges() []Check {
 	return out
 }
 
+// roleHA is the role that package setup has for HA.
+const roleHA = "TalosAgentHA"
+
 // grant is the command that gives what is needed at a path.
 func (a Agent) grant(n Need) string {
 	propagate := ""
@@ -226,6 +229,9 @@ func (a Agent) grant(n Need) string {
 	}
 	if n.Path == "/" {
 		propagate = " --propagate 0"
+	}
+	if strings.Contains(n.Role, roleHA) { // nor this one
+		return fmt.Sprintf("`pveum role add %s --privs 'Sys.Audit Sys.Console'`, then `pveum acl modify / --roles %[1]s --users %s --tokens '%s'%s`; or take `ha: true` out of the policy", roleHA, a.Wants.Token.User(), a.Wants.Token, propagate)
 	}
 	return fmt.Sprintf("`talos-agent init`, or, where the role %s has them: `pveum acl modify %s --roles %s --users %s --tokens '%s'%s`; the token has only what its user has too",
 		n.Role, n.Path, n.Role, a.Wants.Token.User(), a.Wants.Token, propagate)
@@ -339,33 +345,40 @@ func (a Agent) quorum() Check {
 // others judges who else acts on our VMs.
 func (a Agent) others() []Check {
 	names := map[int]string{}
-	hosts := map[int]string{}
+	hosts, available := map[int]string{}, map[int]bool{}
 	for _, c := range a.Wants.Clusters {
 		for _, n := range c.Nodes {
-			names[n.VMID], hosts[n.VMID] = n.Name, n.Host
+			names[n.VMID], hosts[n.VMID], available[n.VMID] = n.Name, n.Host, c.HA
 		}
 	}
 	if len(names) == 0 {
 		none := "there is no VM of ours yet, and no inventory that asks for one"
 		return []Check{{Name: "ha", Level: Skipped, Message: none}, {Name: "backup", Level: Skipped, Message: none}}
 	}
-	return append(a.ha(names), a.backups(names, hosts)...)
+	return append(a.ha(names, available), a.backups(names, hosts)...)
 }
 
-func (a Agent) ha(names map[int]string) []Check {
+func (a Agent) ha(names map[int]string, available map[int]bool) []Check {
 	if !a.HA.Known {
 		return []Check{skipCheck("ha", "", a.HA)}
 	}
 	var out []Check
+	ours := 0
 	for _, sid := range a.HA.Value {
 		id, err := strconv.Atoi(strings.TrimPrefix(sid, "vm:"))
-		if name := names[id]; err == nil && name != "" {
+		if err == nil && available[id] {
+			ours++
+		} else if name := names[id]; err == nil && name != "" {
 			out = append(out, Check{Name: "ha", Subject: sid, Level: Warn,
 				Message: fmt.Sprintf("high availability manages the VM of %s: it starts and moves it by itself, against the agent", name),
-				Hint:    "Kubernetes does that already: `ha-manager remove " + sid + "`"})
+				Hint:    "`ha-manager remove " + sid + "`, and `ha: {enabled: true}` in the inventory if that is wanted"})
 		}
 	}
-	if len(out) == 0 {
+	switch {
+	case len(out) > 0:
+	case ours > 0:
+		out = []Check{{Name: "ha", Level: Pass, Message: fmt.Sprintf("high availability manages %d of our VMs, as their inventories have it", ours)}}
+	default:
 		out = []Check{{Name: "ha", Level: Pass, Message: "high availability manages none of our VMs"}}
 	}
 	return out

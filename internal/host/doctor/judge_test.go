@@ -138,6 +138,9 @@ var agentCases = []struct {
 		a.Wants.Needs = append(a.Wants.Needs, Need{Path: "/mapping/pci/gpu", Role: "PVEMappingUser", Privileges: []string{"Mapping.Use"}, Why: "pass its devices to VMs"})
 		a.Held["/mapping/pci/gpu"] = Saw([]string{})
 	}, verdict{"privileges", Fail, "/mapping/pci/gpu missing: Mapping.Use (to pass its devices to VMs) -> `pveum acl modify /mapping/pci/gpu --roles PVEMappingUser --users talos-agent@pve --tokens 'talos-agent@pve!pve1'`"}},
+	{"the right to HA is missing", func(a *Agent) {
+		a.Wants.Needs = append(a.Wants.Needs, Need{Path: "/", Role: "TalosAgentHost,TalosAgentHA", Privileges: []string{"Sys.Audit", "Sys.Console"}, Why: "have Proxmox VE's HA manager keep VMs running"})
+	}, verdict{"privileges", Fail, "/ missing: Sys.Console (to have Proxmox VE's HA manager keep VMs running) -> `pveum role add TalosAgentHA --privs 'Sys.Audit Sys.Console'`, then `pveum acl modify / --roles TalosAgentHA --users talos-agent@pve --tokens 'talos-agent@pve!pve1' --propagate 0`; or take `ha: true` out of the policy"}},
 	{"a mapping that the policy allows", func(a *Agent) {
 		a.Wants.Mappings = []string{"pci/gpu"}
 		a.Granted.Value["/mapping/pci/gpu"] = []string{"Mapping.Audit", "Mapping.Use"}
@@ -180,6 +183,7 @@ var agentCases = []struct {
 	{"no quorum", func(a *Agent) { a.Quorum.Value = false }, verdict{"quorum", Fail, "pvecm status"}},
 	{"quorum is out of sight", func(a *Agent) { a.Quorum = Unseen[bool](errUnseen) }, verdict{"quorum", Skipped, "the cure"}},
 	{"HA", func(a *Agent) { a.HA.Value = []string{"vm:411"} }, verdict{"ha", Warn, "ha-manager remove vm:411"}},
+	{"HA as the inventory has it", func(a *Agent) { a.HA.Value, a.Wants.Clusters[0].HA = []string{"vm:411"}, true }, verdict{"ha", Pass, "1 of our VMs"}},
 	{"HA is out of sight", func(a *Agent) { a.HA = Unseen[[]string](errUnseen) }, verdict{"ha", Skipped, ""}},
 	{"no inventory", func(a *Agent) { a.Wants.Clusters = nil }, verdict{"ha", Skipped, "no inventory"}},
 	{"backups that stop", func(a *Agent) { a.Backups.Value[0].Mode = "stop" }, verdict{"backup", Warn, "dev-cp-1, dev-wk-1 up in mode stop"}},

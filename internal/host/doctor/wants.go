@@ -23,6 +23,7 @@ type Wants struct {
 	Datastores []string  `json:"datastores"`
 	Bridges    []string  `json:"bridges"`
 	Mappings   []string  `json:"mappings,omitempty"` // none: none may be used
+	HA         bool      `json:"ha,omitempty"`       // VMs may be the HA manager's
 	Clusters   []Cluster `json:"clusters"`
 	// Chosen is true when the config names the clusters that are this agent's.
 	Chosen bool `json:"chosen"`
@@ -36,7 +37,8 @@ type Cluster struct {
 	Gateway     netip.Addr   `json:"gateway"`
 	VIP         netip.Addr   `json:"vip"`
 	VLAN        int          `json:"vlan,omitempty"`
-	TimeServers []string     `json:"timeServers"` // empty: Talos' own
+	TimeServers []string     `json:"timeServers"`  // empty: Talos' own
+	HA          bool         `json:"ha,omitempty"` // its VMs are the HA manager's
 	Nodes       []Node       `json:"nodes"`
 }
 
@@ -76,7 +78,7 @@ type Disk struct {
 func ClusterOf(s cluster.Spec) Cluster {
 	c := Cluster{
 		Name: s.Name, Mode: string(s.Network.Mode), CIDR: s.Network.CIDR, Gateway: s.Network.Gateway, VIP: s.Network.OwnVIP(),
-		VLAN: s.Network.VLAN, TimeServers: slices.Clone(s.Network.TimeServers),
+		VLAN: s.Network.VLAN, TimeServers: slices.Clone(s.Network.TimeServers), HA: s.Availability,
 	}
 	for _, n := range s.Nodes {
 		d := Node{Name: n.Name, ControlPlane: n.Role == cluster.ControlPlane, Host: hostOf(n, len(c.Nodes)), Hosts: n.Placement.Among, VMID: n.VMID, IP: n.IP, MAC: n.MAC,

@@ -81,6 +81,12 @@ func Roles() []Role {
 // its administrator to allow, one by one.
 var mappingUser = Role{"PVEMappingUser", []Privilege{{Name: "Mapping.Use", For: "pass devices of the mapping to VMs"}}}
 
+// RoleHA is the role with which the agent tells Proxmox VE's HA manager about its VMs. init makes no such role: with Sys.Console on /
+// one may change what is highly available of the whole Proxmox VE cluster, which is for its administrator to allow.
+const RoleHA = "TalosAgentHA"
+
+var haManager = Role{RoleHA, []Privilege{{Name: "Sys.Audit", For: "see what the HA manager holds"}, {Name: "Sys.Console", For: "have it keep VMs running"}}}
+
 // Names returns the names of the role's privileges, in order.
 func (r Role) Names() []string {
 	var names []string
@@ -99,6 +105,7 @@ type Scope struct {
 	Bridges    []string
 	Hosts      []string // the machines of the Proxmox VE cluster
 	Mappings   []string // of devices that are passed to VMs: pci/gpu
+	HA         bool     // VMs may be the HA manager's
 }
 
 // Grant is a role at a path. It is given to the user and to the token: a token
@@ -126,6 +133,9 @@ func Grants(s Scope) []Grant {
 	for _, m := range s.Mappings {
 		out = append(out, Grant{Role: mappingUser.Name, Path: "/mapping/" + m, Propagate: true, Why: "pass its devices to VMs"})
 	}
+	if s.HA {
+		out = append(out, Grant{Role: RoleHA, Path: "/", Why: "have Proxmox VE's HA manager keep VMs running"})
+	}
 	for _, h := range s.Hosts {
 		out = append(out, Grant{Role: RoleHost, Path: "/nodes/" + h, Propagate: true, Why: "see how many cores it has", Optional: true})
 	}
@@ -134,8 +144,10 @@ func Grants(s Scope) []Grant {
 
 // Needs returns the role that a grant gives; zero of one that is not known.
 func (g Grant) Needs() Role {
-	if g.Role == mappingUser.Name {
-		return mappingUser
+	for _, r := range []Role{mappingUser, haManager} {
+		if g.Role == r.Name {
+			return r
+		}
 	}
 	role, _ := RoleNamed(g.Role)
 	return role
