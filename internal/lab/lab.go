@@ -44,6 +44,8 @@ type Config struct {
 	Bridges  []string
 	// Mappings are resource mappings that the agent's token may use, by their path ("pci/gpu"), with a host for each device.
 	Mappings map[string][]string
+	// HA lets the agent's token at the HA manager.
+	HA bool
 	// Reservations are the DHCP server's, by lower-case MAC.
 	Reservations map[string]netip.Prefix
 	// Range is the first address that the DHCP server gives to whom it has no reservation for, with the
@@ -170,7 +172,7 @@ func (l *Lab) openHost(c Config) error {
 		l.PVE.Map(kind, name, hosts...)
 	}
 	if !c.Bare {
-		l.Token = l.PVE.AgentToken(pve.AgentScope{Pool: c.Pool, Storages: c.Storages, Bridges: c.Bridges, Mappings: slices.Sorted(maps.Keys(c.Mappings)), SeeQuorum: true})
+		l.Token = l.PVE.AgentToken(pve.AgentScope{Pool: c.Pool, Storages: c.Storages, Bridges: c.Bridges, Mappings: slices.Sorted(maps.Keys(c.Mappings)), SeeQuorum: true, HA: c.HA})
 	}
 	return nil
 }

@@ -188,6 +188,8 @@ type Sim struct {
 	Agent *agent.Agent
 	// Mappings are the resource mappings that the host's policy allows, by kind.
 	Mappings map[string][]string
+	// HA is whether it allows VMs to be those of Proxmox VE's HA manager.
+	HA bool
 	// Removals is how many nodes the host lets be removed at once; 0: one.
 	Removals int
 	// Deaths is how often one has died.
@@ -253,7 +255,7 @@ func (s *Sim) config() agent.Config {
 	for i := range targets {
 		targets[i].To.Dial = link.DialContext
 	}
-	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", Removals: s.Removals, Mappings: s.Mappings, VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
+	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", Removals: s.Removals, Mappings: s.Mappings, HA: s.HA, VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
 	options := inventory.Options{Owner: "sim", Pool: "talos", ImageDatastore: "local"}
 	return agent.Config{
 		Owner: "sim", Clusters: []string{"dev"}, Known: s.Disk.journals(), Interval: time.Minute, Policy: func() cluster.Policy { return policy },
