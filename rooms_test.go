@@ -294,7 +294,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "internal/fault", "internal/logging", "reconcile/snapshot", "reconcile/snapshot/retention"},
 		never: append([]string{"os", "os/exec", "net", "net/http"}, clients...), tests: []string{"reconcile/snapshot/snapshottest", "sources/secrets"}},
 	"internal/daemon/agent": {why: "here sources and reconcile meet: joins the repository with every adapter; answers for the socket, whose interface it implements, and for doctor",
-		may: []string{"internal/logging", "internal/api", "internal/callgate", "internal/cluster", "internal/cluster/device", "internal/daemon/eventlog", "internal/daemon/follower", "internal/daemon/outbox", "internal/cluster/usage",
+		may: []string{"internal/cluster/availability", "internal/logging", "internal/api", "internal/callgate", "internal/cluster", "internal/cluster/device", "internal/daemon/eventlog", "internal/daemon/follower", "internal/daemon/outbox", "internal/cluster/usage",
 			"internal/daemon/reporting", "internal/daemon/reservations", "internal/daemon/snapshots", "internal/fault", "internal/history", "internal/host/doctor", "internal/host/setup", "internal/text", "internal/daemon/forwards",
 			"reconcile", "reconcile/bounds", "reconcile/factory", "reconcile/helm", "reconcile/journal", "reconcile/kube", "reconcile/kube/manifests", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/rendering", "reconcile/snapshot/retention", "reconcile/talos", "reconcile/leases",
 			"sources", "sources/forge", "sources/git"},

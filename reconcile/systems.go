@@ -108,7 +108,7 @@ type VMs interface {
 	Reset(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// ShutDown asks the machine of a node to switch itself off, and waits for it.
 	ShutDown(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
-	// SetAvailability asks the HA manager to hold a VM in a state, or not at all, and waits until it has heard that.
+	// SetAvailability asks the HA manager to hold a VM in a state, or not at all, and waits until it has done that.
 	SetAvailability(ctx context.Context, d cluster.Desired, vm cluster.VM, want availability.State, p Progress) error
 	// SetApart has the HA manager keep VMs of the cluster on hosts of their own; fewer than two: none.
 	SetApart(ctx context.Context, d cluster.Desired, vmids []int) error

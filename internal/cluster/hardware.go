@@ -239,15 +239,16 @@ func (p Placement) Hosts() []string {
 
 // Host is one Proxmox VE machine.
 type Host struct {
-	Name     string
-	Known    bool // a complete answer was read in this pass
-	Why      string
-	PVE      string     // version of Proxmox VE, "9.2.11"
-	Quorate  Seen[bool] // false: /etc/pve is read-only and every write fails
-	Storages Seen[map[string]Storage]
-	Images   Seen[map[string]int64]    // import images on the image datastore: name -> bytes
-	Tasks    Seen[[]Task]              // running now
-	Offers   map[string]Seen[[]string] // devices by the kind of their mapping, and what else VMs ask for; nil: none do
+	Name       string
+	Known      bool // a complete answer was read in this pass
+	Why        string
+	PVE        string     // version of Proxmox VE, "9.2.11"
+	Quorate    Seen[bool] // false: /etc/pve is read-only and every write fails
+	Maintained bool       // it is in HA's maintenance mode, which moves guests away from it
+	Storages   Seen[map[string]Storage]
+	Images     Seen[map[string]int64]    // import images on the image datastore: name -> bytes
+	Tasks      Seen[[]Task]              // running now
+	Offers     map[string]Seen[[]string] // devices by the kind of their mapping, and what else VMs ask for; nil: none do
 	// MemoryBytes and Cores are what the machine has.
 	MemoryBytes int64
 	Cores       int

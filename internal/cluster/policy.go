@@ -10,9 +10,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster/window"
 )
 
-// Policy is what the host allows. It comes from a file that only root of the
-// host can change, so that whoever may push to the repository can choose only
-// inside it.
+// Policy is what the host allows. It comes from a file that only root of the host can change, so that whoever may push to the
+// repository can choose only inside it.
 type Policy struct {
 	File       string
 	Pool       string
@@ -42,21 +41,18 @@ type Policy struct {
 	// DrainWithin is how long the pods of a node may take to leave at most, whatever a cluster
 	// asks for; 0: as long as it asks for.
 	DrainWithin time.Duration
-	// Removals is how many nodes of a cluster may be removed at once without approval; 0:
-	// one, negative: none.
+	// Removals is how many nodes of a cluster may be removed at once without approval; 0: one, negative: none.
 	Removals  int
 	Factories []string // image factories by URL; empty: any
 	Charts    []string // chart repositories and registries by URL, or ChartsInRepository; empty: any
 	// Lines maps a field ("limits.nodes") to its line in File.
 	Lines map[string]int
-	// Problems are why it is not known what the host allows now: its file is
-	// missing, unreadable or invalid. The rest is what it allowed before, to show
-	// what would be done; nothing is done. nil: it is known.
+	// Problems are why it is not known what the host allows now: its file is missing, unreadable or invalid. The rest is what it
+	// allowed before, to show what would be done; nothing is done. nil: it is known.
 	Problems Problems
 }
 
-// Switches are what the agent may do about nodes that are there. The zero value is
-// everything.
+// Switches are what the agent may do about nodes that are there. The zero value is everything.
 type Switches struct {
 	// ObserveOnly: what somebody changed behind the inventory's back is reported, and
 	// stays as it is.

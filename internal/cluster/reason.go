@@ -68,6 +68,7 @@ const (
 const (
 	HostUnknown     Reason = "HostUnknown"
 	HostNoQuorum    Reason = "HostNoQuorum"
+	HostMaintained  Reason = "HostMaintained"
 	HostTooSmall    Reason = "HostTooSmall"
 	HostMemoryShort Reason = "HostMemoryShort"
 	HostUnsuitable  Reason = "HostUnsuitable"

@@ -77,6 +77,7 @@ var clusterReasons = []ReasonInfo{
 
 var hostReasons = []ReasonInfo{
 	{HostUnknown, Everyone, HoldsNothing, "A host cannot be seen.", "See whether Proxmox VE answers there."},
+	{HostMaintained, Everyone, HoldsUpgrade, "A host is in the maintenance mode of Proxmox VE's HA manager: nothing is made or changed on it.", "`ha-manager crm-command node-maintenance disable HOST` ends it."},
 	{HostNoQuorum, Everyone, HoldsNothing, "The Proxmox VE cluster has no quorum, so that nothing can be changed.", "Bring the other hosts back; `pvecm status` shows which are missing."},
 	{HostTooSmall, Everyone, HoldsNothing, "A node asks for more than its host has.", "Ask for less."},
 	{HostUnsuitable, Everyone, HoldsNothing, "A host does not have what the VM of a node is to have, such as a device, so that the VM would not start; it is not made, or stays as it is.", "The message shows what; the hint what to do."},

@@ -131,7 +131,7 @@ func (c *chooser) choose(n cluster.Node) cluster.Placement {
 // state judges how far a host can carry the VM of a node.
 func (c *chooser) state(n cluster.Node, host string) int {
 	h := c.o.Hosts[host]
-	if !h.Known || h.Quorate.Known && !h.Quorate.Value {
+	if !h.Known || h.Quorate.Known && !h.Quorate.Value || h.Maintained {
 		return notSeen
 	}
 	waits, blocks := capacity.JudgeStores(c.d.Spec.Name, n, host, h, capacity.NeedsOf(n), n.DiskUse())

@@ -15,9 +15,8 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
-// planDestroy plans the end of a cluster: every VM that is provably ours goes,
-// nothing else, and the image stays. The plan is Destroyed when it is verified that
-// nothing is left.
+// planDestroy plans the end of a cluster: every VM that is provably ours goes, nothing else, and the image stays. The plan is
+// Destroyed when it is verified that nothing is left.
 func (m *planner) planDestroy() {
 	left := false
 	for _, n := range m.d.Spec.Nodes {
@@ -37,8 +36,7 @@ func (m *planner) planDestroy() {
 	m.endDestroy(left)
 }
 
-// planRemoval plans what becomes of one VM, and reports whether something of the
-// cluster is, or may be, left there.
+// planRemoval plans what becomes of one VM, and reports whether something of the cluster is, or may be, left there.
 func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left bool) {
 	switch {
 	case n.Protect || n.Locked:
@@ -76,16 +74,14 @@ func (m *planner) planRemoval(name string, n cluster.Node, vm cluster.VM) (left 
 	return true
 }
 
-// isCarried reports whether the VMID of a node carries the VM of another node of this
-// cluster, which is deleted as that.
+// isCarried reports whether the VMID of a node carries the VM of another node of this cluster, which is deleted as that.
 func (m *planner) isCarried(n cluster.Node) bool {
 	_, ok := m.carries(n)
 	return ok
 }
 
-// isConfirmed reports whether a VM of ours is one of those that the command to
-// destroy is for. One that came since, as from a backup, has the same UUID, name and
-// mark; it is reported instead.
+// isConfirmed reports whether a VM of ours is one of those that the command to destroy is for. One that came since, as from a
+// backup, has the same UUID, name and mark; it is reported instead.
 func (m *planner) isConfirmed(name string, vm cluster.VM) bool {
 	in, _ := m.o.Facts.Intent(cluster.IntendDestroy)
 	listed := len(in.VMs) == 0 || slices.Contains(in.VMs, vm.VMID) // an older agent wrote no list
@@ -109,9 +105,8 @@ func (m *planner) isConfirmed(name string, vm cluster.VM) bool {
 	return false
 }
 
-// A destruction is given up after so many failures of one deletion in a row, which
-// is some minutes, and at the latest after destroyWithin: nothing is deleted on
-// the strength of a command that is forgotten.
+// A destruction is given up after so many failures of one deletion in a row, which is some minutes, and at the latest after
+// destroyWithin: nothing is deleted on the strength of a command that is forgotten.
 const (
 	destroyTries  = 8
 	destroyWithin = 24 * time.Hour

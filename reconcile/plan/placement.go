@@ -27,6 +27,9 @@ func (m *planner) hostUsable(subject string, h cluster.Host, name string, correc
 		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostNoQuorum, About: name, Message: fmt.Sprintf("the Proxmox VE cluster of %s has no quorum, so nothing can be changed", name), Within: seeWithin, Drift: corrects,
 			Hint: "bring the other hosts back; `pvecm status` shows who is missing"})
 		return false
+	case h.Maintained:
+		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostMaintained, About: name, Message: fmt.Sprintf("host %s is in maintenance mode", name), Within: maintainedWithin, Drift: corrects, Hint: "`ha-manager crm-command node-maintenance disable " + name + "` ends it"})
+		return false
 	}
 	return true
 }

@@ -779,7 +779,7 @@ func TestForecastFindsTheSameEnd(t *testing.T) {
 	})
 }
 
-// lawOfAvailability checks that the HA manager is told of VMs that are seen to be ours, of none that somebody else has given to it, and
+// lawOfAvailability checks that the HA manager gets VMs that are seen to be ours, of none that somebody else has given to it, and
 // to keep none running that is off by our own hand or whose node is out of service.
 func lawOfAvailability(t *rapid.T, w *world, a action.SetAvailability) {
 	r, there := w.o.Availability.Value.Resources[a.VM.VMID]

@@ -1369,6 +1369,8 @@ func (w *world) host(t testing.TB, words []string) {
 			w.o.Hosts[x] = cluster.Host{Name: x, Why: "Proxmox VE knows no host pve9"}
 		case "unknown":
 			h = cluster.Host{Name: "pve1", Why: "connection refused"}
+		case "maintained":
+			h.Maintained = true
 		case "noquorum":
 			h.Quorate = cluster.Saw(false)
 		case "unasked": // whether it has a quorum

@@ -47,6 +47,7 @@ func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Hos
 	}
 	if i >= 0 {
 		// Both are missing without Sys.Audit on the host.
+		h.Maintained = l.rows[i].HA == "maintenance" // PVE 8.2 pve-manager: GET /cluster/resources
 		h.Cores, h.MemoryBytes = int(l.rows[i].MaxCPU.Number()), l.rows[i].MaxMem.Number()
 	}
 	h.Guests = l.guestsOn(name)

@@ -81,7 +81,7 @@ func Roles() []Role {
 // its administrator to allow, one by one.
 var mappingUser = Role{"PVEMappingUser", []Privilege{{Name: "Mapping.Use", For: "pass devices of the mapping to VMs"}}}
 
-// RoleHA is the role with which the agent tells Proxmox VE's HA manager about its VMs. init makes no such role: with Sys.Console on /
+// RoleHA is the role with which the agent changes what Proxmox VE's HA manager holds of its VMs. init makes no such role: with Sys.Console on /
 // one may change what is highly available of the whole Proxmox VE cluster, which is for its administrator to allow.
 const RoleHA = "TalosAgentHA"
 
