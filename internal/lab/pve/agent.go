@@ -1,6 +1,10 @@
 package pve
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
+)
 
 // agentCall answers the calls that go to the QEMU guest agent.
 func agentCall(c *call) (any, error) {
@@ -9,7 +13,7 @@ func agentCall(c *call) (any, error) {
 	v, err := s.vmAt(c.node, c.vmid())
 	switch {
 	case err != nil:
-	case !agentOn(v.conf.base):
+	case !options.HasAgent(v.conf.base):
 		err = perlError("No QEMU guest agent configured")
 	case !v.running:
 		err = perlError("VM %d is not running", v.id)

@@ -193,7 +193,7 @@ func (s *Server) mayHold(h *host, id int, ch change) error {
 	for k, text := range ch.set {
 		after[k] = text
 	}
-	if balloon, err := strconv.ParseInt(after["balloon"], 10, 64); err == nil && balloon > memoryMiB(after) {
+	if balloon, err := strconv.ParseInt(after["balloon"], 10, 64); err == nil && balloon > options.MemoryMiB(after) {
 		return perlError("balloon value too large (must be smaller than assigned memory)")
 	}
 	if _, asked := ch.set["boot"]; asked {
@@ -315,7 +315,7 @@ func (s *Server) removeOption(v *vm, key string, force bool) {
 	}
 	if v.isBootedFrom(key) { // the request fails, and it is detached at the next stop all the same
 		v.conf.dropped[key] = true
-		v.conf.pending["boot"] = bootWithout(cmp.Or(v.conf.pending["boot"], v.conf.base["boot"]), key)
+		v.conf.pending["boot"] = options.BootWithout(cmp.Or(v.conf.pending["boot"], v.conf.base["boot"]), key)
 		return
 	}
 	if v.running && !options.IsHot(key) && !options.IsDrive(key) && !options.IsUnused(key) {
@@ -382,21 +382,8 @@ func (s *Server) replaceDrive(v *vm, key, text string) {
 // dropFromBoot removes a device that was removed from the boot order.
 func (v *vm) dropFromBoot(key string) {
 	if boot := v.conf.base["boot"]; boot != "" {
-		v.conf.base["boot"] = bootWithout(boot, key)
+		v.conf.base["boot"] = options.BootWithout(boot, key)
 	}
-}
-
-// bootWithout is a boot option without a device.
-func bootWithout(boot, key string) string {
-	order, listed := options.BootOrder(boot)
-	if !listed {
-		return boot
-	}
-	order = slices.DeleteFunc(order, func(k string) bool { return k == key })
-	if len(order) == 0 {
-		return options.NoBoot
-	}
-	return "order=" + strings.Join(order, ";")
 }
 
 // unlinkDisks answers PUT unlink: deletion of drives by another name.

@@ -157,7 +157,7 @@ func TestBootDevices(t *testing.T) {
 		{"dn", "scsi1", ""},
 	} {
 		values := map[string]string{"scsi0": "a:1", "scsi1": "a:2", "ide2": "a:x,media=cdrom", "net0": "virtio", "boot": tc.boot, "bootdisk": tc.bootdisk}
-		if got := bootDisk(values); got != tc.want {
+		if got := options.BootDisk(values); got != tc.want {
 			t.Errorf("boot %q, bootdisk %q: %q, want %q", tc.boot, tc.bootdisk, got, tc.want)
 		}
 	}

@@ -316,6 +316,8 @@ type AgentScope struct {
 	DeleteImages bool
 	// SeeQuorum also lets it read /cluster/status.
 	SeeQuorum bool
+	// HA also lets it read and change what the manager of high availability is asked for.
+	HA bool
 }
 
 // AgentToken sets up pool, roles, user, token and access control the way the
@@ -333,6 +335,9 @@ func (s *Server) AgentToken(scope AgentScope) string {
 	s.Role("TalosAgentStore", store...)
 	s.Role("TalosAgentNet", "SDN.Use")
 	s.Role("TalosAgentHost", "Sys.Audit")
+	if scope.HA {
+		s.Role("TalosAgentHA", "Sys.Audit", "Sys.Console")
+	}
 	secret := s.Token(userid, name, true)
 	s.mu.Lock()
 	s.makePool(scope.Pool)
@@ -351,11 +356,13 @@ func (s *Server) AgentToken(scope AgentScope) string {
 		for _, h := range s.hosts {
 			s.Grant(who, "TalosAgentHost", "/nodes/"+h.name)
 		}
-		if scope.SeeQuorum {
-			s.mu.Lock()
-			kind := map[bool]string{true: "token", false: "user"}[who == s.agent]
-			s.setACL(acl{path: "/", ugid: who, kind: kind, role: "TalosAgentHost"}, false)
-			s.mu.Unlock()
+		for role, given := range map[string]bool{"TalosAgentHost": scope.SeeQuorum, "TalosAgentHA": scope.HA} {
+			if given {
+				s.mu.Lock()
+				kind := map[bool]string{true: "token", false: "user"}[who == s.agent]
+				s.setACL(acl{path: "/", ugid: who, kind: kind, role: role}, false)
+				s.mu.Unlock()
+			}
 		}
 	}
 	return secret

@@ -88,9 +88,6 @@ func (s *Server) SetClock(d time.Duration) { s.ahead.Store(int64(d)) }
 // /etc/pve takes no writes, and guests run on.
 func (s *Server) LoseQuorum(lost bool) { s.noQuorum.Store(lost) }
 
-// listHA answers GET /cluster/ha/resources.
-func listHA(c *call) (any, error) { return c.s.ListServices(newConfig(nil).digest()), nil }
-
 // listBackups answers GET /cluster/backup.
 func listBackups(c *call) (any, error) {
 	c.s.mu.Lock()

@@ -3,6 +3,8 @@ package pve
 import (
 	"maps"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 )
 
 // history is what the rings of statistics hold for a time frame: their step in
@@ -38,7 +40,7 @@ func (c *call) readHistory() (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	now, values := c.s.statusRow(v), row{"diskread": 0, "diskwrite": 0, "maxcpu": countCores(v.conf.base)}
+	now, values := c.s.statusRow(v), row{"diskread": 0, "diskwrite": 0, "maxcpu": options.CountCores(v.conf.base)}
 	for _, k := range []string{"cpu", "mem", "maxmem", "disk", "maxdisk", "netin", "netout"} {
 		values[k] = now[k]
 	}

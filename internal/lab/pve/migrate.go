@@ -37,7 +37,7 @@ func (c *call) migrateVM() (any, error) {
 	}
 	managed := ""
 	if err == nil && s.currentRow(v)["ha"].(row)["managed"] == 1 {
-		managed = fmt.Sprintf("vm:%d", v.id)
+		managed = sidOf(v.id)
 	}
 	s.mu.Unlock()
 	if err != nil {

@@ -24,7 +24,7 @@ func (s *Server) memoryInUse(h *host) int64 {
 	used := min(int64(2<<30), h.memory/4)
 	for _, v := range s.vms {
 		if v.host == h && v.running {
-			used += memoryMiB(v.conf.base) << 20
+			used += options.MemoryMiB(v.conf.base) << 20
 		}
 	}
 	return min(used, h.memory)

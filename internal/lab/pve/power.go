@@ -20,6 +20,9 @@ func powerTask(kind string, do func(*Server, *task, *call) error) func(*call) (a
 		if c.has("skiplock") && !c.who.isRoot() {
 			return nil, invalidParam("skiplock", "Only root may use this option.")
 		}
+		if managed, request := c.requestOf(kind); request != nil {
+			return c.s.forkTask(c.who, c.node, managed, strconv.Itoa(c.vmid()), c.fault, request)
+		}
 		return c.s.forkTask(c.who, c.node, kind, strconv.Itoa(c.vmid()), c.fault, func(t *task) error { return do(c.s, t, c) })
 	}
 }
@@ -375,7 +378,7 @@ func (s *Server) shutDown(t *task, v *vm, c *call, force bool) error {
 // agentSilent reports whether the guest agent is configured and does not answer.
 func (s *Server) agentSilent(v *vm) bool {
 	s.mu.Lock()
-	on := agentOn(v.conf.base)
+	on := options.HasAgent(v.conf.base)
 	s.mu.Unlock()
 	if !on {
 		return false
@@ -435,16 +438,17 @@ func destroyVM(c *call) (any, error) {
 	if c.has("skiplock") && !c.who.isRoot() {
 		return nil, invalidParam("skiplock", "Only root may use this option.")
 	}
-	if err := s.mayDestroy(c.node, id); err != nil {
+	purge, unreferenced := c.flag("purge"), c.flag("destroy-unreferenced-disks")
+	if err := s.mayDestroy(c.node, id, purge); err != nil {
 		return nil, err
 	}
-	purge, unreferenced := c.flag("purge"), c.flag("destroy-unreferenced-disks")
 	destroy := func(s *Server, t *task, c *call) error { return s.destroyVM(t, c.node, id, purge, unreferenced) }
 	return s.forkTask(c.who, c.node, "qmdestroy", strconv.Itoa(id), c.fault, func(t *task) error { return lockWhile(destroy)(s, t, c) })
 }
 
-// mayDestroy refuses at once to delete what is protected or runs.
-func (s *Server) mayDestroy(h *host, id int) error {
+// mayDestroy refuses at once to delete what is protected or runs, and what the manager of high availability is asked to have, unless
+// that is to be changed as well.
+func (s *Server) mayDestroy(h *host, id int, purge bool) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, err := s.vmAt(h, id)
@@ -453,6 +457,8 @@ func (s *Server) mayDestroy(h *host, id int) error {
 		return err
 	case v.conf.base["protection"] == "1":
 		return perlError("can't remove VM %d - protection mode enabled", id)
+	case !purge && s.IsConfigured(sidOf(id)):
+		return perlError("unable to remove VM %d - used in HA resources and purge parameter not set.", id)
 	case v.running:
 		return perlError("VM %d is running - destroy failed", id)
 	}
@@ -472,7 +478,7 @@ func (s *Server) destroyVM(t *task, h *host, id int, purge, unreferenced bool) e
 	if err != nil {
 		return err
 	}
-	if err := s.mayDestroy(h, id); err != nil {
+	if err := s.mayDestroy(h, id, purge); err != nil {
 		return err
 	}
 	n := strconv.Itoa(id)
@@ -481,6 +487,7 @@ func (s *Server) destroyVM(t *task, h *host, id int, purge, unreferenced bool) e
 	}
 	if purge {
 		s.logLine(t, "purging VM %d from related configurations..", id)
+		s.purgeService(t, id)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()

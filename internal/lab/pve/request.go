@@ -69,9 +69,9 @@ type route struct {
 	segments []string // of the path
 }
 
-// splitRoutes returns the routes ready to be matched.
-func splitRoutes() []route {
-	out := slices.Clone(routes)
+// splitRoutes returns the routes that a flavour has, ready to be matched.
+func splitRoutes(methods map[string]*schema.Method) []route {
+	out := slices.DeleteFunc(slices.Clone(routes), func(r route) bool { return methods[r.method+" "+r.path] == nil })
 	for i := range out {
 		out[i].segments = strings.Split(out[i].path, "/")
 	}

@@ -1,5 +1,7 @@
 package pve
 
+import "github.com/talos-agent/talos-agent/internal/lab/pve/ha"
+
 // routes are the methods of the API that are simulated. Their parameters and
 // privileges come from schema.json.
 var routes = []route{
@@ -38,7 +40,16 @@ var routes = []route{
 	{method: "GET", path: "/cluster/nextid", do: nextID},
 	{method: "GET", path: "/cluster/tasks", do: listClusterTasks},
 	{method: "GET", path: "/cluster/options", do: readOptions},
-	{method: "GET", path: "/cluster/ha/resources", do: listHA},
+	{method: "GET", path: "/cluster/ha/resources", do: askHA((*ha.Manager).ListResources)},
+	{method: "POST", path: "/cluster/ha/resources", do: askHA((*ha.Manager).CreateResource)},
+	{method: "GET", path: "/cluster/ha/resources/{sid}", do: askHA((*ha.Manager).ReadResource)},
+	{method: "PUT", path: "/cluster/ha/resources/{sid}", do: askHA((*ha.Manager).UpdateResource)},
+	{method: "DELETE", path: "/cluster/ha/resources/{sid}", do: askHA((*ha.Manager).DeleteResource)},
+	{method: "GET", path: "/cluster/ha/rules", do: askHA((*ha.Manager).ListRules)},
+	{method: "POST", path: "/cluster/ha/rules", do: askHA((*ha.Manager).CreateRule)},
+	{method: "GET", path: "/cluster/ha/rules/{rule}", do: askHA((*ha.Manager).ReadRule)},
+	{method: "PUT", path: "/cluster/ha/rules/{rule}", do: askHA((*ha.Manager).UpdateRule)},
+	{method: "DELETE", path: "/cluster/ha/rules/{rule}", do: askHA((*ha.Manager).DeleteRule)},
 	{method: "GET", path: "/cluster/mapping/pci", do: listMappings("pci")},
 	{method: "GET", path: "/cluster/mapping/usb", do: listMappings("usb")},
 	{method: "GET", path: "/cluster/backup", do: listBackups},

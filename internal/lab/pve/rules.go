@@ -5,6 +5,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/ha"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -58,7 +59,7 @@ func (s *Server) checkRules(c *call, rt *route) {
 	if c.fault.Kind == world.Slow {
 		sent = sent.Add(-s.world.Scale(c.fault.Delay))
 	}
-	id := c.vmid()
+	id := max(c.vmid(), ha.VMIDOf(c.str("sid")))
 	s.mu.Lock()
 	v := s.vms[id]
 	var maker string

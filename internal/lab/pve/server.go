@@ -160,7 +160,7 @@ func New(c Config) (*Server, error) {
 	now := time.Now()
 	ctx, cancel := context.WithCancel(c.World.Context())
 	s := &Server{
-		world: c.World, guests: c.Guests, flavour: f, schema: methods, routes: splitRoutes(),
+		world: c.World, guests: c.Guests, flavour: f, schema: methods, routes: splitRoutes(methods),
 		agent: cmp.Or(c.Agent, defaultAgent), log: c.World.Log,
 		ctx: ctx, cancel: cancel,
 		vms: map[int]*vm{}, pools: map[string]*pool{}, member: map[int]string{}, byUPID: map[string]*task{}, users: map[string]*user{}, roles: f.builtinRoles(),

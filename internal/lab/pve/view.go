@@ -58,7 +58,7 @@ func (s *Server) VM(vmid int) (VMView, bool) {
 
 func (s *Server) viewVM(v *vm) VMView {
 	out := VMView{
-		VMID: v.id, Host: v.host.name, Name: v.name(), Pool: s.member[v.id], UUID: uuidOf(v.conf.base), Maker: v.maker, Power: Stopped,
+		VMID: v.id, Host: v.host.name, Name: v.name(), Pool: s.member[v.id], UUID: options.UUIDOf(v.conf.base), Maker: v.maker, Power: Stopped,
 		Lock: v.conf.base["lock"], Config: v.conf.merged(), Pending: maps.Clone(v.conf.pending), Digest: v.conf.digest(), Disks: map[string]*world.Disk{},
 	}
 	switch {

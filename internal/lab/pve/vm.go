@@ -2,6 +2,8 @@ package pve
 
 import (
 	"cmp"
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"net/netip"
@@ -68,57 +70,15 @@ func (v *vm) isTemplate() bool { return v.conf.base["template"] == "1" }
 // name is the VM's name; one without has "VM 110".
 func (v *vm) name() string { return cmp.Or(v.conf.base["name"], fmt.Sprintf("VM %d", v.id)) }
 
-// countCores is how many CPUs a configuration gives.
-func countCores(values map[string]string) int {
-	n := 1
-	for _, k := range []string{"cores", "sockets"} {
-		if i, err := strconv.Atoi(values[k]); err == nil {
-			n *= i
-		}
-	}
-	return n
-}
-
-// memoryMiB is how much memory a configuration gives.
-func memoryMiB(values map[string]string) int64 {
-	text := strings.TrimPrefix(values["memory"], "current=")
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil {
-		return n
-	}
-	return 512
-}
-
-// uuidOf is the SMBIOS UUID of a configuration, in lower case.
-func uuidOf(values map[string]string) string {
-	return strings.ToLower(options.ParseDrive(values["smbios1"])["uuid"])
-}
-
-// agentOn reports whether a configuration has the guest agent's device.
-func agentOn(values map[string]string) bool {
-	a := options.ParseDrive(values["agent"])
-	return schema.ParseBoolean(cmp.Or(a["enabled"], a["file"])) == "1"
-}
-
-// bootDisk is the drive a configuration boots from, the first disk of its boot
-// order, "" without one.
-func bootDisk(values map[string]string) string {
-	for _, k := range options.BootDevices(values) {
-		if options.IsDrive(k) && k != "efidisk0" && k != "tpmstate0" && !options.ParseDrive(values[k]).IsCDROM() {
-			return k
-		}
-	}
-	return ""
-}
-
 // statusRow is how the lists and status/current show a VM. s.mu is held.
 func (s *Server) statusRow(v *vm) row {
 	values, mem := v.conf.base, int64(0)
 	r := row{
-		"vmid": v.id, "name": v.name(), "status": "stopped", "cpus": countCores(values), "maxmem": memoryMiB(values) << 20,
-		"maxdisk": options.ParseDrive(values[bootDisk(values)]).Bytes(), "disk": 0, "cpu": 0, "uptime": 0, "netin": 0, "netout": 0,
+		"vmid": v.id, "name": v.name(), "status": "stopped", "cpus": options.CountCores(values), "maxmem": options.MemoryMiB(values) << 20,
+		"maxdisk": options.ParseDrive(values[options.BootDisk(values)]).Bytes(), "disk": 0, "cpu": 0, "uptime": 0, "netin": 0, "netout": 0,
 	}
 	if v.running {
-		mem = memoryMiB(values) << 20 / 4
+		mem = options.MemoryMiB(values) << 20 / 4
 		r["status"], r["pid"], r["uptime"] = "running", v.pid, int64(time.Since(v.since).Seconds())
 		r["netin"] = 110
 		if s.flavour.nine {
@@ -155,7 +115,7 @@ func (s *Server) hostTime(d time.Duration) time.Duration {
 func (s *Server) currentRow(v *vm) row {
 	r := s.statusRow(v)
 	r["ha"] = row{"managed": 0}
-	if state, managed := s.ServiceState(fmt.Sprintf("vm:%d", v.id)); managed {
+	if state, managed := s.ServiceState(sidOf(v.id)); managed {
 		r["ha"] = row{"managed": 1, "state": state}
 	}
 	r["qmpstatus"] = r["status"]
@@ -166,7 +126,7 @@ func (s *Server) currentRow(v *vm) row {
 		r["qmpstatus"] = "io-error"
 	}
 	values := v.conf.base
-	if agentOn(values) {
+	if options.HasAgent(values) {
 		r["agent"] = 1
 	}
 	if values["vga"] != "" {
@@ -183,11 +143,11 @@ func (s *Server) currentRow(v *vm) row {
 		case options.IsNet(k):
 			nics[fmt.Sprintf("tap%di%s", v.id, k[3:])] = row{"netin": 110, "netout": 0}
 		case options.IsDrive(k) && k != "tpmstate0" && options.ParseDrive(text)["file"] != "":
-			blocks[k] = s.blockStatistics()
+			blocks[k] = options.BlockStatistics(s.flavour.nine)
 		}
 	}
 	if values["bios"] == "ovmf" {
-		blocks["pflash0"] = s.blockStatistics()
+		blocks["pflash0"] = options.BlockStatistics(s.flavour.nine)
 	}
 	if len(nics) > 0 {
 		r["nics"] = nics
@@ -198,36 +158,13 @@ func (s *Server) currentRow(v *vm) row {
 	return r
 }
 
-// blockCounters are QEMU's counters of a block device, and those since QEMU 9.
-var (
-	blockCounters = strings.Fields(`failed_flush_operations failed_rd_operations failed_unmap_operations failed_wr_operations flush_operations
-		flush_total_time_ns invalid_flush_operations invalid_rd_operations invalid_unmap_operations invalid_wr_operations rd_bytes rd_merged
-		rd_operations rd_total_time_ns unmap_bytes unmap_merged unmap_operations unmap_total_time_ns wr_bytes wr_highest_offset wr_merged
-		wr_operations wr_total_time_ns`)
-	zoneCounters = strings.Fields(`failed_zone_append_operations invalid_zone_append_operations zone_append_bytes zone_append_merged
-		zone_append_operations zone_append_total_time_ns`)
-)
-
-func (s *Server) blockStatistics() row {
-	r := row{"account_failed": true, "account_invalid": true, "timed_stats": []any{}}
-	for _, k := range blockCounters {
-		r[k] = 0
-	}
-	if s.flavour.nine {
-		for _, k := range zoneCounters {
-			r[k] = 0
-		}
-	}
-	return r
-}
-
 // describeGuest is what the VM presents to its operating system. s.mu is held.
 func (s *Server) describeGuest(v *vm) world.Guest {
 	values := v.conf.base
 	net := options.ParseNet(values["net0"])
 	g := world.Guest{
-		VMID: v.id, Host: v.host.name, Name: v.name(), UUID: uuidOf(values), MAC: strings.ToLower(net["macaddr"]), Bridge: net["bridge"],
-		Cores: countCores(values), MemoryMiB: memoryMiB(values), Agent: agentOn(values),
+		VMID: v.id, Host: v.host.name, Name: v.name(), UUID: options.UUIDOf(values), MAC: strings.ToLower(net["macaddr"]), Bridge: net["bridge"],
+		Cores: options.CountCores(values), MemoryMiB: options.MemoryMiB(values), Agent: options.HasAgent(values),
 		Firmware: v.firmware(values), TPM: values["tpmstate0"] != "",
 		Off: func() { s.guestOff(v) },
 	}
@@ -422,4 +359,40 @@ func (s *Server) eraseVM(v *vm, unreferenced bool) {
 	s.granted = nil
 	s.acls = slices.DeleteFunc(s.acls, func(a acl) bool { return a.path == path })
 	s.world.Report(strconv.Itoa(v.id), "vm %d (%s) is gone", v.id, v.name())
+}
+
+// listCloudInit answers GET cloudinit: the options that the drive will carry.
+func listCloudInit(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	v, err := c.s.vmAt(c.node, c.vmid())
+	if err != nil {
+		return nil, err
+	}
+	out := []row{}
+	for _, k := range sortedKeys(v.conf.base) {
+		if options.IsOfCloudInit(k) && !strings.HasPrefix(k, "ipconfig") && k != "citype" {
+			out = append(out, row{"key": k, "value": renderValue(k, v.conf.base[k])})
+		}
+	}
+	return out, nil
+}
+
+// dumpCloudInit answers GET cloudinit/dump: a file of the drive.
+func dumpCloudInit(c *call) (any, error) {
+	c.s.mu.Lock()
+	defer c.s.mu.Unlock()
+	v, err := c.s.vmAt(c.node, c.vmid())
+	if err != nil {
+		return nil, err
+	}
+	values := v.conf.merged()
+	switch c.str("type") {
+	case "network":
+		return options.NetworkData(values), nil
+	case "user":
+		return options.UserData(v.name(), values), nil
+	}
+	sum := sha1.Sum([]byte(options.UserData(v.name(), values) + options.NetworkData(values)))
+	return "instance-id: " + hex.EncodeToString(sum[:]) + "\n", nil
 }

@@ -28,6 +28,8 @@ var (
 	bridgePattern   = regexp.MustCompile(`^[-_.\w]+$`)
 	uuidPattern     = `[a-fA-F0-9]{8}(?:-[a-fA-F0-9]{4}){3}-[a-fA-F0-9]{12}`
 	base64Pattern   = `[A-Za-z0-9+/]+={0,2}`
+	haPattern       = regexp.MustCompile(`^[a-z]+:\S+$`)
+	haOrVMPattern   = regexp.MustCompile(`^(?:[a-z]+:\S+|\d+)$`)
 	listSeparator   = regexp.MustCompile(`[,;\s\x00]+`)
 )
 
@@ -102,20 +104,22 @@ var formats = map[string]func(string) error{
 		n, err := strconv.Atoi(v)
 		return errorUnless(err == nil && n >= 100 && n <= 999999999, "value does not look like a valid VM ID")
 	},
-	"pve-node":       matchText(nodeNamePattern, "value does not look like a valid node name"),
-	"dns-name":       matchText(dnsNamePattern, "value does not look like a valid DNS name"),
-	"pve-configid":   matchQuoting(configIDPattern, "invalid configuration ID '%s'"),
-	"pve-storage-id": matchQuoting(storageName, "storage ID '%s' contains illegal characters"),
-	"pve-poolid":     matchQuoting(poolPattern, "pool name '%s' contains invalid characters"),
-	"pve-roleid":     matchQuoting(namePattern, "role name '%s' contains invalid characters"),
-	"pve-tokenid":    matchQuoting(tokenPattern, "value '%s' does not look like a valid token ID"),
-	"pve-userid":     matchQuoting(userPattern, "value '%s' does not look like a valid user name"),
-	"mac-addr":       matchText(MACPattern, "value does not look like a valid unicast MAC address"),
-	"pve-tag":        matchText(tagPattern, "invalid characters in tag"),
-	"disk-size":      matchQuoting(sizePattern, "value does not look like a valid disk size: %s"),
-	"pve-bridge-id":  matchQuoting(bridgePattern, "invalid bridge ID '%s'"),
-	"urlencoded":     matchQuoting(urlencPattern, "invalid urlencoded string: %s"),
-	"pve-volume-id":  matchQuoting(VolumePattern, "unable to parse volume ID '%s'"),
+	"pve-node":                 matchText(nodeNamePattern, "value does not look like a valid node name"),
+	"dns-name":                 matchText(dnsNamePattern, "value does not look like a valid DNS name"),
+	"pve-configid":             matchQuoting(configIDPattern, "invalid configuration ID '%s'"),
+	"pve-ha-resource-id":       matchText(haPattern, "value does not look like a valid ha resource id"),
+	"pve-ha-resource-or-vm-id": matchText(haOrVMPattern, "value does not look like a valid ha resource id"),
+	"pve-storage-id":           matchQuoting(storageName, "storage ID '%s' contains illegal characters"),
+	"pve-poolid":               matchQuoting(poolPattern, "pool name '%s' contains invalid characters"),
+	"pve-roleid":               matchQuoting(namePattern, "role name '%s' contains invalid characters"),
+	"pve-tokenid":              matchQuoting(tokenPattern, "value '%s' does not look like a valid token ID"),
+	"pve-userid":               matchQuoting(userPattern, "value '%s' does not look like a valid user name"),
+	"mac-addr":                 matchText(MACPattern, "value does not look like a valid unicast MAC address"),
+	"pve-tag":                  matchText(tagPattern, "invalid characters in tag"),
+	"disk-size":                matchQuoting(sizePattern, "value does not look like a valid disk size: %s"),
+	"pve-bridge-id":            matchQuoting(bridgePattern, "invalid bridge ID '%s'"),
+	"urlencoded":               matchQuoting(urlencPattern, "invalid urlencoded string: %s"),
+	"pve-volume-id":            matchQuoting(VolumePattern, "unable to parse volume ID '%s'"),
 	"pve-volume-id-or-qm-path": func(v string) error {
 		return errorUnless(v == "none" || v == "cdrom" || strings.HasPrefix(v, "/") || VolumePattern.MatchString(v), fmt.Sprintf("unable to parse volume ID '%s'", v))
 	},

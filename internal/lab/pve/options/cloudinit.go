@@ -1,0 +1,63 @@
+package options
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
+)
+
+// UserData is the #cloud-config.
+func UserData(name string, values map[string]string) string {
+	var b strings.Builder
+	host, _, _ := strings.Cut(name, ".")
+	fmt.Fprintf(&b, "#cloud-config\nhostname: %s\nmanage_etc_hosts: true\nfqdn: %s\n", host, name)
+	if u := values["ciuser"]; u != "" {
+		fmt.Fprintf(&b, "user: %s\n", u)
+	}
+	b.WriteString("chpasswd:\n  expire: False\nusers:\n  - default\npackage_upgrade: true\n")
+	return b.String()
+}
+
+// NetworkData is the network configuration, version 1, with the interfaces
+// numbered as eth0 and on.
+func NetworkData(values map[string]string) string {
+	var b strings.Builder
+	b.WriteString("version: 1\nconfig:\n")
+	for _, k := range slices.Sorted(maps.Keys(values)) {
+		if !IsNet(k) {
+			continue
+		}
+		ip := ParseDrive(values["ipconfig"+k[3:]])
+		fmt.Fprintf(&b, "    - type: physical\n      name: eth%s\n      mac_address: '%s'\n      subnets:\n", k[3:], strings.ToLower(ParseNet(values[k])["macaddr"]))
+		if p, err := netip.ParsePrefix(ip["ip"]); err == nil {
+			fmt.Fprintf(&b, "      - type: static\n        address: '%s'\n        netmask: '%s'\n", p.Addr(), net.IP(net.CIDRMask(p.Bits(), 32)))
+			if gw := ip["gw"]; gw != "" {
+				fmt.Fprintf(&b, "        gateway: '%s'\n", gw)
+			}
+		} else if ip["ip"] == "dhcp" {
+			b.WriteString("      - type: dhcp4\n")
+		}
+	}
+	servers, domains := schema.SplitList(values["nameserver"]), schema.SplitList(values["searchdomain"])
+	if len(servers)+len(domains) > 0 {
+		b.WriteString("    - type: nameserver\n")
+		writeList(&b, "address", servers)
+		writeList(&b, "search", domains)
+	}
+	return b.String()
+}
+
+func writeList(b *strings.Builder, key string, items []string) {
+	if len(items) == 0 {
+		return
+	}
+	fmt.Fprintf(b, "      %s:\n", key)
+	for _, i := range items {
+		fmt.Fprintf(b, "      - '%s'\n", i)
+	}
+}
