@@ -342,7 +342,7 @@ var rooms = map[string]room{
 	"internal/lab/pve/schema":    {why: "a leaf of the lab: what the description of the API demands of parameters, without what a method does"},
 	"internal/lab/pve/options": {why: "a leaf of the lab: options of VMs as text, their privileges and when they take effect, without a VM",
 		may: []string{"internal/lab/pve/schema"}},
-	"internal/lab/pve/ha":     {why: "a leaf of the lab: what a manager holds of VMs"},
+	"internal/lab/pve/ha":     {why: "a leaf of the lab: what a manager is asked for of VMs, and its rounds, over machines that it is handed"},
 	"internal/lab/pve/serial": {why: "a leaf of the lab: a conversation over one connection"},
 	"internal/lab/talos": {why: "one service, on the world",
 		may: []string{"internal/lab/world", "internal/lab/talos/access", "internal/lab/talos/etcddb", "internal/lab/talos/ingress", "internal/lab/talos/installer", "internal/lab/talos/manifests", "internal/lab/talos/network", "internal/lab/talos/relay", "internal/lab/talos/rules", "internal/lab/talos/system"}},

@@ -93,7 +93,7 @@ func (m *Manager) IsConfigured(sid string) bool {
 	return m.resources[sid] != nil || slices.Contains(m.fixed, sid)
 }
 
-// Forget removes the resource of a VM that is gone.
+// Forget removes the resource of a VM that was removed.
 func (m *Manager) Forget(sid string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

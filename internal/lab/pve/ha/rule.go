@@ -139,10 +139,10 @@ func (c Call) readRule() (resources []string, options map[string]string) {
 
 // mayName refuses resources and hosts that are not there. m.mu is held.
 func (m *Manager) mayName(c Call, resources []string) error {
-	var strangers, nowhere []string
+	var unmanaged, nowhere []string
 	for _, sid := range resources {
 		if m.resources[sid] == nil && !slices.Contains(m.fixed, sid) {
-			strangers = append(strangers, sid)
+			unmanaged = append(unmanaged, sid)
 		}
 	}
 	for _, node := range splitList(c.text("nodes")) {
@@ -153,8 +153,8 @@ func (m *Manager) mayName(c Call, resources []string) error {
 	switch {
 	case c.text("resources") != "" && len(resources) == 0:
 		return errors.New("no resources were specified")
-	case len(strangers) > 0:
-		return fmt.Errorf("cannot use unmanaged resource(s) %s.", strings.Join(strangers, ", "))
+	case len(unmanaged) > 0:
+		return fmt.Errorf("cannot use unmanaged resource(s) %s.", strings.Join(unmanaged, ", "))
 	case len(nowhere) > 0:
 		return fmt.Errorf("cannot use non-existent node(s) %s.", strings.Join(nowhere, ", "))
 	}
@@ -248,7 +248,7 @@ func (m *Manager) UpdateRule(c Call) (any, error) {
 	return nil, nil
 }
 
-// DeleteRule answers DELETE: one that is not there is gone.
+// DeleteRule answers DELETE: one that is not there is removed already.
 func (m *Manager) DeleteRule(c Call) (any, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
