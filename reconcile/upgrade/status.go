@@ -66,13 +66,20 @@ func countImages(asked cluster.Desired, o cluster.Observed) (has, lack int) {
 		mach := o.Machines[n.Name]
 		up, differs := drift.UpgradeOf(asked, o, n)
 		switch {
-		case differs && up.Reason == cluster.SchematicDrift, mach.Reach != cluster.Configured && asked.Schematic != "" && o.Facts.Installs[n.Name].Image == Installer(asked):
+		case differs && up.Reason == cluster.SchematicDrift, mach.Reach != cluster.Configured && boots(asked, o, n):
 			lack++
 		case mach.Reach == cluster.Configured:
 			has++
 		}
 	}
 	return has, lack
+}
+
+// boots reports whether what all nodes are to run was installed last on the machine of one. Where a user has had that boot what it ran
+// before, which is noted with the same image, it is on its way back.
+func boots(asked cluster.Desired, o cluster.Observed, n cluster.Node) bool {
+	in := o.Facts.Installs[n.Name]
+	return asked.Schematic != "" && !in.Back && in.Image == Installer(asked)
 }
 
 // describeImage is what all nodes are to run where that is the version that they run with other extensions or kernel arguments.

@@ -17,6 +17,7 @@ func TestStatusOf(t *testing.T) {
 	}
 	at, behind, silent := machine("v1.14.1", asked), machine("v1.14.1", old), cluster.Machine{Reach: cluster.Silent}
 	installs := cluster.Facts{Installs: map[string]cluster.Install{"b": {Image: "factory.talos.dev/nocloud-installer/" + asked + ":v1.14.1"}}}
+	back := cluster.Facts{Installs: map[string]cluster.Install{"b": {Image: installs.Installs["b"].Image, Back: true}}}
 	image := "[Talos v1.14.1 with the extensions siderolabs/iscsi-tools and the kernel arguments quiet (schematic 613e1592b2da)]"
 	kube := cluster.Hop{Kind: cluster.HopKubernetes, To: "v1.36.1"}
 	for name, c := range map[string]struct {
@@ -35,6 +36,7 @@ func TestStatusOf(t *testing.T) {
 		"one lacks extensions":                      {a: at, b: behind, hops: image, has: 1},
 		"one has too many":                          {a: at, b: behind, plain: true, hops: "[Talos v1.14.1 with no extensions (schematic 613e1592b2da)]", has: 1},
 		"one boots into them":                       {a: at, b: silent, facts: installs, hops: image, has: 1},
+		"one boots what it ran before them":         {a: at, b: silent, facts: back, none: true},
 		"it has booted into them":                   {a: at, b: at, facts: installs, none: true},
 		"a hop of Talos":                            {a: at, b: machine("v1.13.9", asked), way: cluster.Way{Hops: []cluster.Hop{{Kind: cluster.HopTalos, To: "v1.14.1"}}}, hops: "[Talos v1.14.1]", has: 1},
 		"a hop of Kubernetes":                       {a: at, b: at, way: cluster.Way{Hops: []cluster.Hop{kube}}, hops: "[Kubernetes v1.36.1]", detail: "1 of 1 kube-apiserver, 0 of 1 kube-controller-manager, 0 of 1 kube-scheduler, 1 of 2 kubelets"},
