@@ -45,7 +45,8 @@ func (m *planner) holdBySwitch(i action.Info) bool {
 		b := cluster.Block{Subject: n.Name, Reason: cluster.ApplyingOff, About: string(i.Kind), Message: "the inventory has changed, and apply is off; else: " + i.Text,
 			Hint: "undo the change, or set `apply: auto`" + m.whereSwitch("apply", m.p.ApplyOff)}
 		if !m.appliesNothing() {
-			b.Message, b.Hint = "the inventory has changed, and upgrade is off; else: "+i.Text, "undo the change; or "+bounds.HintOff(m.d.Spec, m.p)+m.whereSwitch("upgrade", m.p.Upgrade > m.d.Spec.Upgrade)
+			off, _ := bounds.MissingWindow(m.d.Spec, m.p)
+			b.Message, b.Hint = fmt.Sprintf("the inventory has changed, and %s; else: %s", cmp.Or(off, "upgrade is off"), i.Text), "undo the change; or "+bounds.HintOff(m.d.Spec, m.p)+m.whereSwitch("upgrade", m.p.Upgrade > m.d.Spec.Upgrade)
 		}
 		m.blockDrift(b, m.driftOf(n, i))
 	case pushed && m.asksForChange(i.Fields) && !m.o.Facts.Approved(m.d.Repository().Revision, i.Step()):
