@@ -7,6 +7,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/availability"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
@@ -233,7 +234,9 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 	_, upgrades := m.upgradeIn(n, drifts) // which waits for the end of what is installed by itself
 	switch failed := m.failedTurn(); {
 	case !upgrades && upgrade.MayRun(m.o, n):
-		w.Reason, w.About, w.Message, w.Within = cluster.WaitingForInstaller, m.o.Facts.Installs[n.Name].Boot, "an installer of Talos may run on it; it waits to change "+change, upgrade.InstallWithin
+		in := m.o.Facts.Installs[n.Name]
+		w.Reason, w.About, w.Within = cluster.WaitingForInstaller, in.Boot, upgrade.InstallWithin
+		w.Message = fmt.Sprintf("an installer of Talos may run on it, until %s at most; it waits to change %s", text.Moment(in.At.Add(upgrade.InstallWithin)), change)
 	case upgrade.BootsAnother(m.d, m.o, n):
 		w.Reason, w.Message, w.Within = cluster.WaitingForInstaller, "its next boot may run what was taken back; it waits to change "+change, upgrade.InstallWithin
 		w.Hint = fmt.Sprintf("`apply: auto` has the agent install what it runs over that, and so has `talosctl -n %s upgrade`", n.IP)

@@ -208,7 +208,7 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 		return true
 	case upgrade.MayRun(m.o, n):
 		w.About, w.Within = in.Boot, upgrade.InstallWithin
-		w.Message = fmt.Sprintf("it is not known how the installation of %s ended, which may go on; it is %s when %v have passed since", in.Image, upgrade.AfterInstall(m.d, in), upgrade.InstallWithin)
+		w.Message = fmt.Sprintf("it is not known how the installation of %s ended, which may go on; at %s it is %s", in.Image, text.Moment(in.At.Add(upgrade.InstallWithin)), upgrade.AfterInstall(m.d, in))
 		m.wait(w)
 		return true
 	case kn.Turn == "" && (m.holdIf(m.supply.Wait(n.Name, w.Drift)) || m.holdUpgrade(n, w)):

@@ -124,7 +124,7 @@ func hasBootedSince(mach cluster.Machine, in cluster.Install) bool {
 // AfterInstall is what becomes of a machine on which an installer has had its time, for people.
 func AfterInstall(d cluster.Desired, in cluster.Install) string {
 	if in.Image == Installer(d) {
-		return "rebooted, and then runs what it runs,"
+		return "rebooted, and then runs what it runs"
 	}
 	return "given what is asked for now"
 }
