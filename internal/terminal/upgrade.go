@@ -40,6 +40,8 @@ func (p Printer) printUpgrade(u *cluster.UpgradeStatus, suspended bool) {
 	case u.Order.IsZero():
 	case suspended:
 		p.Printf("; once resumed it goes on %s", u.Order)
+	case u.Held != "" || !u.StuckSince.IsZero():
+		p.Printf("; once that has ended it goes on %s", u.Order)
 	default:
 		p.Printf("; goes on %s", u.Order)
 	}
