@@ -153,7 +153,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		m.do(action.UncordonNode{Node: n, Adopted: true})
 		return
 	case len(drifts) == 0, m.isHeld() && kn.Turn != "":
-		if kn.Turn != "" && ready && !n.Locked {
+		if kn.Turn != "" && ready && !n.Locked && !m.awaitsPurpose(n) {
 			m.do(action.UncordonNode{Node: n})
 		}
 		return
