@@ -517,7 +517,7 @@ func TestClockSetBack(t *testing.T) {
 		for _, e := range all {
 			k.states[e.File] = known{retention.Verified, e.Size, e.Changed}
 		}
-		if seen := k.look(t.Context(), lineageOf(d, facts), at.Add(-30*time.Minute)); !seen.Verified.Value.Equal(all[1].At) {
+		if seen := k.look(t.Context(), lineageOf(d, facts), at.Add(-30*time.Minute), at); !seen.Verified.Value.Equal(all[1].At) {
 			t.Errorf("%+v, and %v is wanted", seen, all[1].At)
 		}
 		if err := a.Close(); err != nil {

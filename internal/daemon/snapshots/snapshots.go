@@ -148,7 +148,11 @@ func (k *Keeper) Observe(ctx context.Context, d cluster.Desired, o *cluster.Obse
 	k.looking.Lock()
 	defer k.looking.Unlock()
 	if now := time.Now(); k.at.IsZero() || now.Sub(k.at) >= seenFor || now.Before(k.at) {
-		k.seen, k.at = k.look(ctx, lineageOf(d, o.Facts), now), now
+		pass := now
+		if !o.Now.IsZero() {
+			pass = o.Now // which is before now: what is due at once is due for this pass
+		}
+		k.seen, k.at = k.look(ctx, lineageOf(d, o.Facts), now, pass), now
 	}
 	o.Snapshots = k.seen
 	o.Snapshots.Requested = !k.requested.IsZero()
@@ -169,8 +173,8 @@ func (k *Keeper) Requested() bool {
 }
 
 // look lists the snapshots of the cluster. A file counts as verified when this process has read it
-// to its end, and is read for that when it is not known yet whether any is.
-func (k *Keeper) look(ctx context.Context, of lineage, now time.Time) cluster.EtcdSnapshots {
+// to its end, and is read for that when it is not known yet whether any is. When the next one is due is as of the pass.
+func (k *Keeper) look(ctx context.Context, of lineage, now, pass time.Time) cluster.EtcdSnapshots {
 	out := cluster.EtcdSnapshots{Enabled: true}
 	s, all, err := k.list(ctx)
 	if err != nil {
@@ -196,7 +200,7 @@ func (k *Keeper) look(ctx context.Context, of lineage, now time.Time) cluster.Et
 			verified = e.At
 		}
 	}
-	out.Kept, out.Verified, out.Due = len(all), cluster.Saw(verified), snapshot.NextDue(all, now, k.c.Every)
+	out.Kept, out.Verified, out.Due = len(all), cluster.Saw(verified), snapshot.NextDue(all, pass, k.c.Every)
 	k.readBack(s, all, of)
 	if verified.IsZero() && len(k.readings) > 0 {
 		out.Verified = cluster.Seen[time.Time]{}

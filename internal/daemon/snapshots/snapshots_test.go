@@ -116,6 +116,18 @@ func TestKeeper(t *testing.T) {
 	}
 }
 
+// TestDueAtOnce: where there is none, as in a folder that somebody has emptied, one is due for the pass that sees that. Else none would
+// be taken of a cluster whose passes look each time anew.
+func TestDueAtOnce(t *testing.T) {
+	a := archiveIn(t, t.TempDir())
+	k := a.Keep("dev", sending(snapshottest.Sent(t), nil), func() {})
+	d, facts := desired(30 * 24 * time.Hour)
+	o := cluster.Observed{Now: time.Now().Add(-time.Second), Facts: facts} // the pass began before it looks
+	if k.Observe(t.Context(), d, &o); o.Snapshots.Due.After(o.Now) {
+		t.Errorf("due %v after the pass", o.Snapshots.Due.Sub(o.Now))
+	}
+}
+
 // TestUnreadableFolder: what is there is unknown, not absent, and a folder that comes later is used.
 func TestUnreadableFolder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
