@@ -104,8 +104,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 	}
 	mach := m.o.Machines[n.Name]
 	if mach.Reach == cluster.Maintenance || mach.Reach == cluster.Configured || mach.Reach == cluster.Unexpected {
-		// A VM that was deleted a moment ago is believed to answer until its
-		// connection is known to be lost.
+		// A VM that was deleted a moment ago is believed to answer until its connection is known to be lost.
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.AddressInUse, Message: fmt.Sprintf("its vm does not exist, but a Talos machine already answers at %s", n.IP), Within: seeWithin,
 			Hint: "give the node another ip, or switch off the machine that has this one"})
 		return
@@ -155,9 +154,8 @@ func (m *planner) planAbsent(n cluster.Node) {
 	m.do(create)
 }
 
-// mayJoin reports whether a control plane without a VM may be made: once etcd
-// was founded, one that is still a member has to leave first, or its successor
-// could never join.
+// mayJoin reports whether a control plane without a VM may be made: once etcd was founded, one that is still a member has to
+// leave first, or its successor could never join.
 func (m *planner) mayJoin(n cluster.Node) bool {
 	if m.awaitsRemoval(n) {
 		return false
@@ -176,8 +174,7 @@ func (m *planner) mayJoin(n cluster.Node) bool {
 	return true
 }
 
-// awaitsMembers waits until it is known that a control plane without data is not a member of etcd, and
-// reports whether it does.
+// awaitsMembers waits until it is known that a control plane without data is not a member of etcd, and reports whether it does.
 func (m *planner) awaitsMembers(n cluster.Node) bool {
 	if !m.o.Facts.BootstrapSent() || m.o.Members.Known {
 		return false
@@ -200,8 +197,7 @@ func (m *planner) twin(n cluster.Node) (cluster.VM, bool) {
 func (m *planner) mayAdd(n cluster.Node) bool {
 	switch {
 	case m.o.Facts.Lost && !leftover.SeesAllVMs(m.o):
-		// Later a VM that is made now would look as if it had been there
-		// before the records were lost.
+		// Later a VM that is made now would look as if it had been there before the records were lost.
 		m.wait(cluster.Wait{Subject: n.Name, Within: seeWithin, Reason: cluster.VMsUnknown, Message: m.blindStart()})
 		return false
 	case !m.o.Orphans.Known:
@@ -212,8 +208,7 @@ func (m *planner) mayAdd(n cluster.Node) bool {
 	return true
 }
 
-// blindStart is why an agent without records does not begin yet, with the first thing
-// that it cannot see.
+// blindStart is why an agent without records does not begin yet, with the first thing that it cannot see.
 func (m *planner) blindStart() string {
 	const message = "cannot see yet whether VMs of this cluster are there already"
 	if !m.o.Orphans.Known && m.o.Orphans.Why != "" {
@@ -227,9 +222,8 @@ func (m *planner) blindStart() string {
 	return message
 }
 
-// lostFounder reports whether a control plane that has no data (any more), and is not
-// listed as a member of etcd, is one all the same: it founded it, and no other member could
-// list it.
+// lostFounder reports whether a control plane that has no data (any more), and is not listed as a member of etcd, is one all the
+// same: it founded it, and no other member could list it.
 func (m *planner) lostFounder(n cluster.Node) bool {
 	in, _ := m.o.Facts.Intent(cluster.IntendBootstrap)
 	return in.Node == n.Name && !(m.o.Members.Known && len(m.o.Members.Value) > 0)

@@ -1,9 +1,6 @@
 package plan
 
 import (
-	"cmp"
-	"fmt"
-
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/capacity"
 )
@@ -19,19 +16,11 @@ func (m *planner) bootNode(cluster.Node) cluster.Boot {
 // hostUsable reports whether a host can be acted on, and waits with the reason if not, and with what would
 // be corrected on it.
 func (m *planner) hostUsable(subject string, h cluster.Host, name string, corrects ...cluster.FieldDifference) bool {
-	switch {
-	case !h.Known:
-		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostUnknown, About: name, Message: fmt.Sprintf("cannot see host %s: %s", name, cmp.Or(h.Why, "it has not answered yet")), Within: seeWithin, Drift: corrects})
-		return false
-	case h.Quorate.Known && !h.Quorate.Value:
-		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostNoQuorum, About: name, Message: fmt.Sprintf("the Proxmox VE cluster of %s has no quorum, so nothing can be changed", name), Within: seeWithin, Drift: corrects,
-			Hint: "bring the other hosts back; `pvecm status` shows who is missing"})
-		return false
-	case h.Maintained:
-		m.wait(cluster.Wait{Subject: subject, Reason: cluster.HostMaintained, About: name, Message: fmt.Sprintf("host %s is in maintenance mode", name), Within: maintainedWithin, Drift: corrects, Hint: "`ha-manager crm-command node-maintenance disable " + name + "` ends it"})
-		return false
+	w := readiness.AwaitHost(subject, name, h)
+	if w.Drift = corrects; w.Reason != "" {
+		m.wait(w)
 	}
-	return true
+	return w.Reason == ""
 }
 
 // storesUsable reports whether a node finds what it needs on the storages of a host, and reports what it does not.

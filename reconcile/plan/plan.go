@@ -44,17 +44,16 @@ func (p Plan) Converged() bool {
 // How long the world may reasonably take; see the table of deadlines in
 // docs/explanation/one-pass.md.
 const (
-	joinWithin       = 20 * time.Minute
-	etcdWithin       = 10 * time.Minute
-	apiWithin        = 10 * time.Minute
-	readyWithin      = 20 * time.Minute
-	pressureWithin   = 10 * time.Minute // a kubelet reports pressure for 5 minutes after its end
-	lockWithin       = 6 * time.Hour    // a backup of a large VM takes its time
-	taskWithin       = 30 * time.Minute
-	maintainedWithin = 24 * time.Hour  // somebody works on it
-	refusedWithin    = 2 * time.Minute // a new label has its effect when the pods are tried again
-	seeWithin        = 2 * time.Minute // an answer that is missing for once
-	silentWithin     = 2 * time.Minute // Kubernetes calls a node Ready for 50 s after its end
+	joinWithin     = 20 * time.Minute
+	etcdWithin     = 10 * time.Minute
+	apiWithin      = 10 * time.Minute
+	readyWithin    = 20 * time.Minute
+	pressureWithin = 10 * time.Minute // a kubelet reports pressure for 5 minutes after its end
+	lockWithin     = 6 * time.Hour    // a backup of a large VM takes its time
+	taskWithin     = 30 * time.Minute
+	refusedWithin  = 2 * time.Minute // a new label has its effect when the pods are tried again
+	seeWithin      = 2 * time.Minute // an answer that is missing for once
+	silentWithin   = 2 * time.Minute // Kubernetes calls a node Ready for 50 s after its end
 )
 
 // planner carries one Make through its steps.

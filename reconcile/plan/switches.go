@@ -16,9 +16,8 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
-// holdBySwitch holds an action on a node that was there as the inventory had it, where
-// its cluster or the host has that such are left alone, and reports whether it does. A
-// turn that was begun is ended, but for what somebody has edited.
+// holdBySwitch holds an action on a node that was there as the inventory had it, where its cluster or the host has that such are
+// left alone, and reports whether it does. A turn that was begun is ended, but for what somebody has edited.
 func (m *planner) holdBySwitch(i action.Info) bool {
 	n, isNode := m.nodeNamed(i.Node)
 	notes := i.Kind == cluster.LabelNode && i.Change == "" // only what is there
@@ -89,8 +88,7 @@ func (m *planner) whoChanged(n cluster.Node, fields []string) (edited, pushed bo
 	return edited, pushed
 }
 
-// isOfHop reports whether a field changes with the hop that the cluster makes, which is allowed, or approved, as a
-// whole.
+// isOfHop reports whether a field changes with the hop that the cluster makes, which is allowed, or approved, as a whole.
 func (m *planner) isOfHop(field string) bool {
 	asked := m.d.Repository()
 	return field == drift.FieldTalos && asked.IsHop(cluster.HopTalos) || field == drift.FieldConfig && asked.IsHop(cluster.HopKubernetes)
@@ -142,8 +140,7 @@ func (m *planner) permit(n cluster.Node, drifts []drift.Drift) (now, edits, chan
 	return now, edits, append(changes, asked...)
 }
 
-// report has what is left, or has to wait, of a node reported, each with what would be done
-// about it.
+// report has what is left, or has to wait, of a node reported, each with what would be done about it.
 func (m *planner) report(edits, changes []drift.Drift, do func([]drift.Drift) action.Info) {
 	for _, drifts := range [][]drift.Drift{edits, changes} {
 		if len(drifts) > 0 {
@@ -152,10 +149,9 @@ func (m *planner) report(edits, changes []drift.Drift, do func([]drift.Drift) ac
 	}
 }
 
-// isUnfinished reports whether a turn of a node was begun for what the inventory has of it, and has
-// not ended: it is drained for that and not taken down yet, or it was taken down for it, and is not
-// Ready since, or still has to be seen with its change at the same revision. One that is drained to
-// be replaced is until it need not be.
+// isUnfinished reports whether a turn of a node was begun for what the inventory has of it, and has not ended: it is drained for
+// that and not taken down yet, or it was taken down for it, and is not Ready since, or still has to be seen with its change at
+// the same revision. One that is drained to be replaced is until it need not be.
 func (m *planner) isUnfinished(n cluster.Node) bool {
 	turn, want := m.o.Nodes.Value[n.Name].Turn, m.wantOf(n)
 	r, restarted := m.o.Facts.Restarts[n.Name]
@@ -176,10 +172,9 @@ func (m *planner) isTakenDown(n cluster.Node) bool {
 	return restarted && (!m.o.Nodes.Known || kn.Turn != "" || kn.BootID == r.Boot)
 }
 
-// holdByWindow holds what takes a node that runs out of service while the window of the
-// cluster, or of the host, is closed, and reports whether it does. What was begun is
-// ended, members of etcd without a machine are removed at any time, versions go back to what all nodes
-// ran before, and a node that has not worked for long is changed at any time: what it has may be why.
+// holdByWindow holds what takes a node that runs out of service while the window of the cluster, or of the host, is closed, and
+// reports whether it does. What was begun is ended, members of etcd without a machine are removed at any time, versions go back
+// to what all nodes ran before, and a node that has not worked for long is changed at any time: what it has may be why.
 func (m *planner) holdByWindow(i action.Info) bool {
 	n, stays := m.nodeNamed(i.Node)
 	begun := m.o.Nodes.Value[i.Node].Turn != "" && (!stays || m.isUnfinished(n))

@@ -16,13 +16,11 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
-// What takes a node down is done in its turn, all of it in one: it is drained, changed,
-// started again, seen Ready, and put back into service. How far a turn has come stands in
-// the world: the Node object has what the node was drained for and which boot of its
-// machine that was, and a VM that is stopped is changed before it is started.
+// What takes a node down is done in its turn, all of it in one: it is drained, changed, started again, seen Ready, and put back
+// into service. How far a turn has come stands in the world: the Node object has what the node was drained for and which boot of
+// its machine that was, and a VM that is stopped is changed before it is started.
 
-// turnOf is what of a node takes it down to be changed, as far as there is room for it, and the
-// switches let it be changed.
+// turnOf is what of a node takes it down to be changed, as far as there is room for it, and the switches let it be changed.
 func (m *planner) turnOf(n cluster.Node) []drift.Drift {
 	now, asked := m.turns[n.Name]
 	if !asked {
@@ -305,9 +303,8 @@ func (m *planner) drainTo(a action.DrainNode, held func(action.Info) bool) {
 	m.doUnless(a, held)
 }
 
-// EndedTurns lists the nodes that have what they were taken down for, so that the next
-// time is another. What there is no room for they were not taken down for, nor what the
-// switches leave.
+// EndedTurns lists the nodes that have what they were taken down for, so that the next time is another. What there is no room for
+// they were not taken down for, nor what the switches leave.
 func EndedTurns(d cluster.Desired, o cluster.Observed, p cluster.Policy) []string {
 	m := newPlanner(d, o, p)
 	m.judgeCapacity()
