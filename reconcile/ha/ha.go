@@ -95,16 +95,17 @@ func Restart(o cluster.Observed, vm cluster.VM) bool {
 
 // Apart are the VMs that the rule of a cluster is to keep on hosts of their own, and whether it is to be made, changed or, with
 // fewer than two, deleted: its control planes that the agent has given to the manager. There is none where they have fewer hosts than
-// there are of them, which the manager refuses. A rule that somebody has disabled is left so.
+// there are of them, which the manager refuses; nor before its first round with them, until which it knows no host. A rule that somebody has disabled is left so.
 func Apart(d cluster.Desired, o cluster.Observed) (vmids []int, change bool) {
 	m := o.Availability.Value
 	if !o.Availability.Known || !m.HasRules {
 		return nil, false
 	}
-	hosts := map[string]bool{}
+	hosts, begun := map[string]bool{}, true
 	for _, n := range d.Spec.ControlPlanes() {
-		if d.Spec.Availability && m.Resources[n.VMID].Own {
+		if r := m.Resources[n.VMID]; d.Spec.Availability && r.Own {
 			vmids = append(vmids, n.VMID)
+			begun = begun && (o.VMs[n.Name].HA != "" || r.State == availability.Ignored)
 		}
 		for _, h := range n.Placement.Hosts() {
 			hosts[h] = true
@@ -113,7 +114,7 @@ func Apart(d cluster.Desired, o cluster.Observed) (vmids []int, change bool) {
 	if slices.Sort(vmids); len(vmids) < 2 || len(hosts) < len(vmids) {
 		return nil, m.Apart != nil
 	}
-	return vmids, m.Apart == nil || !slices.Equal(m.Apart.VMs, vmids)
+	return vmids, begun && (m.Apart == nil || !slices.Equal(m.Apart.VMs, vmids))
 }
 
 // BlockApart reports a rule that the manager does not follow; no Reason: it does, or there is none.

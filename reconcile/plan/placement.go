@@ -3,6 +3,7 @@ package plan
 import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/capacity"
+	"github.com/talos-agent/talos-agent/reconcile/readiness"
 )
 
 // placeNode answers on which host a node's VM is made: the inventory's, or the one that was chosen for it.

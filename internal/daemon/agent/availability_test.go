@@ -91,7 +91,7 @@ func TestHighlyAvailable(t *testing.T) {
 		// A node is changed: the manager ignores its VM, and does not start it while it is changed; an agent dies in its turn.
 		worker := fmt.Sprintf("vm:%d", s.vmidOf("dev-wk-1"))
 		offBefore := s.timesOff("dev-wk-1")
-		push(true, "more memory", "{name: dev-wk-1, ", "{name: dev-wk-1, ram: 12288, ")
+		push(true, "other hardware", "{name: dev-wk-1, ", "{name: dev-wk-1, numa: true, ")
 		s.Until(20*time.Minute, "it is ignored", func(cluster.Status) bool { return strings.Contains(s.listHA(), worker+"=ignored") })
 		s.Die()
 		s.Until(20*time.Minute, "it is off", func(cluster.Status) bool { return s.timesOff("dev-wk-1") > offBefore })
