@@ -30,7 +30,7 @@ var clients = []string{
 var rooms = map[string]room{
 	"": {why: "the module's top holds only these checks"},
 	"internal/cluster": {why: "the nouns are shared by all, so they may depend on nothing but the values that they are made of",
-		may: []string{"internal/cluster/availability", "internal/cluster/device", "internal/cluster/forward", "internal/cluster/window", "internal/cluster/values"}, never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
+		may: []string{"internal/cluster/availability", "internal/cluster/device", "internal/cluster/forward", "internal/cluster/window", "internal/cluster/values", "internal/cluster/dualstack"}, never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
 	"internal/cluster/values": {why: "pure: a part of the nouns, so it may depend on nothing",
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 
@@ -38,6 +38,8 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
 
 	"internal/cluster/device": {why: "pure: values of the nouns, each spelled as Proxmox VE has it, so it may depend on nothing",
+		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
+	"internal/cluster/dualstack": {why: "pure: values of the nouns, and the arithmetic of addresses, so it may depend on nothing",
 		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
 	"internal/cluster/forward": {why: "pure: a value of the nouns, so it may depend on nothing",
 		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
@@ -47,7 +49,7 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
 
 	"internal/yamlschema": {why: "its problems carry places, which are nouns; it is handed bytes and opens nothing",
-		may: []string{"internal/cluster", "internal/text"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+		may: []string{"internal/cluster", "internal/cluster/dualstack", "internal/text"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
 	"sources": {why: "joins what should be out of the repository, its secrets and its files; knows no system that is changed",
 		may:   []string{"sources/git", "sources/secrets", "sources/inventory", "internal/cluster", "internal/fault"},
@@ -65,8 +67,10 @@ var rooms = map[string]room{
 		may: []string{"internal/logging"}, never: append([]string{"os"}, clients...)},
 	"sources/inventory/jobs": {why: "one kind of file that it is handed to a noun, with places",
 		may: []string{"internal/cluster", "internal/yamlschema"}, never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
+	"sources/inventory/subnets": {why: "pure: counts addresses, whosever they are",
+		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand"}, clients...)},
 	"sources/inventory": {why: "files that it is handed to nouns, with places; the same files give the same answer anywhere",
-		may: []string{"internal/cluster", "internal/cluster/forward", "internal/cluster/device", "internal/cluster/window", "internal/gate", "internal/yamlschema", "internal/fault", "sources/inventory/jobs"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
+		may: []string{"internal/cluster", "internal/cluster/dualstack", "internal/cluster/forward", "internal/cluster/device", "internal/cluster/window", "internal/gate", "internal/yamlschema", "internal/fault", "sources/inventory/jobs", "sources/inventory/subnets"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
 	"reconcile": {why: "the loop meets the systems through its own interfaces, so it knows the planner and the nouns alone",
 		may: []string{"internal/cluster", "internal/cluster/availability", "reconcile/action", "reconcile/drift", "reconcile/journal", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/plan", "reconcile/readiness", "reconcile/snapshot/retention", "internal/fault", "internal/logging", "internal/text", "internal/retry", "reconcile/bounds", "reconcile/quorum", "reconcile/upgrade"}, never: append([]string{"net", "net/http"}, clients...)},

@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster/window"
 
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
+	"github.com/talos-agent/talos-agent/internal/cluster/dualstack"
 )
 
 // Role is what a node does in its cluster.
@@ -153,6 +154,8 @@ type Network struct {
 	Endpoint    string     // https://host:port of the Kubernetes API
 	CertSANs    []string
 	VLAN        int // 0: untagged
+	// IPv6 is what it has beside all that.
+	IPv6 dualstack.Networks `json:",omitzero"`
 }
 
 // OwnVIP is the VIP that a machine of the cluster has; invalid: none has, or there is none.
@@ -211,6 +214,7 @@ type Node struct {
 	Name string
 	Role Role
 	IP   netip.Addr // invalid: not known, of one that is Leased
+	IP6  netip.Addr `json:",omitzero"` // invalid: none
 	VMID int
 	UUID string // NodeUUID(Spec.ID, Name)
 	MAC  string // upper case

@@ -9,15 +9,18 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/dualstack"
 )
 
 // scalars are the types that every language has.
 var scalars = map[reflect.Type]Scalar{
-	reflect.TypeFor[netip.Addr]():    {"an IPv4 address", "10.10.0.11", `^\d{1,3}(\.\d{1,3}){3}$`, false, func(s string) (any, error) { return parseAddr(s) }},
-	reflect.TypeFor[netip.Prefix]():  {"a network in CIDR notation", "10.10.0.0/24", `^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$`, false, func(s string) (any, error) { return parsePrefix(s) }},
-	reflect.TypeFor[Size]():          {"a size", "40G", `^[1-9][0-9]*(MiB|GiB|TiB|[MGT]i?)$`, true, func(s string) (any, error) { return ParseSize(s) }},
-	reflect.TypeFor[cluster.Range](): {"a range of VMIDs", "501-599", `^\d+-\d+$`, false, func(s string) (any, error) { return parseVMIDs(s) }},
-	reflect.TypeFor[time.Duration](): {"a duration", "15m", `^([0-9]+(h|m|s))+$`, false, func(s string) (any, error) { return parseDuration(s) }},
+	reflect.TypeFor[netip.Addr]():        {"an IPv4 address", "10.10.0.11", `^\d{1,3}(\.\d{1,3}){3}$`, false, func(s string) (any, error) { return parseAddr(s) }},
+	reflect.TypeFor[netip.Prefix]():      {"a network in CIDR notation", "10.10.0.0/24", `^\d{1,3}(\.\d{1,3}){3}/\d{1,2}$`, false, func(s string) (any, error) { return parsePrefix(s) }},
+	reflect.TypeFor[dualstack.Address](): {"an IPv6 address", dualstack.ExampleAddress, dualstack.AddressPattern, false, func(s string) (any, error) { return dualstack.ParseAddress(s) }},
+	reflect.TypeFor[dualstack.Prefix]():  {"an IPv6 network in CIDR notation", dualstack.ExamplePrefix, dualstack.PrefixPattern, false, func(s string) (any, error) { return dualstack.ParsePrefix(s) }},
+	reflect.TypeFor[Size]():              {"a size", "40G", `^[1-9][0-9]*(MiB|GiB|TiB|[MGT]i?)$`, true, func(s string) (any, error) { return ParseSize(s) }},
+	reflect.TypeFor[cluster.Range]():     {"a range of VMIDs", "501-599", `^\d+-\d+$`, false, func(s string) (any, error) { return parseVMIDs(s) }},
+	reflect.TypeFor[time.Duration]():     {"a duration", "15m", `^([0-9]+(h|m|s))+$`, false, func(s string) (any, error) { return parseDuration(s) }},
 }
 
 // Hint is an error whose text is what to write instead.
@@ -32,7 +35,7 @@ func parseAddr(s string) (netip.Addr, error) {
 	case err == nil && a.Is4():
 		return a, nil
 	case err == nil:
-		return netip.Addr{}, Hint("nodes have IPv4 addresses only so far")
+		return netip.Addr{}, Hint("write an IPv4 address; IPv6 has keys of its own")
 	case strings.Contains(s, "/"):
 		return netip.Addr{}, Hint("write the address alone, without the /")
 	}
@@ -45,7 +48,7 @@ func parsePrefix(s string) (netip.Prefix, error) {
 	case err != nil:
 		return netip.Prefix{}, Hint("write one like 10.10.0.0/24")
 	case !p.Addr().Is4():
-		return netip.Prefix{}, Hint("networks are IPv4 only so far")
+		return netip.Prefix{}, Hint("write an IPv4 network; IPv6 has keys of its own")
 	case p != p.Masked():
 		return netip.Prefix{}, Hint("write " + p.Masked().String() + ": the bits after the / must be zero")
 	}

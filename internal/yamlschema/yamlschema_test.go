@@ -173,7 +173,7 @@ func TestDecodeReports(t *testing.T) {
 		{"name: x\nlabels: {a: ~}", `g.yaml:2:13: labels.a: has no value (write "" for an empty text, or quote it)`},
 		{"name: x\nlabels: 1", `g.yaml:2:9: labels: needs keys of its own, not the single value "1" (write lines of the form key: value below it)`},
 		{"name: x\nat: 10.0.0.1/8", `g.yaml:2:5: at: "10.0.0.1/8" is not an IPv4 address (write the address alone, without the /)`},
-		{"name: x\nat: fe80::1", `g.yaml:2:5: at: "fe80::1" is not an IPv4 address (nodes have IPv4 addresses only so far)`},
+		{"name: x\nat: fe80::1", `g.yaml:2:5: at: "fe80::1" is not an IPv4 address (write an IPv4 address; IPv6 has keys of its own)`},
 		{"name: x\naround: 10.0.0.1/8", `g.yaml:2:9: around: "10.0.0.1/8" is not a network in CIDR notation (write 10.0.0.0/8: the bits after the / must be zero)`},
 		{"name: x\nlength: 5 gb", `g.yaml:2:9: length: "5 gb" is not a size (write 5G: sizes are powers of 1024)`},
 		{"name: x\nposts: [199-100]", `g.yaml:2:9: posts[0]: "199-100" is not a range of VMIDs (write the lower one first: 100-199)`},

@@ -140,6 +140,12 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		if slices.Contains(p.Taken, n.IP) {
 			taken(n.Name, "its address", n.IP)
 		}
+		if slices.Contains(p.Taken, n.IP6) {
+			taken(n.Name, "its IPv6 address", n.IP6)
+		}
+		if n.IP6.IsValid() && !p.AllowsAddress(n.IP6) {
+			refuse(n.Name, "networks", "its IPv6 address %s lies outside %s", n.IP6, listed(p.Networks))
+		}
 		if !n.Leased && !p.AllowsAddress(n.IP) { // of one that is leased none is taken that is not allowed
 			refuse(n.Name, "networks", "its address %s lies outside %s", n.IP, listed(p.Networks))
 		}
@@ -147,7 +153,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		// back by sending another one.
 		for _, a := range d.Repository().Configs[n.Name].Addresses {
 			switch {
-			case a == n.IP || a == d.Spec.Network.OwnVIP() || slices.Contains(others, a) || !a.IsGlobalUnicast(): // see above; or no one's but the link's
+			case a == n.IP || a == n.IP6 || a == d.Spec.Network.OwnVIP() || slices.Contains(others, a) || !a.IsGlobalUnicast(): // see above; or no one's but the link's
 			case slices.Contains(p.Taken, a):
 				taken(n.Name, "its machine config has an address that it must not have:", a)
 			case !p.AllowsAddress(a):

@@ -26,7 +26,7 @@ var owned = []struct {
 		func(c config.Provider, _ *input) string {
 			return c.NetworkHostnameConfig().Hostname() + "/" + c.NetworkHostnameConfig().AutoHostname().String()
 		}},
-	{"the node's address", "set ip in nodes.yaml, and network.cidr and network.gateway in cluster.yaml",
+	{"the node's address", "set ip and ip6 in nodes.yaml, and network.cidr, network.cidr6 and their gateways in cluster.yaml",
 		func(c config.Provider, in *input) string { return fmt.Sprint(hasAddress(c, in)) }},
 	{"an address of its further network cards", "set nics[].address in nodes.yaml",
 		func(c config.Provider, in *input) string { return fmt.Sprint(hasFurtherAddresses(c, in)) }},
@@ -34,9 +34,9 @@ var owned = []struct {
 		func(c config.Provider, _ *input) string { return c.K8sClusterConfig().ClusterName() }},
 	{"the cluster's endpoint", "set network.endpoint in cluster.yaml",
 		func(c config.Provider, _ *input) string { return c.K8sClusterConfig().ClusterEndpoint().String() }},
-	{"the pod network", "set network.pod_cidr in cluster.yaml",
+	{"the pod network", "set network.pod_cidr and network.pod_cidr6 in cluster.yaml",
 		func(c config.Provider, _ *input) string { return fmt.Sprint(c.K8sNetworkConfig().PodCIDRs()) }},
-	{"the service network", "set network.svc_cidr in cluster.yaml",
+	{"the service network", "set network.svc_cidr and network.svc_cidr6 in cluster.yaml",
 		func(c config.Provider, _ *input) string { return fmt.Sprint(c.K8sNetworkConfig().ServiceCIDRs()) }},
 	{"the installer image", "it follows from talos_version, talos.schematic and talos.installer_registry in cluster.yaml",
 		func(c config.Provider, _ *input) string { return installerImage(c) }},
@@ -49,7 +49,7 @@ var owned = []struct {
 // hasAddress reports whether a config gives a node the address of the
 // inventory. It may give others as well.
 func hasAddress(c config.Provider, in *input) bool {
-	return !isStatic(in) || givesAddress(c, in.address())
+	return !isStatic(in) || !slices.ContainsFunc(in.addresses(), func(a string) bool { return !givesAddress(c, a) })
 }
 
 // hasFurtherAddresses reports the same of the addresses of its further network cards.

@@ -266,7 +266,7 @@ func listInputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Siz
 		if n.Leased {
 			n.IP = netip.Addr{} // its config does not depend on it
 		}
-		ins[i] = input{shared: all, Name: n.Name, Role: n.Role, IP: n.IP, Leased: n.Leased, MAC: n.MAC, Labels: n.Labels, Taints: n.Taints, Patches: patches, Components: n.Components, Devices: n.Devices}
+		ins[i] = input{shared: all, Name: n.Name, Role: n.Role, IP: n.IP, IP6: n.IP6, Leased: n.Leased, MAC: n.MAC, Labels: n.Labels, Taints: n.Taints, Patches: patches, Components: n.Components, Devices: n.Devices}
 		own, err := json.Marshal(&ins[i])
 		if err != nil {
 			return nil, nil, fmt.Errorf("digest the settings of node %s: %w", n.Name, err)
@@ -293,6 +293,10 @@ func newGenerator(snap cluster.Snapshot, s *shared, bundle *Bundle) (*generator,
 	}
 	in.PodNet = []string{s.Network.PodCIDR.String()}
 	in.ServiceNet = []string{s.Network.ServiceCIDR.String()}
+	if six := s.Network.IPv6; six.On() { // Kubernetes takes that of the first as a node's first family
+		in.PodNet = append(in.PodNet, six.Pods.String())
+		in.ServiceNet = append(in.ServiceNet, six.Services.String())
+	}
 	return &generator{in}, nil
 }
 

@@ -44,6 +44,7 @@ type input struct {
 	Name    string
 	Role    cluster.Role
 	IP      netip.Addr // invalid of one that is Leased
+	IP6     netip.Addr `json:",omitzero"` // invalid: none
 	Leased  bool       `json:",omitempty"`
 	MAC     string
 	Labels  map[string]string
@@ -60,13 +61,17 @@ type patch struct{ File, Text string }
 
 func (in *input) controlPlane() bool { return in.Role == cluster.ControlPlane }
 
-// own is the prefix that holds the node's own address and nothing else; of one whose address is not in the
-// inventory the nodes' network, so that its config does not depend on which one it has.
+// own are the prefixes that hold the node's own address of each family and nothing else; of one whose address is not in
+// the inventory the nodes' network, so that its config does not depend on which one it has.
 func (in *input) own() []string {
 	if in.Leased {
 		return []string{in.Network.CIDR.String()}
 	}
-	return []string{netip.PrefixFrom(in.IP, in.IP.BitLen()).String()}
+	out := []string{netip.PrefixFrom(in.IP, in.IP.BitLen()).String()}
+	if in.IP6.IsValid() {
+		out = append(out, netip.PrefixFrom(in.IP6, in.IP6.BitLen()).String())
+	}
+	return out
 }
 
 // setting is one thing the agent asks of a machine, and the places the machine
@@ -114,16 +119,27 @@ var settings = []setting{
 	}},
 	{name: "link with a static address", wanted: isStatic, places: []place{
 		{from: 8, put: func(d *draft, in *input) {
-			d.legacyLink(in)["addresses"] = []string{in.address()}
-			if in.Network.Gateway.IsValid() {
-				d.legacyLink(in)["routes"] = []fields{{"network": in.anywhere(), "gateway": in.Network.Gateway.String()}}
+			d.legacyLink(in)["addresses"] = in.addresses()
+			var routes []fields
+			for _, g := range in.gateways() {
+				routes = append(routes, fields{"network": anywhere(g), "gateway": g.String()})
+			}
+			if len(routes) > 0 {
+				d.legacyLink(in)["routes"] = routes
 			}
 		}},
 		{from: 12, put: func(d *draft, in *input) {
 			d.alias(in)
-			l := fields{"name": link, "addresses": []fields{{"address": in.address()}}}
-			if in.Network.Gateway.IsValid() {
-				l["routes"] = []fields{{"gateway": in.Network.Gateway.String()}}
+			var addresses, routes []fields
+			for _, a := range in.addresses() {
+				addresses = append(addresses, fields{"address": a})
+			}
+			for _, g := range in.gateways() {
+				routes = append(routes, fields{"gateway": g.String()})
+			}
+			l := fields{"name": link, "addresses": addresses}
+			if len(routes) > 0 {
+				l["routes"] = routes
 			}
 			d.doc("LinkConfig", l)
 		}},
@@ -187,8 +203,9 @@ var settings = []setting{
 			d.doc("KubeNodeConfig", fields{"nodeIP": fields{"validSubnets": in.own()}})
 		}},
 	}},
+	// A member of etcd has one address, by which the agent knows it.
 	{name: "etcd address", wanted: (*input).controlPlane, places: []place{
-		{from: 8, put: func(d *draft, in *input) { d.set(in.own(), "cluster", "etcd", "advertisedSubnets") }},
+		{from: 8, put: func(d *draft, in *input) { d.set(in.own()[:1], "cluster", "etcd", "advertisedSubnets") }},
 	}},
 	{name: "labels", wanted: func(in *input) bool { return len(in.Labels) > 0 }, places: []place{
 		{from: 8, put: func(d *draft, in *input) { d.set(in.Labels, "machine", "nodeLabels") }},
@@ -218,14 +235,23 @@ func (in *input) mode() cluster.AddressMode {
 	return in.Network.ModeOf(cluster.Node{Leased: in.Leased})
 }
 
-// address is the node's address with the length of its network.
-func (in *input) address() string {
-	return netip.PrefixFrom(in.IP, in.Network.CIDR.Bits()).String()
+// addresses are the node's static addresses, each with the length of its network, IPv4 first.
+func (in *input) addresses() []string {
+	out := []string{netip.PrefixFrom(in.IP, in.Network.CIDR.Bits()).String()}
+	if in.IP6.IsValid() {
+		out = append(out, netip.PrefixFrom(in.IP6, in.Network.IPv6.CIDR.Bits()).String())
+	}
+	return out
 }
 
-// anywhere is the destination of the default route.
-func (in *input) anywhere() string {
-	if in.IP.Is6() {
+// gateways are the routers of its networks.
+func (in *input) gateways() []netip.Addr {
+	return slices.DeleteFunc([]netip.Addr{in.Network.Gateway, in.Network.IPv6.Gateway}, func(a netip.Addr) bool { return !a.IsValid() })
+}
+
+// anywhere is the destination of the default route over a router.
+func anywhere(over netip.Addr) string {
+	if over.Is6() {
 		return "::/0"
 	}
 	return "0.0.0.0/0"

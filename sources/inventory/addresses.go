@@ -1,12 +1,12 @@
 package inventory
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net/netip"
 	"strconv"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/sources/inventory/subnets"
 )
 
 // rowOffsets are the host parts of the first addresses of counted rows that have neither
@@ -86,7 +86,7 @@ func (l *loader) countFrom(field string, offset int, instead, why string) start 
 		l.Wrong(field, fmt.Sprintf("write an offset from 1 to %d", broadcast-1), "offset %d%s is the broadcast address of network.cidr %s", offset, why, cidr)
 		return start{field: field}
 	}
-	ip, _ := offsetAddr(cidr.Addr(), offset) // which is inside
+	ip, _ := subnets.After(cidr.Addr(), offset) // which is inside
 	return start{field: field, ip: ip, offset: offset}
 }
 
@@ -104,8 +104,8 @@ func (l *loader) overruns(at string, count int, from start) bool {
 	if !cidr.IsValid() || !from.ip.IsValid() || !cidr.Contains(from.ip) {
 		return false
 	}
-	room := 1<<(32-cidr.Bits()) - 1 - hostPart(from.ip, cidr) // the last one is for broadcasts
-	last, ok := offsetAddr(from.ip, count-1)
+	room := 1<<(32-cidr.Bits()) - 1 - subnets.HostPart(from.ip, cidr) // the last one is for broadcasts
+	last, ok := subnets.After(from.ip, count-1)
 	if count <= room || room < 1 || !ok {
 		return false
 	}
@@ -156,7 +156,7 @@ func (l *loader) freeOffset(row string, drafts []draft) (int, bool) {
 	taken, count := map[int]bool{}, 0
 	take := func(a netip.Addr) {
 		if a.IsValid() && n.CIDR.Contains(a) {
-			taken[hostPart(a, n.CIDR)] = true
+			taken[subnets.HostPart(a, n.CIDR)] = true
 		}
 	}
 	take(n.Gateway)
@@ -199,32 +199,10 @@ func (l *loader) misplaced(a netip.Addr) (message, hint string) {
 		return fmt.Sprintf("%s is not in network.cidr %s", a, cidr), "choose one inside it"
 	case a == cidr.Addr():
 		return fmt.Sprintf("%s is the address of the network itself", a), "choose another one"
-	case hostPart(a, cidr) == 1<<(32-cidr.Bits())-1:
+	case subnets.HostPart(a, cidr) == 1<<(32-cidr.Bits())-1:
 		return fmt.Sprintf("%s is the broadcast address of %s", a, cidr), "choose another one"
 	}
 	return "", ""
-}
-
-// hostPart is the part of an address behind the prefix of its network. Without
-// a network the last byte counts as the host part.
-func hostPart(a netip.Addr, cidr netip.Prefix) int {
-	bits := 24
-	if cidr.IsValid() {
-		bits = cidr.Bits()
-	}
-	b := a.As4()
-	return int(binary.BigEndian.Uint32(b[:]) & (1<<(32-bits) - 1))
-}
-
-// offsetAddr returns the n-th address after a; ok is false beyond the last one.
-func offsetAddr(a netip.Addr, n int) (netip.Addr, bool) {
-	b := a.As4()
-	sum := uint64(binary.BigEndian.Uint32(b[:])) + uint64(n)
-	if sum > 1<<32-1 {
-		return netip.Addr{}, false
-	}
-	binary.BigEndian.PutUint32(b[:], uint32(sum))
-	return netip.AddrFrom4(b), true
 }
 
 // idByAddress derives the VMID of a listed node from its address alone. A host part that is
@@ -236,7 +214,7 @@ func idByAddress(ids cluster.Range, host int) int { return ids.First + host%widt
 // node's address alone does not show that.
 func (l *loader) showVMID(d draft, id int, ids cluster.Range) string {
 	if d.ordinal < 0 && d.vmid == 0 && d.ip.IsValid() {
-		if host := hostPart(d.ip, l.spec.Network.CIDR); host >= width(ids) {
+		if host := subnets.HostPart(d.ip, l.spec.Network.CIDR); host >= width(ids) {
 			return fmt.Sprintf("%d (host part %d of its address, modulo the %d VMIDs of %d-%d)", id, host, width(ids), ids.First, ids.Last)
 		}
 	}

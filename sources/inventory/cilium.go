@@ -44,6 +44,9 @@ func ciliumValues(spec cluster.Spec, user map[string]any) map[string]any {
 		values["k8sServiceHost"] = "localhost"
 		values["k8sServicePort"] = 7445
 	}
+	if spec.Network.IPv6.On() {
+		values["ipv6"] = map[string]any{"enabled": true}
+	}
 	if len(spec.Nodes) == 1 {
 		// Two replicas refuse to share a node.
 		values["operator"] = map[string]any{"replicas": 1}

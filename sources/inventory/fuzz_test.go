@@ -13,6 +13,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
+	"github.com/talos-agent/talos-agent/sources/inventory/subnets"
 )
 
 // seed gives a fuzz target every file of that name in testdata/load.
@@ -202,17 +203,17 @@ func FuzzAddresses(f *testing.F) {
 		if err != nil || !a.Is4() {
 			return
 		}
-		next, ok := offsetAddr(a, int(n))
+		next, ok := subnets.After(a, int(n))
 		if ok && next.Compare(a) < 0 || ok && n == 0 && next != a {
 			t.Errorf("%s + %d = %s", a, n, next)
 		}
 		if p, err := netip.ParsePrefix(network); err == nil && p.Addr().Is4() && p == p.Masked() && p.Contains(a) {
-			part := hostPart(a, p)
-			if back, ok := offsetAddr(p.Addr(), part); !ok || back != a {
+			part := subnets.HostPart(a, p)
+			if back, ok := subnets.After(p.Addr(), part); !ok || back != a {
 				t.Errorf("%s in %s has host part %d", a, p, part)
 			}
 		}
-		if hostPart(a, netip.Prefix{}) != int(binary.BigEndian.Uint32(a.AsSlice())&0xff) {
+		if subnets.HostPart(a, netip.Prefix{}) != int(binary.BigEndian.Uint32(a.AsSlice())&0xff) {
 			t.Errorf("host part of %s", a)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
+	"github.com/talos-agent/talos-agent/sources/inventory/subnets"
 )
 
 // machine is a size of VM.
@@ -252,7 +253,7 @@ func (l *loader) cardAddress(d draft, field string, profile bool, text string) n
 		return netip.Prefix{}
 	}
 	first := p
-	if a, ok := offsetAddr(p.Addr(), max(d.ordinal, 0)); ok {
+	if a, ok := subnets.After(p.Addr(), max(d.ordinal, 0)); ok {
 		p = netip.PrefixFrom(a, p.Bits())
 	}
 	switch message := (device.Card{Address: p}).Misplaced(l.spec.Network.CIDR, map[string]netip.Prefix{"pods' network": l.spec.Network.PodCIDR, "services' network": l.spec.Network.ServiceCIDR}); {

@@ -85,6 +85,7 @@ var synonyms = map[string][]string{
 	"disk":               {"disk_size", "root_disk", "boot_disk"},
 	"ip":                 {"address", "ip_address"},
 	"name":               {"hostname"},
+	"cidr6":              {"cidr_v6", "ipv6_cidr", "cidr_ipv6"},
 	"svc_cidr":           {"service_cidr", "services_cidr"},
 	"pod_cidr":           {"pods_cidr", "cluster_cidr"},
 	"workers":            {"worker"},

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/dualstack"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
@@ -183,6 +184,11 @@ type network struct {
 	CIDR netip.Prefix `yaml:"cidr" example:"10.10.0.0/24"`
 	// The router of the nodes' network.
 	Gateway netip.Addr `yaml:"gateway" example:"10.10.0.1"`
+	// The IPv6 network of the nodes, /32 to /112: with it the cluster is dual stack, with IPv4 first. It needs static addresses,
+	// and is for the cluster's life.
+	CIDR6 dualstack.Prefix `yaml:"cidr6" default:"IPv4 alone" example:"fd00:10:10::/64"`
+	// The IPv6 router of the nodes' network: in cidr6, or by its link-local address.
+	Gateway6 dualstack.Address `yaml:"gateway6" default:"no route to other IPv6 networks" example:"fe80::1"`
 	// How a fresh VM comes by its address: from its cloud-init drive, or from
 	// a DHCP reservation (validate prints the lines for dnsmasq; where the host's
 	// config has `dhcp.directory`, the agent writes them). dhcp-discover: workers without an address
@@ -199,6 +205,10 @@ type network struct {
 	PodCIDR netip.Prefix `yaml:"pod_cidr" default:"10.244.0.0/16"`
 	// Addresses of services. The same holds.
 	ServiceCIDR netip.Prefix `yaml:"svc_cidr" default:"10.96.0.0/12"`
+	// IPv6 addresses of pods, with cidr6: /48 to /64, of which every node gets a /64.
+	PodCIDR6 dualstack.Prefix `yaml:"pod_cidr6" default:"a /56 of unique local addresses that follows from the cluster's identity" example:"fd00:10:244::/56"`
+	// IPv6 addresses of services, with cidr6: /108 to /124.
+	ServiceCIDR6 dualstack.Prefix `yaml:"svc_cidr6" default:"a /108 likewise" example:"fd00:10:96::/112"`
 	// An address that leads to the control planes, for the Kubernetes API: one that moves between
 	// them, or that of a load balancer. An address alone is moved by Talos.
 	VIP vip `yaml:"vip" short:"address" example:"10.10.0.5"`
@@ -337,6 +347,8 @@ type listed struct {
 	Name string `yaml:"name" is:"label" required:"true" example:"dev-wk-1"`
 	// Address of the node.
 	IP netip.Addr `yaml:"ip" required:"true" or:"offset" example:"10.0.10.21"`
+	// IPv6 address of the node, where the cluster has network.cidr6.
+	IP6 dualstack.Address `yaml:"ip6" default:"in network.cidr6, at the number that its IPv4 address has in network.cidr" example:"fd00:10:10::21"`
 	// Instead of ip: the host part of the node's address in network.cidr. 21 in
 	// 10.0.10.0/24 is 10.0.10.21.
 	Offset int `yaml:"offset" unit:"number of addresses" min:"1" max:"16777214" example:"21"`
@@ -355,6 +367,8 @@ type listedWorker struct {
 	Name string `yaml:"name" is:"label" required:"true" example:"dev-wk-1"`
 	// Address of the node.
 	IP netip.Addr `yaml:"ip" or:"offset" default:"what a DHCP server gives it, with address_mode: dhcp-discover; else required" example:"10.0.10.21"`
+	// IPv6 address of the node, where the cluster has network.cidr6.
+	IP6 dualstack.Address `yaml:"ip6" default:"in network.cidr6, at the number that its IPv4 address has in network.cidr" example:"fd00:10:10::21"`
 	// Instead of ip: the host part of the node's address in network.cidr. 21 in
 	// 10.0.10.0/24 is 10.0.10.21.
 	Offset int `yaml:"offset" unit:"number of addresses" min:"1" max:"16777214" example:"21"`

@@ -153,6 +153,7 @@ func (l *loader) resolveNetwork() {
 		out.ServiceCIDR = defaultServices
 	}
 	l.addressMode()
+	l.resolveIPv6()
 	l.checkCIDRs()
 	if n.Gateway.IsValid() {
 		l.inNetwork("network.gateway", n.Gateway)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
+	"github.com/talos-agent/talos-agent/sources/inventory/subnets"
 )
 
 // draft is a node on its way from the files to the spec.
@@ -19,7 +20,7 @@ type draft struct {
 	ipField string // and its address
 	role    cluster.Role
 	name    string
-	ip      netip.Addr
+	ip, ip6 netip.Addr
 	offset  int // of ip from the address of the nodes' network; 0: ip itself is written
 	vmid    int
 	mac     string
@@ -61,7 +62,7 @@ func (l *loader) drafts() []draft {
 				break
 			}
 			from := l.startOf(at, role, n)
-			out = append(out, draft{field: at, ipField: from.field, role: role, name: n.Name, ip: from.ip, offset: from.offset, vmid: n.VMID, mac: n.MAC,
+			out = append(out, draft{field: at, ipField: from.field, role: role, name: n.Name, ip: from.ip, ip6: n.IP6.Addr, offset: from.offset, vmid: n.VMID, mac: n.MAC,
 				ordinal: -1, leased: from.leased, hardware: n.hardware, scheduling: n.scheduling})
 		}
 	}
@@ -137,7 +138,7 @@ func (l *loader) draftOf(at string, c counted, from start, n int) draft {
 		d.offset = from.offset + n
 	}
 	if from.ip.IsValid() {
-		ip, ok := offsetAddr(from.ip, n)
+		ip, ok := subnets.After(from.ip, n)
 		if !ok {
 			l.wrongOf(d, d.ipField, "", "there is no address %d after %s", n, from.ip)
 		}
@@ -171,7 +172,7 @@ func (l *loader) ranges() map[cluster.Role]cluster.Range {
 func (l *loader) node(d draft, ids cluster.Range) cluster.Node {
 	p := l.cluster.Proxmox
 	n := cluster.Node{
-		Name: d.name, Role: d.role, IP: d.ip, Leased: d.leased,
+		Name: d.name, Role: d.role, IP: d.ip, IP6: l.address6(d), Leased: d.leased,
 		Placement:          l.place(d),
 		Pool:               orDefault(p.Pool, l.opts.Pool),
 		Bridge:             orDefault(p.Bridge, "vmbr0"),
@@ -296,7 +297,7 @@ func (l *loader) vmid(d draft, ids cluster.Range) int {
 	case !d.ip.IsValid():
 		return 0
 	}
-	return idByAddress(ids, hostPart(d.ip, l.spec.Network.CIDR))
+	return idByAddress(ids, subnets.HostPart(d.ip, l.spec.Network.CIDR))
 }
 
 func (l *loader) macPrefix() string {
@@ -330,6 +331,9 @@ func (l *loader) checkCount() {
 	case n%2 == 0:
 		l.Warn("nodes.controlplane", "use an odd number", "%d control planes bear no more failures than %d", n, n-1)
 	}
+	if six := l.spec.Network.IPv6; six.On() && len(l.spec.Nodes) > six.RoomForNodes() {
+		l.Warn("network.pod_cidr6", "write a larger network", "%s has room for %d nodes with a /64 each, and there are %d", six.Pods, six.RoomForNodes(), len(l.spec.Nodes))
+	}
 	pods := l.spec.Network.PodCIDR
 	if pods.IsValid() && pods.Bits() <= 24 {
 		if room := 1 << (24 - pods.Bits()); len(l.spec.Nodes) > room {
@@ -359,6 +363,10 @@ func (l *loader) checkCollisions(drafts []draft, ranges map[cluster.Role]cluster
 				l.wrongOf(d, d.ipField, l.moveHint(d, drafts, moves, "give every node an address of its own"), "%s is the address of %s (%s)", d.showIP(), h.name, l.Cite(h.field))
 			}
 			ips[n.IP] = me
+			if h, taken := ips[n.IP6]; taken && n.IP6.IsValid() {
+				l.wrongOf(d, d.field6(l), "write another ip6 for one of them", "%s is the IPv6 address of %s (%s)", n.IP6, h.name, l.Cite(h.field))
+			}
+			ips[n.IP6] = me
 			l.checkReserved(d, func(otherwise string) string { return l.moveHint(d, drafts, moves, otherwise) })
 		}
 		if h, taken := ids[n.VMID]; taken && n.VMID > 0 {
@@ -384,6 +392,14 @@ func (l *loader) checkCollisions(drafts []draft, ranges map[cluster.Role]cluster
 			}
 		}
 	}
+}
+
+// field6 is where the IPv6 address of a node comes from.
+func (d draft) field6(l *loader) string {
+	if at := d.field + ".ip6"; l.Has(at) {
+		return at
+	}
+	return d.ipField
 }
 
 func (d draft) vmidKey() string {

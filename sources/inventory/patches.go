@@ -211,8 +211,8 @@ var owned = []struct{ path, instead string }{
 	{"cluster.etcd.ca", "it comes from secrets.sops.yaml"},
 	{"cluster.clusterName", "write cluster_name in cluster.yaml"},
 	{"cluster.controlPlane.endpoint", "write network.endpoint in cluster.yaml"},
-	{"cluster.network.podSubnets", "write network.pod_cidr in cluster.yaml"},
-	{"cluster.network.serviceSubnets", "write network.svc_cidr in cluster.yaml"},
+	{"cluster.network.podSubnets", "write network.pod_cidr and network.pod_cidr6 in cluster.yaml"},
+	{"cluster.network.serviceSubnets", "write network.svc_cidr and network.svc_cidr6 in cluster.yaml"},
 }
 
 // maxKeys is how many keys one mapping of a patch may have. No machine config has one of

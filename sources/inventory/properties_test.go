@@ -16,6 +16,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
+	"github.com/talos-agent/talos-agent/sources/inventory/subnets"
 )
 
 // drawn is a random valid cluster: lines of nodes.yaml by role.
@@ -136,7 +137,7 @@ func drawPlaced(t *rapid.T) placed {
 	place := func(name, ip string) string {
 		offset := rapid.IntRange(2, hosts).Draw(t, name)
 		if rapid.Bool().Draw(t, name+" is written") {
-			addr, _ := offsetAddr(p.cidr.Addr(), offset)
+			addr, _ := subnets.After(p.cidr.Addr(), offset)
 			return fmt.Sprintf(", %s: %s", ip, addr)
 		}
 		return fmt.Sprintf(", offset: %d", offset)
@@ -156,7 +157,7 @@ func drawPlaced(t *rapid.T) placed {
 }
 
 func (p placed) load() (cluster.Snapshot, cluster.Problems) {
-	gateway, _ := offsetAddr(p.cidr.Addr(), 1)
+	gateway, _ := subnets.After(p.cidr.Addr(), 1)
 	return Load(fstest.MapFS{
 		"d/cluster.yaml": {Data: fmt.Appendf(nil, "cluster_name: dev\ntalos_version: v1.13.9\nkubernetes_version: v1.36.1\nnetwork: {cidr: %s, gateway: %s}\nproxmox: {node: pve1, vmid_ranges: {controlplane: %s, worker: %s}}\n",
 			p.cidr, gateway, p.ranges[0], p.ranges[1])},
@@ -178,7 +179,7 @@ func TestPlacesAreInTheNetwork(t *testing.T) {
 			}
 		}
 		ips, ids := map[netip.Addr]bool{}, map[int]bool{}
-		broadcast, _ := offsetAddr(p.cidr.Addr(), 1<<(32-p.cidr.Bits())-1)
+		broadcast, _ := subnets.After(p.cidr.Addr(), 1<<(32-p.cidr.Bits())-1)
 		for _, n := range snap.Spec.Nodes {
 			if !p.cidr.Contains(n.IP) || n.IP == p.cidr.Addr() || n.IP == broadcast || n.IP == snap.Spec.Network.Gateway || ips[n.IP] {
 				t.Fatalf("%s has %s in %+v", n.Name, n.IP, p)
@@ -187,7 +188,7 @@ func TestPlacesAreInTheNetwork(t *testing.T) {
 			if ids[n.VMID] || n.Role == cluster.ControlPlane && !p.ranges[0].Contains(n.VMID) || listed && !p.ranges[1].Contains(n.VMID) {
 				t.Fatalf("%s has VMID %d in %+v", n.Name, n.VMID, p)
 			}
-			if host := hostPart(n.IP, p.cidr); listed && host <= p.ranges[1].Last-p.ranges[1].First && n.VMID != p.ranges[1].First+host {
+			if host := subnets.HostPart(n.IP, p.cidr); listed && host <= p.ranges[1].Last-p.ranges[1].First && n.VMID != p.ranges[1].First+host {
 				t.Fatalf("%s at %s has VMID %d in %+v", n.Name, n.IP, n.VMID, p)
 			}
 			ips[n.IP], ids[n.VMID] = true, true

@@ -126,8 +126,10 @@ func CheckTogether(snaps []cluster.Snapshot) []cluster.Problems {
 			for _, host := range n.Placement.Hosts() {
 				at := segment{host, n.Bridge, s.Spec.Network.VLAN}
 				take(by, claim{mac: n.MAC, segment: at}, "write another mac for one of them")
-				if n.IP.IsValid() {
-					take(by, claim{ip: n.IP, segment: at}, "give every machine on a bridge an address of its own")
+				for _, ip := range []netip.Addr{n.IP, n.IP6} {
+					if ip.IsValid() {
+						take(by, claim{ip: ip, segment: at}, "give every machine on a bridge an address of its own")
+					}
 				}
 				for _, c := range n.Devices.Cards {
 					at := segment{host, c.Bridge, c.VLAN}

@@ -69,6 +69,12 @@ func (c *Checks) address(what string, a netip.Addr) string {
 	return a.String()
 }
 
+// address6 refuses an address that is not a plain IPv6 one.
+func (c *Checks) address6(what string, a netip.Addr) string {
+	c.Must(a.Is6() && !a.Is4In6() && a.Zone() == "", "%s %q is not an IPv6 address", what, a)
+	return a.String()
+}
+
 // Err is what was refused, all of it; nil: nothing.
 func (c *Checks) Err() error { return errors.Join(c.problems...) }
 

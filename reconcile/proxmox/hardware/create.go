@@ -103,6 +103,12 @@ func CreateParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 func (c *Checks) seed(p map[string]string, net cluster.Network, n cluster.Node) {
 	c.Must(net.CIDR.IsValid(), "the network of a static address is missing")
 	p["ipconfig0"] = fmt.Sprintf("ip=%s/%d,gw=%s", c.address("ip", n.IP), net.CIDR.Bits(), c.address("gateway", net.Gateway))
+	if six := net.IPv6; six.On() {
+		p["ipconfig0"] += fmt.Sprintf(",ip6=%s/%d", c.address6("ip6", n.IP6), six.CIDR.Bits())
+		if six.Gateway.IsValid() {
+			p["ipconfig0"] += ",gw6=" + c.address6("gateway6", six.Gateway)
+		}
+	}
 	var servers []string
 	for _, a := range net.Nameservers {
 		servers = append(servers, c.address("nameserver", a))

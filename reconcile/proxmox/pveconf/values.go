@@ -236,7 +236,13 @@ func (p Properties) Address() string {
 		parts = append(parts, ip)
 	}
 	for _, k := range []string{"gw", "ip6", "gw6"} {
-		if v := p[k]; v != "" {
+		v := p[k]
+		if a, err := netip.ParsePrefix(v); err == nil { // IPv6 has many spellings
+			v = a.String()
+		} else if a, err := netip.ParseAddr(v); err == nil {
+			v = a.String()
+		}
+		if v != "" {
 			parts = append(parts, k+"="+v)
 		}
 	}
