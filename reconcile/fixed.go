@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/dualstack"
 	"github.com/talos-agent/talos-agent/internal/logging"
 )
 
@@ -115,10 +116,22 @@ func (r *Reconciler) compareFixed(ctx context.Context, d cluster.Desired, facts 
 // compareSpecs are the fields of cluster.yaml that a cluster keeps and that differ.
 func compareSpecs(base, asked cluster.Snapshot) (out cluster.Problems) {
 	was, is := base.Spec, asked.Spec
+	had, has := was.Network.IPv6, is.Network.IPv6
+	if had.On() != has.On() {
+		families := map[bool]string{false: "IPv4 alone", true: "IPv4 and IPv6, nodes in " + had.CIDR.String()}
+		hint := "remove cidr6, and what else is of IPv6"
+		if had.On() {
+			hint = "write `cidr6: " + had.CIDR.String() + "`"
+		}
+		out = append(out, asked.At(cluster.Error, "network.cidr6", "a cluster that lives keeps the address families that it was made with: "+families[had.On()], hint+"; others need another cluster"))
+		had, has = dualstack.Networks{}, dualstack.Networks{}
+	}
 	for _, x := range []struct{ field, what, was, is string }{
 		{"cluster_name", "name", was.Name, is.Name},
 		{"network.pod_cidr", "pod network", was.Network.PodCIDR.String(), is.Network.PodCIDR.String()},
 		{"network.svc_cidr", "service network", was.Network.ServiceCIDR.String(), is.Network.ServiceCIDR.String()},
+		{"network.pod_cidr6", "IPv6 pod network", had.Pods.String(), has.Pods.String()},
+		{"network.svc_cidr6", "IPv6 service network", had.Services.String(), has.Services.String()},
 		{"cni", "cni", string(was.CNI), string(is.CNI)},
 	} {
 		if x.was == x.is || x.field == "cni" && was.CNI != cluster.CNIFlannel && is.CNI != cluster.CNIFlannel {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/dualstack"
 	"github.com/talos-agent/talos-agent/reconcile/journal"
 	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 )
@@ -123,4 +124,37 @@ func all(f *fake) (ids []int) {
 		}
 	})
 	return ids
+}
+
+// TestFixedFamilies: a cluster that lives keeps the families of addresses that it was made with, and the networks inside it of
+// each, for the reason for which it keeps those of IPv4.
+func TestFixedFamilies(t *testing.T) {
+	net := func(pods, services string) dualstack.Networks {
+		return dualstack.Networks{CIDR: netip.MustParsePrefix("fd00:10:10::/64"), Pods: netip.MustParsePrefix(pods), Services: netip.MustParsePrefix(services)}
+	}
+	dual := net("fd00:1::/56", "fd00:2::/112")
+	moved := dual
+	moved.CIDR = netip.MustParsePrefix("fd00:10:11::/64") // as with network.cidr: the VMs refuse it, each by itself
+	for name, c := range map[string]struct {
+		was, is dualstack.Networks
+		want    string
+	}{
+		"none":           {},
+		"the same":       {was: dual, is: dual},
+		"other nodes":    {was: dual, is: moved},
+		"added":          {is: dual, want: "network.cidr6: a cluster that lives keeps the address families that it was made with: IPv4 alone (remove cidr6, and what else is of IPv6; others need another cluster)"},
+		"removed":        {was: dual, want: "network.cidr6: a cluster that lives keeps the address families that it was made with: IPv4 and IPv6, nodes in fd00:10:10::/64 (write `cidr6: fd00:10:10::/64`; others need another cluster)"},
+		"other pods":     {was: dual, is: net("fd00:3::/56", "fd00:2::/112"), want: "network.pod_cidr6: a cluster that lives keeps the IPv6 pod network that it was made with, which is fd00:1::/56, and this is fd00:3::/56 (write `pod_cidr6: fd00:1::/56`; another one needs another cluster)"},
+		"other services": {was: dual, is: net("fd00:1::/56", "fd00:3::/112"), want: "network.svc_cidr6: a cluster that lives keeps the IPv6 service network that it was made with, which is fd00:2::/112, and this is fd00:3::/112 (write `svc_cidr6: fd00:2::/112`; another one needs another cluster)"},
+	} {
+		var was, is cluster.Snapshot
+		was.Spec.Network.IPv6, is.Spec.Network.IPv6 = c.was, c.is
+		var got string
+		for _, p := range compareSpecs(was, is) {
+			got += p.Field + ": " + p.Message + " (" + p.Hint + ")"
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
 }

@@ -36,8 +36,8 @@ import (
 type Language struct {
 	// Formats are the rules of texts by name.
 	Formats map[string]Format
-	// Scalars are types that are written as one text, beside netip.Addr,
-	// netip.Prefix, time.Duration, Size and cluster.Range.
+	// Scalars are types that are written as one text, beside netip.Addr and
+	// netip.Prefix, which are of IPv4, those of package dualstack, time.Duration, Size and cluster.Range.
 	Scalars map[reflect.Type]Scalar
 	// Synonyms are words that other tools use for a key.
 	Synonyms map[string][]string

@@ -45,6 +45,41 @@ func TestNetworks(t *testing.T) {
 	}
 }
 
+// TestNetworksOfIPv6: an address of IPv6 lies in a network of the policy as one of IPv4 does, is not the host's, and where it is
+// allowed it is so in the machine config, too.
+func TestNetworksOfIPv6(t *testing.T) {
+	six := netip.MustParseAddr("fd00:10:10::b")
+	spec := cluster.Spec{Name: "dev", Nodes: []cluster.Node{{Name: "cp-1", IP: netip.MustParseAddr("10.10.0.11"), IP6: six}}}
+	d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: spec}, Configs: map[string]cluster.Config{"cp-1": {Addresses: []netip.Addr{spec.Nodes[0].IP, six}}}}
+	for _, c := range []struct {
+		networks []string
+		taken    string
+		want     string
+	}{
+		{},
+		{networks: []string{"10.10.0.0/24", "fd00:10:10::/64"}},
+		{networks: []string{"10.10.0.0/24"}, want: "networks: its IPv6 address fd00:10:10::b lies outside 10.10.0.0/24 (host policy, policy.yaml: networks)"},
+		{networks: []string{"10.10.0.0/24", "fd00:10:11::/64"}, want: "networks: its IPv6 address fd00:10:10::b lies outside 10.10.0.0/24, fd00:10:11::/64 (host policy, policy.yaml: networks)"},
+		{taken: "fd00:10:10::b", want: "taken: its IPv6 address fd00:10:10::b is that of this host or of one of its routers"},
+		{taken: "fd00:10:10::1"},
+	} {
+		var p cluster.Policy
+		for _, n := range c.networks {
+			p.Networks = append(p.Networks, netip.MustParsePrefix(n))
+		}
+		if c.taken != "" {
+			p.Taken = []netip.Addr{netip.MustParseAddr(c.taken)}
+		}
+		var got []string
+		for _, b := range Violations(d, p) {
+			got = append(got, b.About+": "+b.Message)
+		}
+		if strings.Join(got, "\n") != c.want {
+			t.Errorf("%v, taken %q: %q, want %q", c.networks, c.taken, got, c.want)
+		}
+	}
+}
+
 // TestTaken: no machine of a cluster has an address of the host or of a router.
 func TestTaken(t *testing.T) {
 	spec := cluster.Spec{Name: "dev", Nodes: []cluster.Node{{Name: "cp-1", IP: netip.MustParseAddr("10.10.0.11")}, {Name: "wk-1", IP: netip.MustParseAddr("10.10.0.80")}}}

@@ -98,6 +98,9 @@ func drawSnapshot(t *rapid.T, tb testing.TB) cluster.Snapshot {
 		n.Taints = rapid.MapOfN(rapid.StringMatching(`[a-z]{1,8}`), rapid.StringMatching(`[a-z0-9]{1,8}:NoSchedule`), 0, 2).Draw(t, "taints")
 		s.Spec.Nodes = append(s.Spec.Nodes, n)
 	}
+	if s.Spec.Network.Mode == cluster.AddressStatic && rapid.Bool().Draw(t, "dual stack") {
+		addIPv6(&s, rapid.SampledFrom([]string{"", "fe80::1", "fd00:10:10::1"}).Draw(t, "gateway6"))
+	}
 	return s
 }
 
@@ -121,7 +124,13 @@ func TestRenderedConfigsKeepTheirPromises(t *testing.T) {
 			if err != nil {
 				rt.Fatal(err)
 			}
-			own := []string{n.IP.String() + "/32"}
+			own, six := []string{n.IP.String() + "/32"}, s.Spec.Network.IPv6
+			if six.On() {
+				own = append(own, n.IP6.String()+"/128")
+			}
+			if !six.On() && strings.Contains(text, "fd00:") || len(c.K8sNetworkConfig().PodCIDRs()) != len(own) || len(c.K8sNetworkConfig().ServiceCIDRs()) != len(own) {
+				rt.Errorf("%s has networks of a family too many or too few: dual stack %v", n.Name, six.On())
+			}
 			if got := c.NetworkHostnameConfig().Hostname(); got != n.Name {
 				rt.Errorf("hostname of %s is %q", n.Name, got)
 			}
@@ -142,7 +151,7 @@ func TestRenderedConfigsKeepTheirPromises(t *testing.T) {
 				}
 			}
 			if n.Role == cluster.ControlPlane {
-				if got := c.Cluster().Etcd().AdvertisedSubnets(); !slices.Equal(got, own) {
+				if got := c.Cluster().Etcd().AdvertisedSubnets(); !slices.Equal(got, own[:1]) {
 					rt.Errorf("etcd of %s takes its address from %v", n.Name, got)
 				}
 				if got, want := hasVIP(rt, text), s.Spec.Network.VIP.IsValid(); got != want {

@@ -11,6 +11,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/dualstack"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
@@ -213,6 +215,30 @@ func TestCreateParams(t *testing.T) {
 	} {
 		if p[key] != want {
 			t.Errorf("%s is %q, want %q", key, p[key], want)
+		}
+	}
+	six := d
+	six.Spec.Network.IPv6 = dualstack.Networks{CIDR: netip.MustParsePrefix("fd00:10:10::/64")}
+	dual := n
+	dual.IP6 = netip.MustParseAddr("fd00:10:10::b")
+	for gateway, want := range map[string]string{"": p["ipconfig0"] + ",ip6=fd00:10:10::b/64", "fe80::1": p["ipconfig0"] + ",ip6=fd00:10:10::b/64,gw6=fe80::1"} {
+		if six.Spec.Network.IPv6.Gateway = (netip.Addr{}); gateway != "" {
+			six.Spec.Network.IPv6.Gateway = netip.MustParseAddr(gateway)
+		}
+		q, err := hardware.CreateParams(six, dual, "", d.Image)
+		if err != nil || q["ipconfig0"] != want {
+			t.Errorf("with IPv6: %q, %v, want %q", q["ipconfig0"], err, want)
+		}
+		// It is what is compared with a VM, so that a new one is as it should be.
+		if got := pveconf.ParseProperties(q["ipconfig0"]).Address(); got != drift.WantHardware(six.Spec, dual).Address {
+			t.Errorf("%q is seen as %q, and wanted as %q", q["ipconfig0"], got, drift.WantHardware(six.Spec, dual).Address)
+		}
+	}
+	for _, bad := range []string{"10.10.0.11", "::ffff:10.10.0.11", "fe80::1%eth0,gw=x"} {
+		wrong := dual
+		wrong.IP6 = netip.MustParseAddr(bad)
+		if q, err := hardware.CreateParams(six, wrong, "", d.Image); err == nil {
+			t.Errorf("%s is sent as %q", bad, q["ipconfig0"])
 		}
 	}
 	d.Spec.Network.Mode = cluster.AddressDiscovered

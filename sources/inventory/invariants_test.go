@@ -87,6 +87,10 @@ func checkSnapshot(t testing.TB, snap cluster.Snapshot) {
 		if vmids[node.VMID] || ips[node.IP] || macs[node.MAC] || names[node.Name] {
 			fail("%s shares something: %+v", node.Name, node)
 		}
+		if six := n.IPv6; six.On() != node.IP6.IsValid() || six.On() && (!six.CIDR.Contains(node.IP6) || node.IP6 == six.Gateway || node.IP6 == six.CIDR.Addr() || ips[node.IP6] || len(six.Check()) > 0 || n.Mode != cluster.AddressStatic) {
+			fail("IPv6 address %s of %s in %+v", node.IP6, node.Name, n)
+		}
+		ips[node.IP6] = node.IP6.IsValid()
 		vmids[node.VMID], ips[node.IP], macs[node.MAC], names[node.Name] = true, true, true, true
 		for _, d := range node.Disks {
 			if len(d.Serial) > 20 || !identifier.MatchString(d.Serial) || !identifier.MatchString(d.Datastore) || d.Bytes <= 0 {

@@ -120,6 +120,9 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 	fmt.Fprintf(out, "cluster %s id %s talos %s kubernetes %s contract %s cni %s ha %v\n", s.Name, s.ID, s.Versions.Talos, s.Versions.Kubernetes, s.Versions.Contract, s.CNI, s.HA)
 	fmt.Fprintf(out, "network %s cidr %v gateway %v dns %v ntp %v pods %s services %s vip %v endpoint %s sans %v vlan %d\n",
 		n.Mode, n.CIDR, n.Gateway, n.Nameservers, n.TimeServers, n.PodCIDR, n.ServiceCIDR, n.VIP, n.Endpoint, n.CertSANs, n.VLAN)
+	if n.IPv6.On() {
+		fmt.Fprintf(out, "IPv6 cidr %s gateway %v pods %s services %s\n", n.IPv6.CIDR, n.IPv6.Gateway, n.IPv6.Pods, n.IPv6.Services)
+	}
 	fmt.Fprintf(out, "image extensions %v args %v installer %s mirrors %v\n", s.Schematic.Extensions, s.Schematic.ExtraKernelArgs, s.InstallerRegistry, s.Mirrors)
 	if len(s.Capacity) > 0 {
 		fmt.Fprintf(out, "capacity %v\n", s.Capacity)
@@ -137,6 +140,9 @@ func dump(out *strings.Builder, snap cluster.Snapshot) {
 		fmt.Fprintf(out, "node %s %s %s vmid %d mac %s uuid %s\n", n.Name, n.Role, n.IP, n.VMID, n.MAC, n.UUID)
 		fmt.Fprintf(out, "  on %s pool %q bridge %s stores %s %s %s scsi %s\n", strings.Join(n.Placement.Hosts(), " or "), n.Pool, n.Bridge, n.Datastore, n.ImageDatastore, n.CloudInitDatastore, n.SCSIHardware)
 		fmt.Fprintf(out, "  %d x %s, %d MiB, disk %s, tags %v labels %v taints %v protect %v locked %v\n", n.Cores, n.CPUType, n.MemoryMiB, yamlschema.Size(n.DiskBytes), n.Tags, n.Labels, n.Taints, n.Protect, n.Locked)
+		if n.IP6.IsValid() {
+			fmt.Fprintf(out, "  and %s\n", n.IP6)
+		}
 		if len(n.Annotations) > 0 {
 			fmt.Fprintf(out, "  annotations %v\n", n.Annotations)
 		}

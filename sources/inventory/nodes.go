@@ -359,11 +359,12 @@ func (l *loader) checkCollisions(drafts []draft, ranges map[cluster.Role]cluster
 		}
 		names[n.Name] = me
 		if n.IP.IsValid() {
-			if h, taken := ips[n.IP]; taken {
+			h, taken := ips[n.IP]
+			if taken {
 				l.wrongOf(d, d.ipField, l.moveHint(d, drafts, moves, "give every node an address of its own"), "%s is the address of %s (%s)", d.showIP(), h.name, l.Cite(h.field))
 			}
 			ips[n.IP] = me
-			if h, taken := ips[n.IP6]; taken && n.IP6.IsValid() {
+			if h, also := ips[n.IP6]; also && !taken && n.IP6.IsValid() { // what follows from the same address is no second mistake
 				l.wrongOf(d, d.field6(l), "write another ip6 for one of them", "%s is the IPv6 address of %s (%s)", n.IP6, h.name, l.Cite(h.field))
 			}
 			ips[n.IP6] = me

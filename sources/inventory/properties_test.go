@@ -122,6 +122,7 @@ func TestRowsGrowAtTheEnd(t *testing.T) {
 type placed struct {
 	cidr   netip.Prefix
 	ranges [2]cluster.Range // of control planes and workers
+	cidr6  string           // as it is written, "": none
 	rows   []string         // of counted
 	listed []string         // workers
 }
@@ -131,6 +132,9 @@ func drawPlaced(t *rapid.T) placed {
 	hosts := 1<<(32-bits) - 2
 	base := rapid.SampledFrom([]string{"10.10.0.0", "172.16.0.0", "192.168.64.0"}).Draw(t, "base")
 	p := placed{cidr: netip.PrefixFrom(netip.MustParseAddr(base), bits).Masked()}
+	if rapid.Bool().Draw(t, "dual stack") {
+		p.cidr6 = fmt.Sprintf(", cidr6: \"fd00:10:10::/%d\"", rapid.IntRange(48, 112).Draw(t, "bits of cidr6"))
+	}
 	width := rapid.IntRange(40, 1200)
 	p.ranges[0] = cluster.Range{First: 1000, Last: 1000 + width.Draw(t, "control planes' VMIDs")}
 	p.ranges[1] = cluster.Range{First: 5000, Last: 5000 + width.Draw(t, "workers' VMIDs")}
@@ -159,8 +163,8 @@ func drawPlaced(t *rapid.T) placed {
 func (p placed) load() (cluster.Snapshot, cluster.Problems) {
 	gateway, _ := subnets.After(p.cidr.Addr(), 1)
 	return Load(fstest.MapFS{
-		"d/cluster.yaml": {Data: fmt.Appendf(nil, "cluster_name: dev\ntalos_version: v1.13.9\nkubernetes_version: v1.36.1\nnetwork: {cidr: %s, gateway: %s}\nproxmox: {node: pve1, vmid_ranges: {controlplane: %s, worker: %s}}\n",
-			p.cidr, gateway, p.ranges[0], p.ranges[1])},
+		"d/cluster.yaml": {Data: fmt.Appendf(nil, "cluster_name: dev\ntalos_version: v1.13.9\nkubernetes_version: v1.36.1\nnetwork: {cidr: %s, gateway: %s%s}\nproxmox: {node: pve1, vmid_ranges: {controlplane: %s, worker: %s}}\n",
+			p.cidr, gateway, p.cidr6, p.ranges[0], p.ranges[1])},
 		"d/nodes.yaml": {Data: []byte("workers:\n" + strings.Join(p.listed, "") + "counted:\n  - {role: controlplane, count: 1, name: \"cp-{n}\"}\n" + strings.Join(p.rows, ""))},
 	}, "d", Options{})
 }

@@ -47,7 +47,8 @@ var language = yamlschema.Language{
 		"fingerprint": yamlschema.Text("a SHA-256 fingerprint (32 bytes in hex, with or without colons)", "", `^([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}$|^[0-9A-Fa-f]{64}$`, 95).OrEmpty(),
 	},
 	Scalars: map[reflect.Type]yamlschema.Scalar{
-		reflect.TypeFor[amount](): {What: "an amount with a unit", Write: "64GiB", Pattern: `^[1-9][0-9]*(MiB|GiB|TiB|[MGT]i?)$`, Parse: parseAmount},
+		reflect.TypeFor[anyPrefix](): {What: "a network in CIDR notation", Write: "10.10.0.0/24", Pattern: `^(\d{1,3}(\.\d{1,3}){3}/\d{1,2}|[0-9A-Fa-f:]*:[0-9A-Fa-f:]*/\d{1,3})$`, Parse: parseAnyPrefix},
+		reflect.TypeFor[amount]():    {What: "an amount with a unit", Write: "64GiB", Pattern: `^[1-9][0-9]*(MiB|GiB|TiB|[MGT]i?)$`, Parse: parseAmount},
 	},
 	Synonyms: map[string][]string{
 		"repository":       {"repo", "git", "source"},

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"net/netip"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -46,10 +45,10 @@ type policyFile struct {
 	// What MAC addresses of nodes must begin with, or whole ones. Without it a node may have any, and
 	// the agent writes DHCP reservations of those that begin with BC:24:11 alone, which are Proxmox VE's.
 	MACs []string `yaml:"macs" is:"macs" default:"any, and BC:24:11 for reservations" example:"[\"BC:24:11\"]"`
-	// The networks that addresses of nodes, and VIPs, must lie in, those that patches add to a
+	// The networks that addresses of nodes, of IPv4 and of IPv6, and VIPs, must lie in, those that patches add to a
 	// machine config included. Without it a node may have any address of its network that is
 	// not this host's or of one of the routers it sends to.
-	Networks []netip.Prefix `yaml:"networks" default:"any" example:"[10.10.0.64/26]"`
+	Networks []anyPrefix `yaml:"networks" default:"any" example:"[10.10.0.64/26, \"fd00:10:10::/64\"]"`
 	// The most that all clusters of this agent may have together.
 	Limits limitsFile `yaml:"limits"`
 	// How far hosts and storages may be filled by new VMs, and by those that get more memory

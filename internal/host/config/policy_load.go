@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -101,7 +102,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 	}
 	upgrade, _ := cluster.ParseUpgradeMode(f.Upgrade) // any other was reported when it was read
 	return cluster.Policy{
-		File: path, Removals: removals, Window: inventory.Window(f.Window).Resolve("window", d.Report), Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges, HA: f.HA, Firewall: f.Firewall, Mappings: f.mappings(), CPUUnits: f.CPUUnits, Forwards: append([]int{}, f.PortForwards...), MACs: toUpper(f.MACs), Networks: f.Networks,
+		File: path, Removals: removals, Window: inventory.Window(f.Window).Resolve("window", d.Report), Pool: f.Pool, VMIDs: f.VMIDs, Datastores: f.Datastores, Bridges: f.Bridges, HA: f.HA, Firewall: f.Firewall, Mappings: f.mappings(), CPUUnits: f.CPUUnits, Forwards: append([]int{}, f.PortForwards...), MACs: toUpper(f.MACs), Networks: prefixesOf(f.Networks),
 		Limits:         cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(yamlschema.MiB), DiskBytes: int64(f.Limits.Disk)},
 		MaxUnavailable: f.MaxUnavailable, DrainStops: f.Drain.OnTimeout == "stop", DrainWithin: f.Drain.Timeout,
 		Switches:  cluster.Switches{ObserveOnly: f.Heal == "observe", ApplyOff: f.Apply == "off", ApplyApproved: f.Apply == "approve", Upgrade: upgrade},
@@ -116,6 +117,29 @@ func (f policyFile) mappings() map[string][]string {
 	maps.DeleteFunc(out, func(_ string, names []string) bool { return len(names) == 0 })
 	if len(out) == 0 {
 		return nil
+	}
+	return out
+}
+
+// anyPrefix is a network of IPv4 or IPv6.
+type anyPrefix struct{ netip.Prefix }
+
+func parseAnyPrefix(s string) (any, error) {
+	p, err := netip.ParsePrefix(s)
+	switch {
+	case err != nil:
+		return nil, yamlschema.Hint("write one like 10.10.0.0/24 or fd00:10:10::/64")
+	case p.Addr().Is4In6():
+		return nil, yamlschema.Hint("write IPv4 addresses as such, like 10.10.0.0/24")
+	case p != p.Masked():
+		return nil, yamlschema.Hint("write " + p.Masked().String() + ": the bits after the / must be zero")
+	}
+	return anyPrefix{p}, nil
+}
+
+func prefixesOf(list []anyPrefix) (out []netip.Prefix) {
+	for _, p := range list {
+		out = append(out, p.Prefix)
 	}
 	return out
 }

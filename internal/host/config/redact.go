@@ -151,7 +151,7 @@ func showNode(dir string, n *yaml.Node, t reflect.Type, is string) any {
 			return show(dir, n.Value)
 		}
 		return notShown
-	case t == reflect.TypeFor[netip.Prefix]():
+	case t == reflect.TypeFor[netip.Prefix](), t == reflect.TypeFor[anyPrefix]():
 		if p, err := netip.ParsePrefix(n.Value); err == nil {
 			return p.String()
 		}

@@ -106,11 +106,12 @@ func TestCards(t *testing.T) {
 
 func TestAddresses(t *testing.T) {
 	for s, want := range map[string]string{
-		"":                                     "",
-		"ip=dhcp":                              "",
-		"gw=10.78.0.1,ip=10.78.0.11/24":        "10.78.0.11/24,gw=10.78.0.1",
-		"ip6=auto,gw=10.78.0.1,ip=dhcp":        "gw=10.78.0.1,ip6=auto",
-		"ip=10.78.0.011/24,gw6=fe80::1,ip6=::": "10.78.0.011/24,ip6=::,gw6=fe80::1", // as it is where it is none
+		"":                              "",
+		"ip=dhcp":                       "",
+		"gw=10.78.0.1,ip=10.78.0.11/24": "10.78.0.11/24,gw=10.78.0.1",
+		"ip6=auto,gw=10.78.0.1,ip=dhcp": "gw=10.78.0.1,ip6=auto",
+		"gw6=FE80:0::1,ip=10.78.0.11/24,gw=10.78.0.1,ip6=FD00:10:0:0::0b/64": "10.78.0.11/24,gw=10.78.0.1,ip6=fd00:10::b/64,gw6=fe80::1",
+		"ip=10.78.0.011/24,gw6=fe80::1,ip6=::":                               "10.78.0.011/24,ip6=::,gw6=fe80::1", // as it is where it is none
 	} {
 		if got := ParseProperties(s).Address(); got != want {
 			t.Errorf("%q: got %q, want %q", s, got, want)
