@@ -56,6 +56,30 @@ func TestDriftsAreComparedOnce(t *testing.T) {
 	}
 }
 
+// TestIPv6IsComparedWhereItIs: the VM of a dual-stack cluster differs where it lacks the IPv6 address, or has another; without
+// IPv6 in the inventory nothing of it is wanted.
+func TestIPv6IsComparedWhereItIs(t *testing.T) {
+	s, n := newNode()
+	plain := WantHardware(s, n)
+	if plain.Address != "10.10.0.11/24,gw=10.10.0.1" {
+		t.Errorf("without IPv6: %s", plain.Address)
+	}
+	s.Network.IPv6.CIDR, n.IP6 = netip.MustParsePrefix("fd00:10:10::/64"), netip.MustParseAddr("fd00:10:10::b")
+	noRoute := WantHardware(s, n)
+	s.Network.IPv6.Gateway = netip.MustParseAddr("fe80::1")
+	want := WantHardware(s, n)
+	if noRoute.Address != plain.Address+",ip6=fd00:10:10::b/64" || want.Address != noRoute.Address+",gw6=fe80::1" {
+		t.Errorf("with IPv6: %s, %s", noRoute.Address, want.Address)
+	}
+	for _, has := range []cluster.Hardware{plain, noRoute, want} {
+		vm := cluster.VM{VMID: n.VMID, Node: n.Name, Presence: cluster.Present, Owner: cluster.Ours, Tags: n.VMTags(), Hardware: cluster.Saw(has)}
+		drifts := ofVM(s, n, vm)
+		if same := has.Address == want.Address; same != (len(drifts) == 0) || !same && (drifts[0].Field != string(cluster.FieldAddress) || drifts[0].How != Refuse) {
+			t.Errorf("%s: %+v", has.Address, drifts)
+		}
+	}
+}
+
 // TestDriftsThatWait: what waits for the next start of a VM is compared, too.
 func TestDriftsThatWait(t *testing.T) {
 	s, n := newNode()

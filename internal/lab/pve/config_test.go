@@ -180,6 +180,25 @@ func TestCloudInit(t *testing.T) {
 	})
 }
 
+// TestIPConfig pins what the drive has of the addresses of both families, and that a gateway without one loses all of them.
+func TestIPConfig(t *testing.T) {
+	const four = "      - type: static\n        address: '10.78.0.11'\n        netmask: '255.255.255.0'\n"
+	for value, want := range map[string]string{
+		"":                                "",
+		"ip=dhcp":                         "      - type: dhcp4\n",
+		"ip=10.78.0.11/24":                four,
+		"ip=10.78.0.11/24,ip6=fd00::b/64": four + "      - type: static6\n        address: 'fd00::b/64'\n",
+		"ip=10.78.0.11/24,ip6=fd00::b/64,gw6=fe80::1": four + "      - type: static6\n        address: 'fd00::b/64'\n        gateway: 'fe80::1'\n",
+		"ip6=auto": "      - type: ipv6_slaac\n", "ip=10.78.0.11/24,ip6=dhcp": four + "      - type: dhcp6\n",
+		"ip=10.78.0.11/24,ip6=auto,gw6=fe80::1": "", "ip=dhcp,gw=10.78.0.1,ip6=fd00::b/64": "",
+	} {
+		got := options.NetworkData(map[string]string{"net0": "virtio=BC:24:11:00:00:11", "ipconfig0": value})
+		if _, subnets, _ := strings.Cut(got, "subnets:\n"); subnets != want {
+			t.Errorf("%q: %s, want %s", value, subnets, want)
+		}
+	}
+}
+
 func TestSizes(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.Int64Range(1, 1<<45).Draw(t, "bytes")

@@ -295,6 +295,20 @@ func TestParametersChecked(t *testing.T) {
 			"ipconfig0": format + "format error\nipconfig0.ip: " + format + "value does not look like a valid ipv4 network configuration\n\n",
 			"archive":   "missing property - 'force' requires this property",
 		}},
+		{map[string]any{"node": "pve", "vmid": "100", "ipconfig0": "ip=10.0.0.1/24,gw6=fe80::1"}, map[string]string{
+			"ipconfig0": format + "format error\nipconfig0.ip6: missing property - 'ipconfig0.gw6' requires this property\n",
+		}},
+		{map[string]any{"node": "pve", "vmid": "100", "ipconfig0": "ip6=fd00::1"}, map[string]string{
+			"ipconfig0": format + "format error\nipconfig0.ip6: " + format + "value does not look like a valid ipv6 network configuration\n\n",
+		}},
+		{map[string]any{"node": "pve", "vmid": "100", "ipconfig0": "ip6=fd00::1/7"}, map[string]string{
+			"ipconfig0": format + "format error\nipconfig0.ip6: " + format + "value does not look like a valid ipv6 network configuration\n\n",
+		}},
+		{map[string]any{"node": "pve", "vmid": "100", "ipconfig0": "ip6=fd00::1/64,gw6=fe80::1%eth0"}, map[string]string{
+			"ipconfig0": format + "format error\nipconfig0.gw6: " + format + "value does not look like a valid IPv6 address\n\n",
+		}},
+		{map[string]any{"node": "pve", "vmid": "100", "ipconfig0": "ip6=fd00::1/64,gw6=fe80::1"}, nil},
+		{map[string]any{"node": "pve", "vmid": "100", "ipconfig0": "ip6=auto"}, nil},
 	} {
 		got := create.CheckParams(tc.in)
 		if len(got) != len(tc.want) {

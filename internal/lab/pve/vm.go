@@ -216,9 +216,12 @@ func (v *vm) firmware(values map[string]string) *world.Firmware {
 
 // seedNetwork hands a guest what its cloud-init drive holds.
 func (s *Server) seedNetwork(g *world.Guest, values map[string]string) {
-	ip := options.ParseDrive(values["ipconfig0"])
+	ip := options.ParseIPConfig(values["ipconfig0"])
 	if p, err := netip.ParsePrefix(ip["ip"]); err == nil {
 		g.Address = p
+	}
+	if p, err := netip.ParsePrefix(ip["ip6"]); err == nil {
+		g.Address6 = p
 	}
 	if a, err := netip.ParseAddr(ip["gw"]); err == nil {
 		g.Gateway = a

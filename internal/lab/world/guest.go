@@ -72,9 +72,10 @@ type Guest struct {
 	Name string
 	UUID string // SMBIOS, lower case
 	MAC  string // lower case
-	// Address, Gateway and Nameservers are those of the cloud-init drive;
+	// Address, Address6, Gateway and Nameservers are those of the cloud-init drive;
 	// zero without one.
 	Address     netip.Prefix
+	Address6    netip.Prefix
 	Gateway     netip.Addr
 	Nameservers []netip.Addr
 	Bridge      string
@@ -128,6 +129,7 @@ type ControlPlane struct {
 type Kubelet struct {
 	Node       string
 	Address    netip.Addr
+	Address6   netip.Addr // zero: none
 	Kubernetes string
 	Talos      string
 	Control    bool

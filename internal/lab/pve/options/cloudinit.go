@@ -23,7 +23,24 @@ func UserData(name string, values map[string]string) string {
 	return b.String()
 }
 
-// NetworkData is the network configuration, version 1, with the interfaces
+// ParseIPConfig reads the properties of an ipconfig option as the drive is made of them. With a gateway beside an address that
+// is not written, Proxmox VE takes none of them, of neither family, and says so in no answer; with no address at all a guest asks
+// DHCP. (qemu-server, Network.pm, parse_ipconfig.)
+func ParseIPConfig(value string) map[string]string {
+	ip := ParseDrive(value)
+	_, err := netip.ParsePrefix(ip["ip6"])
+	switch {
+	case value == "":
+		return ip
+	case ip["gw"] != "" && (ip["ip"] == "" || ip["ip"] == "dhcp"), ip["gw6"] != "" && err != nil:
+		return map[string]string{}
+	case ip["ip"] == "" && ip["ip6"] == "":
+		return map[string]string{"ip": "dhcp", "ip6": "dhcp"}
+	}
+	return ip
+}
+
+// NetworkData is the network configuration on the drive, version 1, with the interfaces
 // numbered as eth0 and on.
 func NetworkData(values map[string]string) string {
 	var b strings.Builder
@@ -32,15 +49,23 @@ func NetworkData(values map[string]string) string {
 		if !IsNet(k) {
 			continue
 		}
-		ip := ParseDrive(values["ipconfig"+k[3:]])
+		ip := ParseIPConfig(values["ipconfig"+k[3:]])
 		fmt.Fprintf(&b, "    - type: physical\n      name: eth%s\n      mac_address: '%s'\n      subnets:\n", k[3:], strings.ToLower(ParseNet(values[k])["macaddr"]))
 		if p, err := netip.ParsePrefix(ip["ip"]); err == nil {
 			fmt.Fprintf(&b, "      - type: static\n        address: '%s'\n        netmask: '%s'\n", p.Addr(), net.IP(net.CIDRMask(p.Bits(), 32)))
-			if gw := ip["gw"]; gw != "" {
-				fmt.Fprintf(&b, "        gateway: '%s'\n", gw)
-			}
+			writeGateway(&b, ip["gw"])
 		} else if ip["ip"] == "dhcp" {
 			b.WriteString("      - type: dhcp4\n")
+		}
+		switch ip["ip6"] {
+		case "":
+		case "dhcp":
+			b.WriteString("      - type: dhcp6\n")
+		case "auto":
+			b.WriteString("      - type: ipv6_slaac\n")
+		default:
+			fmt.Fprintf(&b, "      - type: static6\n        address: '%s'\n", ip["ip6"])
+			writeGateway(&b, ip["gw6"])
 		}
 	}
 	servers, domains := schema.SplitList(values["nameserver"]), schema.SplitList(values["searchdomain"])
@@ -50,6 +75,12 @@ func NetworkData(values map[string]string) string {
 		writeList(&b, "search", domains)
 	}
 	return b.String()
+}
+
+func writeGateway(b *strings.Builder, gateway string) {
+	if gateway != "" {
+		fmt.Fprintf(b, "        gateway: '%s'\n", gateway)
+	}
 }
 
 func writeList(b *strings.Builder, key string, items []string) {

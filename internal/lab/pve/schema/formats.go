@@ -40,7 +40,7 @@ var namedFormats = map[string]map[string]*Property{
 		"product": newPattern(base64Pattern), "serial": newPattern(base64Pattern), "sku": newPattern(base64Pattern), "version": newPattern(base64Pattern),
 	}),
 	"pve-qm-ipconfig": makeOptional(map[string]*Property{
-		"ip": {Format: "pve-ipv4-config"}, "gw": {Format: "ipv4"}, "ip6": {Format: "pve-ipv6-config"}, "gw6": {Format: "ipv6"},
+		"ip": {Format: "pve-ipv4-config"}, "gw": {Format: "ipv4", Requires: "ip"}, "ip6": {Format: "pve-ipv6-config"}, "gw6": {Format: "ipv6", Requires: "ip6"},
 	}),
 	"pve-qm-rng": {
 		"source": {DefaultKey: true, Enum: []string{"/dev/urandom", "/dev/random", "/dev/hwrng"}}, "max_bytes": {Type: "integer", Optional: true},
@@ -165,14 +165,16 @@ func matchQuoting(re *regexp.Regexp, text string) func(string) error {
 func checkAddress(is func(netip.Addr) bool, text string) func(string) error {
 	return func(v string) error {
 		a, err := netip.ParseAddr(v)
-		return errorUnless(err == nil && is(a), text)
+		return errorUnless(err == nil && is(a) && a.Zone() == "", text)
 	}
 }
 
+// checkPrefix takes an address with the length of its network, which is more than 7 bits (pve-common, pve_verify_cidrv4 and
+// pve_verify_cidrv6), or one of some words.
 func checkPrefix(is func(netip.Addr) bool, words []string, text string) func(string) error {
 	return func(v string) error {
 		p, err := netip.ParsePrefix(v)
-		return errorUnless(slices.Contains(words, v) || err == nil && is(p.Addr()), text)
+		return errorUnless(slices.Contains(words, v) || err == nil && is(p.Addr()) && p.Bits() > 7, text)
 	}
 }
 

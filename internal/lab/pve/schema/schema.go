@@ -274,6 +274,9 @@ func parseProperties(fields map[string]*Property, text, path string) (map[string
 			if fault := p.checkValue(path+"."+name, value); fault != "" {
 				errs[path+"."+name] = fault
 			}
+			if p.Requires != "" && out[p.Requires] == "" {
+				errs[path+"."+p.Requires] = fmt.Sprintf("missing property - '%s.%s' requires this property", path, name)
+			}
 		case !p.Optional && p.Alias == "":
 			errs[path+"."+name] = "property is missing and it is not optional"
 		}
