@@ -35,7 +35,7 @@ type cluster struct {
 	manifests map[string]int
 	cni       string
 	caPEM     string
-	podCIDR   netip.Prefix
+	podCIDRs  string
 	ranges    int             // of the pod network given out
 	restored  map[string]bool // those that its nodes have from a snapshot
 	held      []func()        // what waits for an API

@@ -255,10 +255,10 @@ func (cl *cluster) loseNode(node string) {
 	cl.c.world.Report(node, "is lost: its kubelet stopped posting node status")
 }
 
-// freePodCIDR returns the next /24 of the pod network, "" when there is none
+// freePodCIDR returns the next part of each pod network, "" when there is none
 // left. (In life a node without one stays NotReady; here big clusters on small
 // networks just go on.)
 func (cl *cluster) freePodCIDR() (free string) {
-	free, cl.ranges = rules.NextRange(cl.podCIDR, cl.ranges, cl.restored)
+	free, cl.ranges = rules.NextRange(cl.podCIDRs, cl.ranges, cl.restored)
 	return free
 }

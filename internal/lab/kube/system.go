@@ -24,7 +24,7 @@ func (cl *cluster) fillStore(cp world.ControlPlane) {
 	}
 	cl.filled = true
 	cl.cni, cl.caPEM = cp.CNI, string(cp.CACert)
-	cl.podCIDR = rules.FirstRange(cp.PodCIDR)
+	cl.podCIDRs = cp.PodCIDR
 	cl.store.services = rules.FirstRange(cp.ServiceCIDR)
 	for _, o := range system.NewCluster(cp) {
 		cl.addObject(findBuiltin(o.Group, o.Resource), o)

@@ -137,7 +137,7 @@ func (s *settings) readKubernetes(m *machine) {
 		Node: node, Address: address.Addr(), Talos: m.image().Version, Control: s.control,
 		VMID: m.guest.VMID, UUID: m.guest.UUID, Cores: m.guest.Cores, MemoryMiB: m.guest.MemoryMiB,
 	}
-	manifests.ReadNode(&s.kubelet, cfg)
+	manifests.ReadNode(&s.kubelet, cfg, m.guest, m.image(), s.others)
 	if s.control {
 		s.readPlane(node, address.Addr())
 		s.plane.PodCIDR, s.plane.ServiceCIDR, s.plane.Talos = strings.Join(pods, ","), strings.Join(services, ","), s.kubelet.Talos

@@ -280,3 +280,74 @@ func TestLoopback(t *testing.T) {
 		t.Errorf("a connection to a machine that was switched off: %v", err)
 	}
 }
+
+// TestBothFamilies: a machine has the IPv6 address of its cloud-init drive, which only a nocloud image reads, before its config
+// and with it, and that of its config; and of them its kubelet registers with the one that the config says is the node's.
+func TestBothFamilies(t *testing.T) {
+	const link = "---\napiVersion: v1alpha1\nkind: LinkConfig\nname: ens18\naddresses: [{address: 10.5.0.11/24}, {address: \"fd00:5::11/64\"}]\n"
+	const dual = "cluster: {network: {podSubnets: [10.244.0.0/16, \"fd00:244::/56\"], serviceSubnets: [10.96.0.0/12, \"fd00:96::/112\"]}}\n"
+	for name, tc := range map[string]struct {
+		drive, platform, patch string
+		before, after          string // of the link, but for link-local
+		want                   string // of the node
+	}{
+		"the drive's, in a dual-stack cluster":  {drive: "fd00:5::22/64", platform: "nocloud", patch: dual, before: "[10.5.0.11/24 fd00:5::22/64]", after: "[10.5.0.11/24 fd00:5::22/64]", want: "fd00:5::22"},
+		"the drive's, in one of IPv4":           {drive: "fd00:5::22/64", platform: "nocloud", before: "[10.5.0.11/24 fd00:5::22/64]", after: "[10.5.0.11/24 fd00:5::22/64]"},
+		"the drive's, which is not read":        {drive: "fd00:5::22/64", platform: "metal", patch: dual, before: "[10.5.0.11/24]", after: "[10.5.0.11/24]"},
+		"the config's":                          {platform: "nocloud", patch: dual + link, before: "[10.5.0.11/24]", after: "[10.5.0.11/24 fd00:5::11/64]", want: "fd00:5::11"},
+		"both, and the config chooses":          {drive: "fd00:5::22/64", platform: "nocloud", patch: "machine: {kubelet: {nodeIP: {validSubnets: [10.5.0.11/32, \"fd00:5::11/128\"]}}}\n" + dual + link, before: "[10.5.0.11/24 fd00:5::22/64]", after: "[10.5.0.11/24 fd00:5::11/64 fd00:5::22/64]", want: "fd00:5::11"},
+		"both, and the config wants IPv4 alone": {drive: "fd00:5::22/64", platform: "nocloud", patch: "machine: {kubelet: {nodeIP: {validSubnets: [10.5.0.11/32]}}}\n" + dual + link, before: "[10.5.0.11/24 fd00:5::22/64]", after: "[10.5.0.11/24 fd00:5::11/64 fd00:5::22/64]"},
+		"one of the pods' is no node's":         {drive: "fd00:244::22/64", platform: "nocloud", patch: dual, before: "[10.5.0.11/24 fd00:244::22/64]", after: "[10.5.0.11/24 fd00:244::22/64]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			change := func(c *talos.Config) {
+				c.Reservations = map[string]netip.Prefix{"bc:24:11:00:01:91": netip.MustParsePrefix("10.5.0.11/24")}
+			}
+			inBubbleWith(t, world.Config{}, change, func(l *lab) {
+				g := cp(1).guest("v1.13.9")
+				g.Boot.Image.Platform = tc.platform
+				if tc.drive != "" {
+					g.Address6 = netip.MustParsePrefix(tc.drive)
+				}
+				l.fleet.PowerOn(g)
+				time.Sleep(time.Minute)
+				l.wantStage(cp(1), maintenance)
+				if got := l.addresses(l.insecure(cp(1))); got != tc.before {
+					t.Errorf("before its config: %s, want %s", got, tc.before)
+				}
+				var patches []string
+				if tc.patch != "" {
+					patches = append(patches, tc.patch)
+				}
+				l.apply(cp(1), l.config(cp(1), "v1.13.9", patches...))
+				time.Sleep(5 * time.Second)
+				l.bootstrap(cp(1))
+				time.Sleep(2 * time.Minute)
+				if got := l.addresses(l.admin(cp(1))); got != tc.after {
+					t.Errorf("with its config: %s, want %s", got, tc.after)
+				}
+				want, _ := netip.ParseAddr(tc.want)
+				if got, _ := l.kube.kubelet("cp1"); got.Address.String() != "10.5.0.11" || got.Address6 != want {
+					t.Errorf("it registers with %s and %s, want %s", got.Address, got.Address6, want)
+				}
+			})
+		})
+	}
+}
+
+// addresses are those of a machine's link that are not link-local.
+func (l *lab) addresses(c *client.Client) string {
+	l.t.Helper()
+	all, err := safe.StateListAll[*network.AddressStatus](within(time.Second), c.COSI)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	var out []string
+	for a := range all.All() {
+		if s := a.TypedSpec(); s.LinkName == "ens18" && !s.Address.Addr().IsLinkLocalUnicast() {
+			out = append(out, s.Address.String())
+		}
+	}
+	slices.Sort(out)
+	return fmt.Sprint(out)
+}

@@ -261,9 +261,9 @@ func (b *boot) writeNetwork() {
 	if !b.address.IsValid() {
 		return
 	}
-	all := []netip.Prefix{b.address}
+	all := system.ListAddresses(b.m.guest, b.image, b.address)
 	if b.set != nil {
-		all = append(all, b.set.others...)
+		all = system.ListAddresses(b.m.guest, b.image, b.address, b.set.others...)
 	}
 	for _, other := range b.others {
 		dropResource(b, "network.AddressStatusController", network.NewAddressStatus(network.NamespaceName, linkName+"/"+other.String()).Metadata())

@@ -19,3 +19,22 @@ func TestAddresses(t *testing.T) {
 		t.Error("an address of nothing")
 	}
 }
+
+// TestNextRange: a node of a dual-stack cluster gets a part of each of the pods' networks, and one of IPv4 alone that of IPv4.
+func TestNextRange(t *testing.T) {
+	for networks, want := range map[string][]string{
+		"10.244.0.0/16":                  {"10.244.0.0/24", "10.244.2.0/24", "10.244.3.0/24"},
+		"10.244.0.0/16,fd00:1:0:f0::/60": {"10.244.0.0/24,fd00:1:0:f0::/64", "10.244.2.0/24,fd00:1:0:f2::/64", "10.244.3.0/24,fd00:1:0:f3::/64"},
+		"10.244.0.0/16,fd00:1::/64":      {"10.244.0.0/24,fd00:1::/64", "10.244.2.0/24", "10.244.3.0/24"},
+		"10.244.0.0/24,fd00:1::/56":      {"10.244.0.0/24,fd00:1::/64", "", ""},
+		"":                               {"", "", ""},
+	} {
+		used := 0
+		for _, w := range want {
+			var got string
+			if got, used = NextRange(networks, used, map[string]bool{"10.244.1.0/24": true}); got != w {
+				t.Errorf("%s: %q, want %q", networks, got, w)
+			}
+		}
+	}
+}

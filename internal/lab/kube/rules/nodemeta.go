@@ -44,17 +44,21 @@ func WriteAs(manager string, node map[string]any, edit func()) {
 	}
 }
 
-// NewNode is the Node that a kubelet registers, with what the controllers add to it: cidr
-// is the network of its pods, "" if it gets none.
-func NewNode(name, cidr string) map[string]any {
+// NewNode is the Node that a kubelet registers, with what the controllers add to it: cidrs
+// are the networks of its pods, separated by commas, "" if it gets none.
+func NewNode(name, cidrs string) map[string]any {
 	node := map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{"name": name}}
 	WriteAs(Kubelet, node, func() {
 		EnsureMap(node, "metadata", "annotations")["volumes.kubernetes.io/controller-managed-attach-detach"] = "true"
 	})
 	WriteAs(Controllers, node, func() {
 		EnsureMap(node, "metadata", "annotations")["node.alpha.kubernetes.io/ttl"] = "0"
-		if cidr != "" {
-			node["spec"] = map[string]any{"podCIDR": cidr, "podCIDRs": []any{cidr}}
+		if cidrs != "" {
+			var all []any
+			for cidr := range strings.SplitSeq(cidrs, ",") {
+				all = append(all, cidr)
+			}
+			node["spec"] = map[string]any{"podCIDR": all[0], "podCIDRs": all}
 		}
 	})
 	return node

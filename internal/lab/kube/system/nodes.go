@@ -39,10 +39,11 @@ func DescribeNode(o map[string]any, k world.Kubelet, network bool) {
 		rules.NoteTaint(spec, corev1.TaintNodeNotReady, corev1.TaintEffectNoExecute)
 	}
 	status := rules.EnsureMap(o, "status")
-	status["addresses"] = []any{
-		map[string]any{"type": "InternalIP", "address": k.Address.String()},
-		map[string]any{"type": "Hostname", "address": k.Node},
+	addresses := []any{map[string]any{"type": "InternalIP", "address": k.Address.String()}}
+	if k.Address6.IsValid() {
+		addresses = append(addresses, map[string]any{"type": "InternalIP", "address": k.Address6.String()})
 	}
+	status["addresses"] = append(addresses, map[string]any{"type": "Hostname", "address": k.Node})
 	status["nodeInfo"] = map[string]any{
 		"architecture": "amd64", "operatingSystem": "linux", "kernelVersion": "6.18.5-talos",
 		"containerRuntimeVersion": "containerd://2.2.1", "osImage": "Talos (" + k.Talos + ")",

@@ -1,6 +1,7 @@
 package manifests
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -64,8 +65,9 @@ func valuesOf(args map[string][]string) map[string]k8s.ArgValues {
 }
 
 // ReadNode finds what a node is to register with: the version of its kubelet, its labels and its
-// taints.
-func ReadNode(to *world.Kubelet, cfg config.Provider) {
+// taints, and the address of IPv6 among those of its link, of which the config gives it others than its own.
+func ReadNode(to *world.Kubelet, cfg config.Provider, g world.Guest, image world.Image, others []netip.Prefix) {
+	to.Address6 = findAddress6(cfg, system.ListAddresses(g, image, netip.Prefix{}, others...))
 	if k := cfg.K8sKubeletConfig(); k != nil {
 		// The sizes of Talos' kubelet are of one version.
 		to.Kubernetes = strings.TrimSuffix(strings.TrimSuffix(system.TagOf(k.Image()), "-fat"), "-slim")
@@ -88,6 +90,50 @@ func ReadNode(to *world.Kubelet, cfg config.Provider) {
 		to.Taints = append(to.Taints, key)
 	}
 	slices.Sort(to.Taints)
+}
+
+// findAddress6 finds the node's address of IPv6: the first of its link that is not of pods or services, and lies in one of the
+// subnets that the config names, or, where it names none, if pods have addresses of IPv6. The zero Addr is none.
+// Source: talos v1.13, internal/app/machined/pkg/controllers/k8s, nodeip.go and nodeip_config.go.
+func findAddress6(cfg config.Provider, link []netip.Prefix) netip.Addr {
+	n := cfg.K8sNetworkConfig()
+	if n == nil {
+		return netip.Addr{}
+	}
+	var valid []string
+	if node := cfg.K8sNodeConfig(); node != nil && node.NodeIP() != nil {
+		valid = slices.Clone(node.NodeIP().ValidSubnets())
+	}
+	var except []string
+	for _, p := range slices.Concat(n.PodCIDRs(), n.ServiceCIDRs()) {
+		except = append(except, "!"+p.String())
+		if p.Addr().Is6() && len(valid) == 0 {
+			valid = []string{"::/0"}
+		}
+	}
+	valid = append(valid, except...)
+	for _, p := range link {
+		if p.Addr().Is6() && isValid(valid, p.Addr()) {
+			return p.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
+// isValid reports whether one of the subnets has an address, and none with ! in front.
+func isValid(subnets []string, a netip.Addr) (ok bool) {
+	for _, s := range subnets {
+		except, no := strings.CutPrefix(s, "!")
+		p, err := netip.ParsePrefix(except)
+		switch {
+		case err != nil || !p.Contains(a):
+		case no:
+			return false
+		default:
+			ok = true
+		}
+	}
+	return ok
 }
 
 // ReadPlane finds what a kube-apiserver is given, and what Talos deploys beside it.

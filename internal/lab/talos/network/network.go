@@ -97,11 +97,11 @@ func (s *Settings) readLegacy(cfg config.Provider) error {
 	return nil
 }
 
-// acceptAddress accepts an address of the machine's link. The first is the node's.
+// acceptAddress accepts an address of the machine's link. The first of IPv4 is the node's.
 func (s *Settings) acceptAddress(ours bool, p netip.Prefix) {
 	switch {
 	case !ours || p == s.Address:
-	case !s.Address.IsValid():
+	case !s.Address.IsValid() && p.Addr().Is4():
 		s.Address = p
 	default:
 		s.Others = append(s.Others, p)
