@@ -143,7 +143,7 @@ var rooms = map[string]room{
 	"reconcile/factory": {why: "one system; shows its errors in one line, dials with the authorities of the config",
 		may: []string{"internal/cluster", "internal/text", "internal/certpool", "internal/fault", "internal/retry", "internal/logging", "internal/platform"}, never: clients},
 	"reconcile/proxmox": {why: "one system; shows its errors in one line",
-		may: []string{"internal/cluster", "internal/cluster/availability", "internal/cluster/device", "internal/text", "internal/fault", "internal/retry", "internal/logging", "reconcile/proxmox/accesslog", "reconcile/proxmox/ha", "reconcile/proxmox/hardware", "reconcile/proxmox/pveconf", "reconcile/proxmox/usage", "internal/cluster/usage"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec",
+		may: []string{"internal/cluster", "internal/cluster/availability", "internal/cluster/device", "internal/text", "internal/fault", "internal/retry", "internal/logging", "reconcile/proxmox/accesslog", "reconcile/proxmox/ha", "reconcile/proxmox/hardware", "reconcile/proxmox/pveconf", "reconcile/proxmox/usage", "internal/cluster/usage"}, never: []string{"github.com/siderolabs/talos", "k8s.io", "helm.sh", "os/exec"},
 		tests: []string{"internal/cluster/dualstack"}},
 	"reconcile/proxmox/accesslog": {why: "reads one file that it is named; knows no request of ours, no node and no clock",
 		may: []string{"internal/fault", "internal/platform"}, never: append([]string{"os/exec", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},

@@ -266,6 +266,9 @@ func listInputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Siz
 		if n.Leased {
 			n.IP = netip.Addr{} // its config does not depend on it
 		}
+		if !spec.Network.IPv6.On() {
+			n.IP6 = netip.Addr{} // the networks may be those that the nodes run
+		}
 		ins[i] = input{shared: all, Name: n.Name, Role: n.Role, IP: n.IP, IP6: n.IP6, Leased: n.Leased, MAC: n.MAC, Labels: n.Labels, Taints: n.Taints, Patches: patches, Components: n.Components, Devices: n.Devices}
 		own, err := json.Marshal(&ins[i])
 		if err != nil {

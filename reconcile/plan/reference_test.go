@@ -105,7 +105,7 @@ var changes = []change{
 	}},
 	{"`annotations`", func(_ *world, n *cluster.Node) { n.Annotations = map[string]string{"example.org/rack": "7"} }},
 	configField("`patches`, `network.vip`, `network.endpoint`, `network.nameservers`, `network.time_servers`, `network.cert_sans`, `talos.installer_registry` and whatever else is only in the machine config"),
-	{"`network.pod_cidr`, `network.svc_cidr`", func(w *world, n *cluster.Node) {
+	{"`network.pod_cidr`, `network.svc_cidr`; of a dual-stack cluster `network.pod_cidr6` and `network.svc_cidr6` likewise", func(w *world, n *cluster.Node) {
 		w.d.Configs[n.Name] = cluster.Config{Digest: "new", Summary: cluster.ConfigSummary{Pods: "10.99.0.0/16"}}
 		m := w.o.Machines[n.Name]
 		m.Summary = cluster.ConfigSummary{Pods: "10.244.0.0/16"}
@@ -125,6 +125,10 @@ var changes = []change{
 	}},
 	{"`network.gateway`", askNetwork(func(n *cluster.Network) { n.Gateway = netip.MustParseAddr("10.10.0.254") })},
 	{"`network.cidr`", askNetwork(func(n *cluster.Network) { n.CIDR = netip.MustParsePrefix("10.10.0.0/16") })},
+	{"`network.cidr6`, `network.gateway6`, `ip6`", func(w *world, n *cluster.Node) {
+		n.IP6 = netip.MustParseAddr("fd00:10:10::15")
+		askNetwork(func(n *cluster.Network) { n.IPv6.CIDR = netip.MustParsePrefix("fd00:10:10::/64") })(w, n)
+	}},
 	{"`network.address_mode`", askNetwork(func(n *cluster.Network) { n.Mode = cluster.AddressReserved })},
 	{"`proxmox.pool`", func(w *world, n *cluster.Node) {
 		vm := w.o.VMs[n.Name]

@@ -116,6 +116,24 @@ func TestPolicyOfRemovals(t *testing.T) {
 	}
 }
 
+// TestPolicyOfBothFamilies: networks may be of IPv4 and of IPv6, and what is neither is refused.
+func TestPolicyOfBothFamilies(t *testing.T) {
+	for text, want := range map[string]string{
+		`[10.10.0.64/26, "fd00:10:10::/64"]`: "",
+		`["2001:DB8::/32"]`:                  "",
+		`["fd00:10:10::1/64"]`:               "write fd00:10:10::/64: the bits after the / must be zero",
+		`["::ffff:10.10.0.0/112"]`:           "write IPv4 addresses as such, like 10.10.0.0/24",
+		`["fd00:10:10::"]`:                   "write one like 10.10.0.0/24 or fd00:10:10::/64",
+		`[10.10.0.1/24]`:                     "write 10.10.0.0/24: the bits after the / must be zero",
+	} {
+		path := filepath.Join(hosttest.New(t, map[string]string{"policy.yaml": "pool: talos\nvmids: [400-499]\nnetworks: " + text + "\n"}), "policy.yaml")
+		p, problems := loadPolicy(path)
+		if want == "" && (len(problems) > 0 || len(p.Networks) == 0) || want != "" && (len(problems) != 1 || problems[0].Hint != want) {
+			t.Errorf("%s: %v, %v, want %q", text, p.Networks, problems, want)
+		}
+	}
+}
+
 func TestPolicyProblems(t *testing.T) {
 	for _, c := range []struct {
 		text string

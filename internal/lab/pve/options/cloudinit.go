@@ -24,7 +24,7 @@ func UserData(name string, values map[string]string) string {
 }
 
 // ParseIPConfig reads the properties of an ipconfig option as the drive is made of them. With a gateway beside an address that
-// is not written, Proxmox VE takes none of them, of neither family, and says so in no answer; with no address at all a guest asks
+// is not written, Proxmox VE takes none of them, of neither family, and reports that in no answer; with no address at all a guest asks
 // DHCP. (qemu-server, Network.pm, parse_ipconfig.)
 func ParseIPConfig(value string) map[string]string {
 	ip := ParseDrive(value)
