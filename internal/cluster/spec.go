@@ -33,8 +33,7 @@ const (
 	// AddressStatic puts the address into the VM's cloud-init drive, which the
 	// nocloud image of Talos reads before any configuration.
 	AddressStatic AddressMode = "static"
-	// AddressReserved leaves it to a DHCP server on the bridge that knows the
-	// VM's MAC.
+	// AddressReserved leaves it to a DHCP server on the bridge that knows the VM's MAC.
 	AddressReserved AddressMode = "dhcp-reservation"
 	// AddressDiscovered leaves it to a DHCP server which address that is, and the agent finds it by the VM's
 	// MAC; of a cluster, nodes that have an address written have that one.
@@ -54,17 +53,15 @@ const (
 // CNI is which container network a cluster gets.
 type CNI string
 
-// The container networks: Talos' own Flannel with kube-proxy, Cilium as an
-// addon without kube-proxy, or none from us at all.
+// The container networks: Talos' own Flannel with kube-proxy, Cilium as an addon without kube-proxy, or none from us at all.
 const (
 	CNIFlannel CNI = "flannel"
 	CNICilium  CNI = "cilium"
 	CNINone    CNI = "none"
 )
 
-// Spec is one cluster as its inventory describes it, with every default and
-// derived value filled in: two Specs are equal exactly when they ask for the
-// same world.
+// Spec is one cluster as its inventory describes it, with every default and derived value filled in: two Specs are equal exactly
+// when they ask for the same world.
 type Spec struct {
 	ID          string // ClusterID(owner, Name)
 	Name        string // cluster_name

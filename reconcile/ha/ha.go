@@ -58,6 +58,9 @@ func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, turn InTurn) 
 		return Next{Wait: cluster.Wait{Subject: d.Spec.Name, Reason: cluster.HAUnknown, Message: "cannot see what Proxmox VE's HA manager holds: " + seen.Why, Within: seeWithin}}
 	case !seen.Known, there && !r.Own, vm.Power != cluster.PowerRunning:
 		return Next{}
+	case seen.Value.HasRules && d.Spec.HAGroup != "":
+		return Next{Block: cluster.Block{Subject: d.Spec.Name, Reason: cluster.HANotHeld, About: "group", Message: fmt.Sprintf("its VMs are not given to Proxmox VE's HA manager: this Proxmox VE has rules in the place of groups (%s)", d.Spec.HAGroup),
+			Hint: "remove `group` from `ha`, and write a node affinity rule under Datacenter, HA, Affinity Rules"}}
 	case there && vm.HA == "error":
 		return Next{Block: cluster.Block{Subject: n.Name, Reason: cluster.HANotHeld, Message: fmt.Sprintf("vm %d is not kept running: %s", n.VMID, upgrade.DescribeBusy(vm)), Hint: upgrade.HintOfBusy(n, vm)}}
 	case !free, !turn.Ready, turn.Pending && r.State == availability.Ignored:

@@ -1616,6 +1616,7 @@ func (w *world) setHA(t testing.TB, words []string) {
 		case "groups":
 			have.HasRules = false
 			w.d.Spec.HAGroup = v
+		case "rules":
 		case "rule":
 			have.Apart = &availability.Rule{Disabled: v == "disabled", Broken: map[string]string{"broken": "rule shares two or more resources with a positive resource affinity rule"}[v]}
 			for _, n := range w.d.Spec.ControlPlanes() {

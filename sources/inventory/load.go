@@ -14,20 +14,16 @@ import (
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
-// Options are what an inventory does not contain: who reads it, and what the
-// host's own config sets.
+// Options are what an inventory does not contain: who reads it, and what the host's own config sets.
 type Options struct {
-	// Owner is the owner in the host's config; "" means DefaultOwner. With the
-	// cluster's name it makes the cluster's identity.
+	// Owner is the owner in the host's config; "" means DefaultOwner. With the cluster's name it makes the cluster's identity.
 	Owner string
-	// Pool and ImageDatastore are the host's defaults; "" means no pool and
-	// the storage "local".
+	// Pool and ImageDatastore are the host's defaults; "" means no pool and the storage "local".
 	Pool, ImageDatastore string
 	// Mirrors maps a registry host to the mirror that the nodes pull from.
 	Mirrors map[string]string
-	// Secrets are the cluster's decrypted secrets; nil when there are none to be
-	// had (no file, no key). Placeholders stand for ${values.name} then, and a
-	// note lists what was not checked.
+	// Secrets are the cluster's decrypted secrets; nil when there are none to be had (no file, no key). Placeholders stand for
+	// ${values.name} then, and a note lists what was not checked.
 	Secrets *Secrets
 	// Revision is what the files are a state of; it is carried through.
 	Revision cluster.Revision
@@ -69,13 +65,11 @@ type loader struct {
 	confidential []cluster.Secret // texts with secrets too short to be found by themselves
 }
 
-// Load reads the cluster in the folder dir of fsys, for example
-// "inventory/dev", and checks it. With an error among the problems the
-// snapshot is empty except for its revision: an inventory is valid as a
-// whole or not at all. Otherwise Snapshot.Warnings holds the problems.
+// Load reads the cluster in the folder dir of fsys, for example "inventory/dev", and checks it. With an error among the problems
+// the snapshot is empty except for its revision: an inventory is valid as a whole or not at all. Otherwise Snapshot.Warnings
+// holds the problems.
 //
-// Paths in the inventory are relative to dir. They may climb out of it to
-// share files between clusters, but never out of fsys.
+// Paths in the inventory are relative to dir. They may climb out of it to share files between clusters, but never out of fsys.
 func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Problems) {
 	l := &loader{Report: yamlschema.NewReport(), fsys: fsys, dir: path.Clean(dir), opts: opts, patches: map[string]patchFile{}, spend: newSpend(opts.Budget)}
 	if l.opts.Owner == "" {
@@ -116,8 +110,7 @@ func Load(fsys fs.FS, dir string, opts Options) (cluster.Snapshot, cluster.Probl
 	return snap, problems
 }
 
-// readInto decodes one of the two files of a cluster; it reports whether there
-// was something to decode.
+// readInto decodes one of the two files of a cluster; it reports whether there was something to decode.
 func (l *loader) readInto(name, prefix string, out any) bool {
 	file := path.Join(l.dir, name)
 	data, err := ReadFile(l.fsys, file)
@@ -146,9 +139,8 @@ func (l *loader) readInto(name, prefix string, out any) bool {
 // errTooLarge is a file beyond the bounds of one.
 var errTooLarge = fmt.Errorf("larger than %d KiB", yamlschema.MaxFileBytes>>10)
 
-// ReadFile reads a file of the repository within the bounds of one. Its errors
-// do not name the file, which the problem they become names already; they may
-// carry a Hint.
+// ReadFile reads a file of the repository within the bounds of one. Its errors do not name the file, which the problem they
+// become names already; they may carry a Hint.
 func ReadFile(fsys fs.FS, name string) ([]byte, error) {
 	if !fs.ValidPath(name) {
 		return nil, errors.New("the path leaves the repository")
@@ -175,8 +167,7 @@ func ReadFile(fsys fs.FS, name string) ([]byte, error) {
 	return data, nil
 }
 
-// stripPath strips the operation and the path from an error of a file system: the
-// problem it becomes names the file already.
+// stripPath strips the operation and the path from an error of a file system: the problem it becomes names the file already.
 func stripPath(err error) error {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err
@@ -184,8 +175,7 @@ func stripPath(err error) error {
 	return err
 }
 
-// fetch reads a file that a field names. On failure the problem is recorded
-// and ok is false.
+// fetch reads a file that a field names. On failure the problem is recorded and ok is false.
 func (l *loader) fetch(field, name string) (file string, data []byte, ok bool) {
 	file, ok = l.locate(field, name)
 	if !ok || l.spent {
@@ -225,9 +215,8 @@ func (l *loader) locate(field, name string) (string, bool) {
 	return "", false
 }
 
-// CheckFolder returns what is wrong with the name of a cluster's folder under root,
-// which is the cluster's own; nil if nothing is. It may be anything that a file system
-// takes, so no text has it unquoted.
+// CheckFolder returns what is wrong with the name of a cluster's folder under root, which is the cluster's own; nil if nothing
+// is. It may be anything that a file system takes, so no text has it unquoted.
 func CheckFolder(root, name string) cluster.Problems {
 	if f := formats["label"]; f.Pattern.MatchString(name) && len(name) <= f.Max {
 		return nil

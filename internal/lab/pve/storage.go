@@ -12,15 +12,13 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-// storage is one storage: a directory or a pool of thin volumes. Its fields
-// below the line belong to Server.mu.
+// storage is one storage: a directory or a pool of thin volumes. Its fields below the line belong to Server.mu.
 type storage struct {
 	name, kind, path string
 	content          []string
 	total, used      int64
 	shared, inactive bool
-	// copying is held while an image is copied onto the storage: one at a
-	// time.
+	// copying is held while an image is copied onto the storage: one at a time.
 	copying chan struct{}
 
 	volumes  map[string]*volume // by name without the storage
@@ -135,8 +133,7 @@ func (st *storage) diskName(id int, stem, format string) string {
 	}
 }
 
-// hasDisk reports whether a VM has a disk of that number, whatever its format, as
-// template or not.
+// hasDisk reports whether a VM has a disk of that number, whatever its format, as template or not.
 func (st *storage) hasDisk(id, n int) bool {
 	for _, stem := range []string{"vm", "base"} {
 		for _, format := range []string{"raw", "qcow2"} {
@@ -266,8 +263,7 @@ func readContent(c *call) (any, error) {
 
 func roundUp(n, unit int64) int64 { return (n + unit - 1) / unit * unit }
 
-// mayReadVolume asks for what attaching or reading a volume needs. s.mu is
-// held.
+// mayReadVolume asks for what attaching or reading a volume needs. s.mu is held.
 func (s *Server) mayReadVolume(who identity, st *storage) error {
 	return s.needAny(who, "/storage/"+st.name, "Datastore.AllocateSpace", "Datastore.Audit")
 }
