@@ -130,6 +130,7 @@ func compareSpecs(base, asked cluster.Snapshot) (out cluster.Problems) {
 		{"cluster_name", "name", was.Name, is.Name},
 		{"network.pod_cidr", "pod network", was.Network.PodCIDR.String(), is.Network.PodCIDR.String()},
 		{"network.svc_cidr", "service network", was.Network.ServiceCIDR.String(), is.Network.ServiceCIDR.String()},
+		{"network.cidr6", "IPv6 network of its nodes", had.CIDR.String(), has.CIDR.String()},
 		{"network.pod_cidr6", "IPv6 pod network", had.Pods.String(), has.Pods.String()},
 		{"network.svc_cidr6", "IPv6 service network", had.Services.String(), has.Services.String()},
 		{"cni", "cni", string(was.CNI), string(is.CNI)},

@@ -134,14 +134,14 @@ func TestFixedFamilies(t *testing.T) {
 	}
 	dual := net("fd00:1::/56", "fd00:2::/112")
 	moved := dual
-	moved.CIDR = netip.MustParsePrefix("fd00:10:11::/64") // as with network.cidr: the VMs refuse it, each by itself
+	moved.CIDR = netip.MustParsePrefix("fd00:10:11::/64") // of which new nodes would get half
 	for name, c := range map[string]struct {
 		was, is dualstack.Networks
 		want    string
 	}{
 		"none":           {},
 		"the same":       {was: dual, is: dual},
-		"other nodes":    {was: dual, is: moved},
+		"other nodes":    {was: dual, is: moved, want: "network.cidr6: a cluster that lives keeps the IPv6 network of its nodes that it was made with, which is fd00:10:10::/64, and this is fd00:10:11::/64 (write `cidr6: fd00:10:10::/64`; another one needs another cluster)"},
 		"added":          {is: dual, want: "network.cidr6: a cluster that lives keeps the address families that it was made with: IPv4 alone (remove cidr6, and what else is of IPv6; others need another cluster)"},
 		"removed":        {was: dual, want: "network.cidr6: a cluster that lives keeps the address families that it was made with: IPv4 and IPv6, nodes in fd00:10:10::/64 (write `cidr6: fd00:10:10::/64`; others need another cluster)"},
 		"other pods":     {was: dual, is: net("fd00:3::/56", "fd00:2::/112"), want: "network.pod_cidr6: a cluster that lives keeps the IPv6 pod network that it was made with, which is fd00:1::/56, and this is fd00:3::/56 (write `pod_cidr6: fd00:1::/56`; another one needs another cluster)"},

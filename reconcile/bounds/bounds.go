@@ -153,6 +153,8 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		// back by sending another one.
 		for _, a := range d.Repository().Configs[n.Name].Addresses {
 			switch {
+			case a == d.Spec.Network.IPv6.Gateway:
+				taken(n.Name, "its machine config has the address of its router,", a)
 			case a == n.IP || a == n.IP6 || a == d.Spec.Network.OwnVIP() || slices.Contains(others, a) || !a.IsGlobalUnicast(): // see above; or no one's but the link's
 			case slices.Contains(p.Taken, a):
 				taken(n.Name, "its machine config has an address that it must not have:", a)

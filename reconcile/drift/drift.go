@@ -242,7 +242,7 @@ func WantHardware(s cluster.Spec, n cluster.Node) cluster.Hardware {
 	}
 	if s.Network.ModeOf(n) == cluster.AddressStatic {
 		hw.Address = fmt.Sprintf("%s/%d,gw=%s", n.IP, s.Network.CIDR.Bits(), s.Network.Gateway)
-		if six := s.Network.IPv6; six.On() {
+		if six := s.Network.IPv6; six.On() && n.IP6.IsValid() {
 			hw.Address += fmt.Sprintf(",ip6=%s/%d", n.IP6, six.CIDR.Bits())
 			if six.Gateway.IsValid() {
 				hw.Address += ",gw6=" + six.Gateway.String()

@@ -24,10 +24,10 @@ func Owns(o cluster.Observed, vm cluster.VM) bool {
 	return vm.VMID != 0 && o.Availability.Known && o.Availability.Value.Resources[vm.VMID].Own
 }
 
-// InTurn is what of a node is looked at besides its VM.
-type InTurn struct {
-	Ready   bool // and in service
-	Pending bool // it is to be taken down for a change
+// Holds reports whether the manager may act on a VM that is the agent's own there: it does so until it has released it, which is a
+// round after it was asked to.
+func Holds(o cluster.Observed, vm cluster.VM) bool {
+	return vm.Managed || Owns(o, vm) && vm.HA != "" && vm.HA != string(availability.Ignored)
 }
 
 // Next is what is next for one node: at most one of these.
@@ -41,18 +41,17 @@ type Next struct {
 // seeWithin is how long what the manager holds may be unseen.
 const seeWithin = 2 * time.Minute
 
-// OfNode is what is next for a node that stays.
-func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, turn InTurn) Next {
-	vm := o.VMs[n.Name]
-	seen, r, there := o.Availability, o.Availability.Value.Resources[n.VMID], false
-	if _, ok := seen.Value.Resources[n.VMID]; ok {
-		there = true
-	}
+// OfNode is what is next for a node that stays. ready: it is Ready, and in service.
+func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, ready bool) Next {
+	vm, seen := o.VMs[n.Name], o.Availability
+	r, there := seen.Value.Resources[n.VMID]
 	free := vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Deleting && !upgrade.IsBusy(vm)
 	switch {
+	case n.Locked:
+		return Next{}
 	case !d.Spec.Availability && there && r.Own && free:
 		return Next{Set: true, State: availability.Removed}
-	case !d.Spec.Availability, n.Locked:
+	case !d.Spec.Availability:
 		return Next{}
 	case !seen.Known && seen.Why != "":
 		return Next{Wait: cluster.Wait{Subject: d.Spec.Name, Reason: cluster.HAUnknown, Message: "cannot see what Proxmox VE's HA manager holds: " + seen.Why, Within: seeWithin}}
@@ -63,7 +62,7 @@ func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, turn InTurn) 
 			Hint: "remove `group` from `ha`, and write a node affinity rule under Datacenter, HA, Affinity Rules"}}
 	case there && vm.HA == "error":
 		return Next{Block: cluster.Block{Subject: n.Name, Reason: cluster.HANotHeld, Message: fmt.Sprintf("vm %d is not kept running: %s", n.VMID, upgrade.DescribeBusy(vm)), Hint: upgrade.HintOfBusy(n, vm)}}
-	case !free, !turn.Ready, turn.Pending && r.State == availability.Ignored:
+	case !free, !ready, !o.Hosts[vm.Carrier(n)].Storages.Known:
 		return Next{}
 	case there && r.State == availability.Started && r.Group == d.Spec.HAGroup:
 		return Next{}
@@ -75,14 +74,14 @@ func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, turn InTurn) 
 	return Next{Set: true, State: availability.Started}
 }
 
-// localStore is a storage of a VM that its host does not share with others, "" where there is none. One that is not seen is none.
+// localStore is a storage of a VM that its host does not share with others, "" where there is none.
 func localStore(o cluster.Observed, n cluster.Node, vm cluster.VM) string {
 	stores := []string{n.Datastore, n.CloudInitDatastore}
 	for _, d := range n.Disks {
 		stores = append(stores, d.Datastore)
 	}
 	for _, s := range stores {
-		if st, seen := o.Hosts[vm.Carrier(n)].Storages.Value[s]; seen && !st.Shared {
+		if !o.Hosts[vm.Carrier(n)].Storages.Value[s].Shared {
 			return s
 		}
 	}
@@ -98,17 +97,16 @@ func Restart(o cluster.Observed, vm cluster.VM) bool {
 
 // Apart are the VMs that the rule of a cluster is to keep on hosts of their own, and whether it is to be made, changed or, with
 // fewer than two, deleted: its control planes that the agent has given to the manager. There is none where they have fewer hosts than
-// there are of them, which the manager refuses; nor before its first round with them, until which it knows no host. A rule that somebody has disabled is left so.
+// there are of them, which the manager refuses. A rule that somebody has disabled is left so.
 func Apart(d cluster.Desired, o cluster.Observed) (vmids []int, change bool) {
 	m := o.Availability.Value
 	if !o.Availability.Known || !m.HasRules {
 		return nil, false
 	}
-	hosts, begun := map[string]bool{}, true
+	hosts := map[string]bool{}
 	for _, n := range d.Spec.ControlPlanes() {
-		if r := m.Resources[n.VMID]; d.Spec.Availability && r.Own {
+		if d.Spec.Availability && m.Resources[n.VMID].Own {
 			vmids = append(vmids, n.VMID)
-			begun = begun && (o.VMs[n.Name].HA != "" || r.State == availability.Ignored)
 		}
 		for _, h := range n.Placement.Hosts() {
 			hosts[h] = true
@@ -117,7 +115,7 @@ func Apart(d cluster.Desired, o cluster.Observed) (vmids []int, change bool) {
 	if slices.Sort(vmids); len(vmids) < 2 || len(hosts) < len(vmids) {
 		return nil, m.Apart != nil
 	}
-	return vmids, begun && (m.Apart == nil || !slices.Equal(m.Apart.VMs, vmids))
+	return vmids, m.Apart == nil || !slices.Equal(m.Apart.VMs, vmids)
 }
 
 // BlockApart reports a rule that the manager does not follow; no Reason: it does, or there is none.

@@ -34,8 +34,7 @@ func (m *planner) planAddons() {
 	}
 }
 
-// anyAPI reports whether a kube-apiserver answers on any control plane's own
-// address.
+// anyAPI reports whether a kube-apiserver answers on any control plane's own address.
 func (m *planner) anyAPI() bool {
 	for _, n := range m.d.Spec.ControlPlanes() {
 		if s := m.o.APIs[n.Name]; s.Known && s.Value {
@@ -45,8 +44,7 @@ func (m *planner) anyAPI() bool {
 	return false
 }
 
-// foundable reports whether the cluster has come far enough for its API to be
-// worth waiting for.
+// foundable reports whether the cluster has come far enough for its API to be worth waiting for.
 func (m *planner) foundable() bool { return quorum.WasSeen(m.o) || m.o.Facts.BootstrapSent() }
 
 func (m *planner) planAddon(a cluster.Addon, api bool) {
@@ -116,9 +114,8 @@ func (m *planner) planAddon(a cluster.Addon, api bool) {
 	}
 }
 
-// upgrade plans to make a release what the inventory has, unless that is to be left or
-// approved first. One that was begun with it is finished, and so is
-// what does not work of a cluster that has not been Ready yet.
+// upgrade plans to make a release what the inventory has, unless that is to be left or approved first. One that was begun with it
+// is finished, and so is what does not work of a cluster that has not been Ready yet.
 func (m *planner) upgrade(do action.InstallAddon, rel cluster.Release) {
 	i := do.Info()
 	uninstalled := strings.HasPrefix(rel.Status, "uninstall") && m.o.Facts.WasInstalled(do.Addon)
@@ -159,9 +156,8 @@ func (m *planner) holdAddon(i action.Info, why, undo string, drifts []cluster.Fi
 	return true
 }
 
-// planRollback takes back an upgrade that failed, or is not ready in time, where the
-// inventory wants that, and reports whether it does or has done so. What was rolled back
-// is not tried again until the chart or the values are others.
+// planRollback takes back an upgrade that failed, or is not ready in time, where the inventory wants that, and reports whether it
+// does or has done so. What was rolled back is not tried again until the chart or the values are others.
 func (m *planner) planRollback(a cluster.Addon, rel cluster.Release, digest string) bool {
 	if !a.RollBack || digest == "" {
 		return false
@@ -188,9 +184,8 @@ func (m *planner) planRollback(a cluster.Addon, rel cluster.Release, digest stri
 	return true
 }
 
-// planLeft uninstalls the releases of ours that no addon has, where the inventory wants
-// that. It comes before anything is installed: an addon that has moved to another
-// namespace may need what its old release holds.
+// planLeft uninstalls the releases of ours that no addon has, where the inventory wants that. It comes before anything is
+// installed: an addon that has moved to another namespace may need what its old release holds.
 func (m *planner) planLeft() {
 	if !m.d.Spec.Prune || !m.o.Releases.Known || !m.anyAPI() {
 		return
@@ -227,9 +222,8 @@ func (m *planner) putBack(a cluster.Addon, rel cluster.Release, digest string) {
 	}
 }
 
-// planNamespace keeps what an addon asks of its namespace. One that is missing is
-// made by the installation. Whether the inventory or somebody else has changed what is
-// there is not seen, so that it is held where either is; not for an addon that is new.
+// planNamespace keeps what an addon asks of its namespace. One that is missing is made by the installation. Whether the inventory
+// or somebody else has changed what is there is not seen, so that it is held where either is; not for an addon that is new.
 func (m *planner) planNamespace(a cluster.Addon) {
 	have, there := m.o.Namespaces[a.Namespace]
 	do := action.LabelNamespace{Namespace: a.Namespace, Meta: m.d.Spec.Namespace(a.Namespace)}
@@ -247,8 +241,7 @@ func (m *planner) planNamespace(a cluster.Addon) {
 	}
 }
 
-// waitForAddon waits for the workloads of an addon. Pods that are refused stay
-// refused until somebody does something.
+// waitForAddon waits for the workloads of an addon. Pods that are refused stay refused until somebody does something.
 func (m *planner) waitForAddon(a cluster.Addon, rel cluster.Release) {
 	if rel.Refused {
 		m.wait(cluster.Wait{Subject: a.Name, Reason: cluster.AddonPodsRefused, Message: rel.Why, Within: refusedWithin, Hint: readiness.HintOfRefused(a)})

@@ -20,8 +20,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	}
 	b := m.budgets[n.Role]
 	if !stays {
-		// Those that are not Ready were waited for, but for those that this one makes
-		// room for.
+		// Those that are not Ready were waited for, but for those that this one makes room for.
 		b.Unavailable = slices.DeleteFunc(slices.Clone(b.Unavailable), func(name string) bool { return !m.isInTurn(name) })
 	}
 	b = m.withoutLaterTurns(b, n.Name)
@@ -53,8 +52,7 @@ func (m *planner) mayDisrupt(i action.Info) bool {
 	return true
 }
 
-// removedNode is a node that the inventory does not have. One of which nothing is known
-// counts as a control plane: etcd decides.
+// removedNode is a node that the inventory does not have. One of which nothing is known counts as a control plane: etcd decides.
 func (m *planner) removedNode(name string) cluster.Node {
 	for _, n := range m.removed {
 		if n.Name == name {
@@ -64,9 +62,8 @@ func (m *planner) removedNode(name string) cluster.Node {
 	return cluster.Node{Name: name, Role: cluster.ControlPlane}
 }
 
-// withoutLaterTurns is the budget of a node that is out of service for its turn: those of
-// the others that only wait to go on with theirs, behind it, do not count. More may be
-// drained than are allowed by now, and each would wait for the others.
+// withoutLaterTurns is the budget of a node that is out of service for its turn: those of the others that only wait to go on with
+// theirs, behind it, do not count. More may be drained than are allowed by now, and each would wait for the others.
 func (m *planner) withoutLaterTurns(b budget.Budget, node string) budget.Budget {
 	i := slices.Index(b.Unavailable, node)
 	if i < 0 || !m.waitsInTurn(node) {
@@ -77,8 +74,7 @@ func (m *planner) withoutLaterTurns(b budget.Budget, node string) budget.Budget 
 	return b
 }
 
-// waitsInTurn reports whether a node is out of service for its turn, or for its removal,
-// works, and nothing is done to it.
+// waitsInTurn reports whether a node is out of service for its turn, or for its removal, works, and nothing is done to it.
 func (m *planner) waitsInTurn(name string) bool {
 	kn := m.o.Nodes.Value[name]
 	if _, stays := m.nodeNamed(name); stays && m.plan.Phases[name] != cluster.PhaseReady {
@@ -104,8 +100,7 @@ func (m *planner) quorumLoss(i action.Info, n cluster.Node, stays bool) string {
 	return m.etcd.Without(n.Name)
 }
 
-// isInTurn reports whether a node is out of service by the agent, or will be by this
-// plan.
+// isInTurn reports whether a node is out of service by the agent, or will be by this plan.
 func (m *planner) isInTurn(name string) bool {
 	return m.o.Nodes.Value[name].Turn != "" || budget.IsDisrupted(m.o, cluster.Node{Name: name}) ||
 		slices.ContainsFunc(m.plan.Actions, func(a action.Action) bool { return a.Info().Node == name && a.Info().Disrupts })

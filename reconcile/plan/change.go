@@ -82,8 +82,7 @@ func (m *planner) planAvailability() {
 		if _, taken := m.held[cluster.ClaimNode(n.Name)]; taken || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts) {
 			continue
 		}
-		ready := m.plan.Phases[n.Name] == cluster.PhaseReady && m.o.Nodes.Value[n.Name].Turn == ""
-		switch next := ha.OfNode(m.d, m.o, n, ha.InTurn{Ready: ready, Pending: len(m.turnOf(n)) > 0}); {
+		switch next := ha.OfNode(m.d, m.o, n, m.plan.Phases[n.Name] == cluster.PhaseReady && m.o.Nodes.Value[n.Name].Turn == ""); {
 		case next.Wait.Reason != "":
 			m.wait(next.Wait)
 		case next.Block.Reason != "":
@@ -101,18 +100,22 @@ func (m *planner) planAvailability() {
 }
 
 func (m *planner) setAvailability(n cluster.Node, vm cluster.VM, state availability.State, why string) {
-	if host := vm.Carrier(n); m.hostUsable(n.Name, m.o.Hosts[host], host) {
+	if m.hostReachable(n.Name, vm.Carrier(n)) {
 		m.do(action.SetAvailability{Node: n, VM: vm, State: state, Why: why})
 	}
 }
 
-// leaveHA takes a VM out of HA that is deleted next, and reports whether it was the agent's there.
+// leaveHA takes a VM out of HA that is deleted next, and reports whether it does, or waits for that.
 func (m *planner) leaveHA(n cluster.Node, vm cluster.VM) bool {
-	owns := ha.Owns(m.o, vm)
-	if owns {
+	switch {
+	case ha.Owns(m.o, vm):
 		m.setAvailability(n, vm, availability.Removed, "which is deleted")
+	case m.d.Spec.Availability && vm.HA != "":
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMManaged, About: "release", Message: fmt.Sprintf("waits until Proxmox VE's HA manager has released vm %d (%s)", vm.VMID, vm.HA), Within: seeWithin})
+	default:
+		return false
 	}
-	return owns
+	return true
 }
 
 // planVM corrects the VM of a node as it is, unless the node keeps another role, and reports what

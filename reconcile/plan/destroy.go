@@ -138,7 +138,7 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 	case failed && b.Failed >= destroyTries && !m.isRunning(cluster.DeleteVM, name):
 		m.block(cluster.Block{Subject: name, Reason: cluster.ActionFailed, About: string(b.Kind), Message: fmt.Sprintf("vm %d is left: %d tries to delete it failed: %s", vm.VMID, b.Failed, b.Error), Hint: b.Hint})
 	default:
-		if h := m.o.Hosts[vm.Host]; m.hostUsable(name, h, vm.Host) && !m.leaveHA(cluster.Node{Name: name}, vm) {
+		if m.hostReachable(name, vm.Host) && !m.leaveHA(cluster.Node{Name: name}, vm) {
 			m.do(action.DeleteVM{VM: vm})
 		}
 	}

@@ -243,7 +243,7 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		m.do(action.RemoveMember{Node: n, Member: member, Answers: m.o.Machines[n.Name].Reach == cluster.Configured})
 		return
 	}
-	if m.hostUsable(n.Name, m.o.Hosts[vm.Host], vm.Host) && !m.leaveHA(n, vm) {
+	if m.hostReachable(n.Name, vm.Host) && !m.leaveHA(n, vm) {
 		m.do(action.DeleteVM{VM: vm, Node: n, Votes: founded && !m.isWorker(n), Drained: m.isOwnNode(n) && kn.BootID != "" && !vm.Deleting})
 	}
 }
@@ -266,8 +266,8 @@ func (m *planner) holdSuccessor(n cluster.Node, vm cluster.VM, verb string) bool
 	next := m.d.Spec.Nodes[i]
 	host := m.placeNode(next)
 	h := m.o.Hosts[host]
-	unusable := func(h string) bool { return !m.hostUsable(n.Name, m.o.Hosts[h], h, m.removalDrift(n, vm)...) } // where a control plane is made rather than beside another one
-	if m.holdNode(next) || unusable(host) || next.Role == cluster.ControlPlane && slices.ContainsFunc(next.Placement.Among, unusable) || !m.storesUsable(next, host, h, capacity.NeedsOf(next), next.DiskUse()) {
+	unusable := func(h string) bool { return !m.hostReachable(n.Name, h, m.removalDrift(n, vm)...) } // where a control plane is made rather than beside another one
+	if m.holdNode(next) || !m.hostUsable(n.Name, h, host, m.removalDrift(n, vm)...) || next.Role == cluster.ControlPlane && slices.ContainsFunc(next.Placement.Among, unusable) || !m.storesUsable(next, host, h, capacity.NeedsOf(next), next.DiskUse()) {
 		return true
 	}
 	lacks := m.ledger.LackSuccessor(next, host, vm)

@@ -317,8 +317,11 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 	if m.planVM(n, vm) {
 		return // it is started as the inventory has it
 	}
+	start := action.StartVM{Node: n, Changed: drift.ChangedOf(m.o, n.Name, drift.FieldPower)}
 	if vm.Managed && ha.Restart(m.o, vm) {
-		m.setAvailability(n, vm, availability.Started, "which is stopped"+drift.ChangedOf(m.o, n.Name, drift.FieldPower).String())
+		if !m.holdBySwitch(start.Info()) {
+			m.setAvailability(n, vm, availability.Started, "which is stopped"+start.Changed.String())
+		}
 		return
 	}
 	if vm.Managed { // it refuses to have it started beside it
@@ -326,7 +329,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 			Hint: fmt.Sprintf("`ha-manager status` on %s shows what keeps it; `ha-manager set vm:%d --state started` has it started; or take it out of HA: `ha-manager remove vm:%[2]d`", vm.Carrier(n), n.VMID)})
 		return
 	}
-	m.do(action.StartVM{Node: n, Changed: drift.ChangedOf(m.o, n.Name, drift.FieldPower)})
+	m.do(start)
 }
 
 func (m *planner) planMaintenance(n cluster.Node) {

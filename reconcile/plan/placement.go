@@ -36,3 +36,10 @@ func (m *planner) storesUsable(n cluster.Node, host string, h cluster.Host, need
 	}
 	return len(waits)+len(blocks) == 0
 }
+
+// hostReachable is hostUsable for what goes on in maintenance: what ends, and what HA is asked for.
+func (m *planner) hostReachable(subject, name string, corrects ...cluster.FieldDifference) bool {
+	h := m.o.Hosts[name]
+	h.Maintained = false
+	return m.hostUsable(subject, h, name, corrects...)
+}

@@ -31,9 +31,9 @@ func (c *Client) haRequests() ha.Requests {
 func (l *look) availability(o *cluster.Observed) cluster.Seen[availability.Manager] {
 	version, managed := "", l.d.Spec.Availability
 	for _, vm := range o.VMs {
-		managed = managed || vm.Owner == cluster.Ours && vm.Managed
+		managed = managed || vm.Owner == cluster.Ours && (vm.Managed || vm.HA != "")
 	}
-	managed = managed || slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Managed })
+	managed = managed || slices.ContainsFunc(o.Orphans.Value, func(vm cluster.VM) bool { return vm.Managed || vm.HA != "" })
 	if !managed {
 		return cluster.Seen[availability.Manager]{}
 	}

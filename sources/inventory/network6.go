@@ -22,7 +22,7 @@ func (l *loader) resolveIPv6() {
 	case l.spec.Network.Mode == cluster.AddressStatic, l.unread("network.cidr"), l.unread("network.gateway"), l.unread("network.address_mode"):
 	case !l.Has("network.cidr") && !l.Has("network.gateway"):
 		l.Wrong("network.cidr6", "write cidr and gateway, too", "a cluster cannot have IPv6 alone: IPv4 is its first family")
-	case l.Has("network.cidr") && l.Has("network.gateway"):
+	default:
 		l.Wrong("network.cidr6", "remove address_mode, or cidr6", "needs static addresses: nothing shows which IPv6 address a node gets by DHCP")
 	}
 	net := dualstack.Networks{CIDR: n.CIDR6.Prefix, Gateway: n.Gateway6.Addr, Pods: n.PodCIDR6.Prefix, Services: n.ServiceCIDR6.Prefix}

@@ -74,7 +74,7 @@ func ParsePrefix(s string) (Prefix, error) {
 }
 
 // Fill fills in the networks inside a cluster that nobody has written: two of a /48 of unique local addresses that follows from
-// the cluster's identity alone, so that no two clusters have the same and one keeps its own (RFC 4193, section 3.2).
+// the cluster's identity alone, which is its owner and its name, so that it keeps its own (RFC 4193, section 3.2).
 func (n Networks) Fill(cluster string) Networks {
 	sum := sha256.Sum256([]byte("IPv6 networks of cluster " + cluster))
 	local := [16]byte{0: 0xfd}

@@ -2,6 +2,7 @@ package probe
 
 import (
 	"encoding/binary"
+	"encoding/hex"
 	"net/netip"
 	"os"
 	"slices"
@@ -17,7 +18,7 @@ func FindTaken() []netip.Addr {
 	// The namespace of this thread, as net.InterfaceAddrs: "self" is that of the first thread, which a
 	// goroutine may have left in another one.
 	for file, parse := range map[string]func(string) []netip.Addr{
-		"/proc/thread-self/net/fib_trie": parseFIB, "/proc/thread-self/net/if_inet6": parseInet6, "/proc/thread-self/net/route": parseRoutes,
+		"/proc/thread-self/net/fib_trie": parseFIB, "/proc/thread-self/net/if_inet6": parseInet6, "/proc/thread-self/net/route": parseRoutes, "/proc/thread-self/net/ipv6_route": parseRoutes6,
 	} {
 		if text, err := os.ReadFile(file); err == nil { // there may be no IPv6
 			out = append(out, parse(string(text))...)
@@ -50,22 +51,30 @@ func parseFIB(table string) (out []netip.Addr) {
 func parseInet6(table string) (out []netip.Addr) {
 	for line := range strings.Lines(table) {
 		digits, _, _ := strings.Cut(line, " ")
-		if len(digits) != 32 {
-			continue
-		}
-		var b [16]byte
-		for i := range b {
-			n, err := strconv.ParseUint(digits[2*i:2*i+2], 16, 8)
-			if err != nil {
-				return out
-			}
-			b[i] = byte(n)
-		}
-		if a := netip.AddrFrom16(b); !a.IsLoopback() && !a.IsLinkLocalUnicast() {
-			out = append(out, a)
+		out = append(out, parseHex6(digits)...)
+	}
+	return out
+}
+
+// parseRoutes6 lists the gateways of the kernel's IPv6 routes: the fifth column, in 32 hex digits. Those that begin with fe80 are
+// of one link alone. Source: Linux 6.18, net/ipv6/route.c, rt6_info_route.
+func parseRoutes6(table string) (out []netip.Addr) {
+	for line := range strings.Lines(table) {
+		if f := strings.Fields(line); len(f) > 4 {
+			out = append(out, parseHex6(f[4])...)
 		}
 	}
 	return out
+}
+
+// parseHex6 is an address of 32 hex digits; none of what is no machine's to have, or is one link's alone.
+func parseHex6(digits string) []netip.Addr {
+	b, err := hex.DecodeString(digits)
+	a, ok := netip.AddrFromSlice(b)
+	if err != nil || !ok || !a.Is6() || a.IsUnspecified() || a.IsLoopback() || a.IsLinkLocalUnicast() {
+		return nil
+	}
+	return []netip.Addr{a}
 }
 
 // parseRoutes lists the gateways of the kernel's routes: the third column, as the host's

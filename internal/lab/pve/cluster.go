@@ -55,7 +55,7 @@ func (s *Server) resourceRow(v *vm) row {
 	if pool := s.member[v.id]; pool != "" {
 		r["pool"] = pool
 	}
-	if state, _ := s.ServiceState(sidOf(v.id)); state != "" { // PVE 9.2 pve-manager: of a VM that is managed no more, too
+	if state := s.ShownState(sidOf(v.id)); state != "" { // PVE 9.2 pve-manager: of a VM that is managed no more, too
 		r["hastate"] = state
 	}
 	return r

@@ -233,10 +233,10 @@ func TestRounds(t *testing.T) {
 		l.ok("POST", power+"stop", "")
 		l.wantService("off before the manager knows", "410", "stopped", "started", false)
 		l.rounds(2)
-		l.wantService("started once more", "410", "running", "", false)
+		l.wantService("started once more", "410", "running", "ignored", false)
 		l.ok("POST", power+"stop", "")
 		l.rounds(3)
-		l.wantService("left to itself", "410", "stopped", "", false)
+		l.wantService("left to itself", "410", "stopped", "ignored", false)
 
 		l.ok("PUT", one, "state=disabled")
 		if err := l.pve.Start(410); err != nil {

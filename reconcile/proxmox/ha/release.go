@@ -26,7 +26,7 @@ func AwaitRelease(ctx context.Context, r Requests, vmid int, waits func(string))
 		switch {
 		case err != nil:
 			return err
-		case !managed && state == "":
+		case !managed && (state == "" || state == "ignored"): // PVE 9.2 pve-manager: what is asked for, where the manager has no state
 			return nil
 		case time.Since(began) > releaseWithin:
 			return fault.Errorf("`ha-manager status` shows whether the manager does its rounds", "Proxmox VE's HA manager does not release vm %d within %v: it has it as %q (managed: %v)", vmid, releaseWithin, state, managed)

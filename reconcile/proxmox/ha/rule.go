@@ -7,12 +7,18 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
+
+// knowsNoHosts is of the refusal of a rule for more VMs than hosts (PVE 9.2 pve-ha-manager). Until the manager has had its first round, which
+// comes with its first resource, it knows none.
+const knowsNoHosts = "more resources than available nodes"
 
 // affinity is the type of the rules by which resources are together, or are not.
 const affinity = "resource-affinity"
@@ -74,7 +80,7 @@ func SetApart(ctx context.Context, r Requests, spec cluster.Spec, vmids []int) e
 	name := RuleName(spec.Name)
 	var last error
 	var before *[2]string
-	for try := range conflicts {
+	for try, began := 0, time.Now(); try < conflicts; try++ {
 		rules, err := listRules(ctx, r, nil) // of every type: all have their names from one list
 		if err != nil {
 			return errors.Join(last, err)
@@ -100,7 +106,12 @@ func SetApart(ctx context.Context, r Requests, spec cluster.Spec, vmids []int) e
 		if last = r.change(ctx, todo); last == nil {
 			return nil
 		}
-		before = seen
+		if before = seen; strings.Contains(last.Error(), knowsNoHosts) && time.Since(began) < releaseWithin {
+			if err := retry.Sleep(ctx, lookAgain); err != nil {
+				return err
+			}
+			try = -1
+		}
 	}
 	return last
 }

@@ -86,6 +86,18 @@ func (m *Manager) ServiceState(sid string) (state string, managed bool) {
 	return m.services[sid], r != nil && !r.ignored()
 }
 
+// ShownState is the state of a VM in the list of everything: the manager's, and where it holds none what is asked for of the resource, be
+// that to ignore it.
+func (m *Manager) ShownState(sid string) string {
+	state, _ := m.ServiceState(sid)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if r := m.resources[sid]; state == "" && r != nil {
+		state = r.options["state"]
+	}
+	return state
+}
+
 // IsConfigured reports whether there is a resource, be it ignored or not.
 func (m *Manager) IsConfigured(sid string) bool {
 	m.mu.Lock()
