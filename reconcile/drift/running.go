@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 )
 
@@ -68,6 +69,9 @@ func kubeletDrifts(d cluster.Desired, o cluster.Observed, n cluster.Node) (want 
 // hintOfUpgrade is what to do about a version that no upgrade leads to, on a node that has another one: it names those that can be asked for.
 func hintOfUpgrade(d cluster.Desired, o cluster.Observed, field, have string) string {
 	asked := d.Repository()
+	if hint := hintOfTooFar(d, o, asked.Spec.Versions.Talos); asked.Back.Talos && field == "talos_version" && hint != "" {
+		return hint
+	}
 	if asked.Back.Talos && field == "talos_version" {
 		return fmt.Sprintf("a control plane goes back only while another one is seen to run Talos %s, with the older etcd, and by one minor version: repair that one, or set %s to what the others run", asked.Spec.Versions.Talos, field)
 	}
@@ -79,6 +83,26 @@ func hintOfUpgrade(d cluster.Desired, o cluster.Observed, field, have string) st
 		return fmt.Sprintf("%s; there is no way to the one that is asked for: %s", set, why)
 	}
 	return set + ", or bring the node to the version of the others by hand"
+}
+
+// hintOfTooFar is what to do where nodes go back to no Talos of before because others have come further than by one minor version since:
+// "" where none has.
+func hintOfTooFar(d cluster.Desired, o cluster.Observed, before string) string {
+	var far []string
+	oldest := ""
+	for _, n := range d.Spec.Nodes {
+		talos := o.Machines[n.Name].Talos
+		if minors, known := ladder.MinorsApart(before, talos); known && minors > 1 {
+			far = append(far, n.Name)
+		}
+		if oldest == "" || talos != "" && ladder.IsOlder(talos, oldest) {
+			oldest = talos
+		}
+	}
+	if len(far) == 0 || oldest == before { // of which a node has stayed behind
+		return ""
+	}
+	return fmt.Sprintf("no node goes back by two minor versions, and none as long as another one would have to (%s): set talos_version to %s, the oldest that a node runs", text.JoinSome(far, 5, ", "), oldest)
 }
 
 // GoesBackTo is the older version that all nodes ran before and that can be asked for again; "" : none is known. Nothing goes back over two minor

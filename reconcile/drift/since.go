@@ -417,7 +417,9 @@ func IsUnseen(d cluster.Desired, o cluster.Observed, key cluster.DriftKey) bool 
 	case cluster.PartVM:
 		return isNode && (vm.Presence == cluster.PresenceUnknown || vm.Presence == cluster.Present && (vm.Owner == cluster.OwnerUnknown || vm.Owner == cluster.Ours && !vm.Hardware.Known)) || !isNode && !o.Orphans.Known
 	case cluster.PartMachine:
-		return isNode && vm.Presence != cluster.Absent && o.Machines[key.Subject].Reach != cluster.Configured && o.Machines[key.Subject].Reach != cluster.Maintenance
+		reach := o.Machines[key.Subject].Reach
+		unnamed := key.Field == FieldSchematic && d.Repository().Schematic == "" // the image factory has not answered since the agent started
+		return isNode && vm.Presence != cluster.Absent && (unnamed || reach != cluster.Configured && reach != cluster.Maintenance)
 	case cluster.PartObject:
 		return !o.Nodes.Known
 	case cluster.PartMember:

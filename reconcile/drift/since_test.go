@@ -38,6 +38,13 @@ func TestIsUnseen(t *testing.T) {
 			t.Errorf("%s: it is not seen", what)
 		}
 	}
+	image := cluster.DriftKey{Subject: "wk-1", Part: cluster.PartMachine, Field: FieldSchematic}
+	if !IsUnseen(d, seen, image) {
+		t.Error("image schematic: which one is to run is not known yet")
+	}
+	if d.Schematic = "376567988ad3"; IsUnseen(d, seen, image) {
+		t.Error("image schematic: it is seen")
+	}
 	absent := seen
 	absent.VMs, absent.Machines = map[string]cluster.VM{"wk-1": {Presence: cluster.Absent}}, nil
 	for _, part := range []cluster.Part{cluster.PartVM, cluster.PartMachine} {

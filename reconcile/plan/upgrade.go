@@ -220,23 +220,10 @@ func (m *planner) prepareUpgrade(n cluster.Node, kn cluster.KubeNode, drifts []d
 	return true
 }
 
-// awaitsPurpose reports whether a node stays out of service because it is not known yet what its turn is for, as after a start of the agent:
-// until the image factory has answered once, or, where another Talos is installed on its machine, or may be, until it is known what that is to run.
+// awaitsPurpose reports whether a node stays out of service because it is not known yet what its turn is for.
 func (m *planner) awaitsPurpose(n cluster.Node) bool {
-	asked := m.d.Repository()
-	awaits := slices.ContainsFunc(drift.OfMachine(asked, m.o, n, m.o.Machines[n.Name]), func(dr drift.Drift) bool {
-		_, unknown := upgrade.AwaitKnown(m.d, m.o, n, dr, seeWithin)
-		return dr.Reason == cluster.TalosVersionDrift && unknown
-	})
 	_, failed := m.backoffs[action.RegisterSchematic{Cluster: m.d.Spec.Name}.Info().ID()]
-	installed := upgrade.MayRun(m.o, n) || upgrade.HasUnbooted(m.o, n)
-	if m.isHeld() || !installed && (asked.Schematic != "" || failed) || asked.Schematic != "" && !awaits {
-		return false
-	}
-	if !awaits { // which is reported with what differs
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "stays out of service until the image factory has named the image of the inventory"})
-	}
-	return true
+	return !m.isHeld() && m.holdIf(upgrade.AwaitPurpose(m.d, m.o, n, failed, apiWithin))
 }
 
 // endsTurn reports whether a node that works is out of service for a turn that is over, or that ends before its upgrade.

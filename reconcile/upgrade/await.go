@@ -27,6 +27,25 @@ func AwaitKnown(d cluster.Desired, o cluster.Observed, n cluster.Node, dr drift.
 	return cluster.Wait{}, false
 }
 
+// AwaitPurpose is the wait of a node that is out of service for a turn of which it is not known yet what it is for, as after a start of the
+// agent: until the image factory has answered once, or has failed to, and where another Talos is installed on its machine, or may be, until it
+// is known what that is to run.
+func AwaitPurpose(d cluster.Desired, o cluster.Observed, n cluster.Node, failed bool, within time.Duration) (cluster.Wait, bool) {
+	asked := d.Repository()
+	if installed := MayRun(o, n) || HasUnbooted(o, n); !installed && (asked.Schematic != "" || failed) {
+		return cluster.Wait{}, false
+	}
+	for _, dr := range drift.OfMachine(asked, o, n, o.Machines[n.Name]) {
+		if w, awaits := AwaitKnown(d, o, n, dr, within); awaits && dr.Reason == cluster.TalosVersionDrift {
+			return w, true
+		}
+	}
+	if asked.Schematic != "" {
+		return cluster.Wait{}, false
+	}
+	return cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "stays out of service until the image factory has named the image of the inventory", Within: namedWithin}, true
+}
+
 // isToChange reports whether the machine of a node is to get other versions, or may be: that is not known yet.
 func isToChange(d cluster.Desired, o cluster.Observed, n cluster.Node, within time.Duration) bool {
 	for _, dr := range drift.OfMachine(d.Repository(), o, n, o.Machines[n.Name]) {

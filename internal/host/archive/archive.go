@@ -309,6 +309,9 @@ func Add(ctx context.Context, dir string, a Addition, agent string) (snapshot.En
 		c.Directory = folder
 		name := snapshot.Name{Cluster: a.Cluster, Kind: retention.Manual, At: info.ModTime()}
 		e, err := snapshot.New(c).Write(ctx, snapshot.Source{Name: name, Agent: agent}, f)
+		if errors.Is(err, fs.ErrExist) {
+			err = fault.Errorf("it was added before; a file of another snapshot that is as old to the second: `touch` it", "%s is in %s already", name, dir)
+		}
 		return e, hintOfDamage(err, takeAgain)
 	})
 }

@@ -169,6 +169,27 @@ func TestList(t *testing.T) {
 	}
 }
 
+// TestAddTwice: who adds a file once more is told what is there already.
+func TestAddTwice(t *testing.T) {
+	dir := t.TempDir()
+	folder, sent := filepath.Join(dir, "snapshots"), filepath.Join(dir, "db.snapshot")
+	if err := os.WriteFile(sent, snapshottest.Sent(t), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	id, err := age.GenerateX25519Identity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	a := Addition{File: sent, Cluster: "dev", Recipients: []string{id.Recipient().String()}}
+	e, err := Add(t.Context(), folder, a, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = Add(t.Context(), folder, a, "v1"); err == nil || !strings.Contains(err.Error(), e.File+" is in "+folder+" already") || fault.HintOf(err) == "" {
+		t.Errorf("once more: %v", err)
+	}
+}
+
 // TestOddFiles: a pipe is not waited for, and errors name the file once.
 func TestOddFiles(t *testing.T) {
 	dir := t.TempDir()
