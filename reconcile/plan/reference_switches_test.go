@@ -200,7 +200,7 @@ func TestReferenceOfSwitches(t *testing.T) {
 // TestEveryValueOfASwitch: every value of every switch, in a cluster and in the host's policy, is
 // planned for the table; what is no switch of the policy limits what may be asked for.
 func TestEveryValueOfASwitch(t *testing.T) {
-	limits := []string{"pool", "vmids", "datastores", "bridges", "cpu_units", "port_forwards", "firewall", "pci_mappings", "usb_mappings", "macs", "networks", "limits", "capacity", "sources"}
+	limits := []string{"pool", "vmids", "datastores", "bridges", "cpu_units", "port_forwards", "ha", "firewall", "pci_mappings", "usb_mappings", "macs", "networks", "limits", "capacity", "sources"}
 	switches := []string{"heal", "apply", "upgrade", "window", "replace_dead", "max_unavailable", "allow_even", "drain"}
 	for _, file := range []string{"cluster", "policy"} {
 		src, err := os.ReadFile("../../docs/reference/schema/" + file + ".schema.json")

@@ -130,6 +130,12 @@ var changes = []change{
 		askNetwork(func(n *cluster.Network) { n.IPv6.CIDR = netip.MustParsePrefix("fd00:10:10::/64") })(w, n)
 	}},
 	{"`network.address_mode`", askNetwork(func(n *cluster.Network) { n.Mode = cluster.AddressReserved })},
+	{"`ha`", func(w *world, n *cluster.Node) {
+		w.d.Spec.Availability, w.p.HA, w.o.Availability.Known = true, true, true
+		st := w.o.Hosts["pve1"].Storages.Value[n.Datastore]
+		st.Shared = true
+		w.o.Hosts["pve1"].Storages.Value[n.Datastore] = st
+	}},
 	{"`proxmox.pool`", func(w *world, n *cluster.Node) {
 		vm := w.o.VMs[n.Name]
 		n.Pool, vm.Moved, vm.Owner, vm.Pool = "talos", true, cluster.Foreign, "other"

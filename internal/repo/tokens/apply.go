@@ -144,7 +144,7 @@ func (a *Account) replaceFile(name string, was, data []byte) error {
 	}
 	now, err := a.root.ReadFile(name)
 	if err == nil && !bytes.Equal(now, was) {
-		err = fault.Errorf("run it again: it reads the file anew", "%s was changed by somebody else meanwhile", a.file)
+		err = fault.Errorf("run it again: it reads the file as it is now", "%s was changed by somebody else meanwhile", a.file)
 	}
 	if err != nil {
 		return err
