@@ -11,7 +11,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
-	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/settled"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
@@ -71,7 +71,7 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	}
 	settled := map[string]string{}
 	if r.memo.refused == nil {
-		settled = readiness.SettledNodes(d, *o)
+		settled = settled.FindNodes(d, *o)
 	}
 	if after.Settled == nil {
 		after.Settled = map[string]string{}

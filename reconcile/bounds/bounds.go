@@ -154,7 +154,7 @@ func Violations(d cluster.Desired, p cluster.Policy) []cluster.Block {
 		for _, a := range d.Repository().Configs[n.Name].Addresses {
 			switch {
 			case a == d.Spec.Network.IPv6.Gateway:
-				taken(n.Name, "its machine config has the address of its router,", a)
+				add(cluster.Block{Subject: n.Name, Reason: cluster.PolicyViolation, About: "taken", Message: fmt.Sprintf("its machine config has the address %s, which is that of its router", a), Hint: "remove it from the patches"})
 			case a == n.IP || a == n.IP6 || a == d.Spec.Network.OwnVIP() || slices.Contains(others, a) || !a.IsGlobalUnicast(): // see above; or no one's but the link's
 			case slices.Contains(p.Taken, a):
 				taken(n.Name, "its machine config has an address that it must not have:", a)

@@ -54,6 +54,7 @@ func TestNetworksOfIPv6(t *testing.T) {
 	for _, c := range []struct {
 		networks []string
 		taken    string
+		patched  string
 		want     string
 	}{
 		{},
@@ -62,8 +63,15 @@ func TestNetworksOfIPv6(t *testing.T) {
 		{networks: []string{"10.10.0.0/24", "fd00:10:11::/64"}, want: "networks: its IPv6 address fd00:10:10::b lies outside 10.10.0.0/24, fd00:10:11::/64 (host policy, policy.yaml: networks)"},
 		{taken: "fd00:10:10::b", want: "taken: its IPv6 address fd00:10:10::b is that of this host or of one of its routers"},
 		{taken: "fd00:10:10::1"},
+		{patched: "fe80::1", want: "taken: its machine config has the address fe80::1, which is that of its router"},
+		{patched: "fe80::2"},
 	} {
 		var p cluster.Policy
+		d := d
+		if c.patched != "" {
+			d.Spec.Network.IPv6.Gateway = netip.MustParseAddr("fe80::1")
+			d.Configs = map[string]cluster.Config{"cp-1": {Addresses: []netip.Addr{netip.MustParseAddr(c.patched)}}}
+		}
 		for _, n := range c.networks {
 			p.Networks = append(p.Networks, netip.MustParsePrefix(n))
 		}
@@ -194,6 +202,7 @@ func TestEveryRule(t *testing.T) {
 		change func(*cluster.Spec, *cluster.Policy)
 		want   string
 	}{
+		"HA":          {func(s *cluster.Spec, _ *cluster.Policy) { s.Availability = true }, "ha"},
 		"no firewall": {func(_ *cluster.Spec, p *cluster.Policy) { p.Firewall = true }, "firewall"},
 		"a firewall that is off": {func(s *cluster.Spec, p *cluster.Policy) {
 			p.Firewall, s.Nodes[0].Options = true, map[cluster.VMField]string{cluster.FieldFirewall: "off"}

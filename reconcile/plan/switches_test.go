@@ -6,7 +6,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
-	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/settled"
 )
 
 // TestSettledNodes: a node is as the inventory has it when all of it is seen to be so.
@@ -28,7 +28,7 @@ func TestSettledNodes(t *testing.T) {
 		w := newWorld(1, 0)
 		w.run(t, "made cps=1 workers=1")
 		edits(c.lines...)(t, w)
-		if _, got := readiness.SettledNodes(w.d, w.o)["wk-1"]; got != c.want {
+		if _, got := settled.FindNodes(w.d, w.o)["wk-1"]; got != c.want {
 			t.Errorf("%s: settled: %v", c.what, got)
 		}
 	}

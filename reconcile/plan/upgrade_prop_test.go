@@ -14,7 +14,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
-	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/settled"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
@@ -175,7 +175,7 @@ func TestUpgradesEnd(t *testing.T) {
 		u.asks = cluster.Versions{Talos: rapid.SampledFrom([]string{"v1.13.9", "v1.14.1"}).Draw(rt, "to"), Kubernetes: "v1.34.13"}
 		quiet := 0
 		for round := 0; ; round++ {
-			u.o.Facts.Settled = readiness.SettledNodes(u.d, u.o)
+			u.o.Facts.Settled = settled.FindNodes(u.d, u.o)
 			u.stage()
 			for _, name := range EndedTurns(u.d, u.o, u.p) {
 				u.o.Facts.Restarts = maps.Clone(u.o.Facts.Restarts)

@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
+	"github.com/talos-agent/talos-agent/reconcile/settled"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
@@ -941,7 +942,7 @@ func (w *world) run(t testing.TB, line string) string {
 		w.o.Facts.Replaced = map[string][]string{arg(1): f[2:]}
 	case "settled":
 		w.o.Facts.Settled, w.o.Facts.Cards = cloneMap(w.o.Facts.Settled), map[string]string{}
-		maps.Copy(w.o.Facts.Settled, readiness.SettledNodes(w.d, w.o)) // what was stays
+		maps.Copy(w.o.Facts.Settled, settled.FindNodes(w.d, w.o)) // what was stays
 		for _, n := range w.d.Spec.Nodes {
 			w.o.Facts.Cards[n.Name] = drift.CardOf(drift.WantHardware(w.d.Spec, n))
 		}
