@@ -126,7 +126,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "reconcile/drift", "reconcile/readiness"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/ha": {why: "pure: what Proxmox VE's HA manager is to do about the VMs of a cluster",
-		may:   []string{"internal/cluster", "internal/cluster/availability", "reconcile/settled", "reconcile/upgrade"},
+		may:   []string{"internal/cluster", "internal/cluster/availability", "reconcile/upgrade"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/leftover": {why: "pure: what is left of machines that the inventory does not have",
 		may:   []string{"internal/cluster", "internal/text", "reconcile/quorum", "reconcile/readiness"},
