@@ -69,15 +69,15 @@ func (r *Reconciler) learnFacts(d cluster.Desired, o *cluster.Observed) error {
 	if r.memo.refused == nil {
 		after.Installed = installedAddons(before, d, *o)
 	}
-	settled := map[string]string{}
+	found := map[string]string{}
 	if r.memo.refused == nil {
-		settled = settled.FindNodes(d, *o)
+		found = settled.FindNodes(d, *o)
 	}
 	if after.Settled == nil {
 		after.Settled = map[string]string{}
 	}
 	copySettled := func(f *cluster.Facts) {
-		for node, text := range settled {
+		for node, text := range found {
 			if f.Settled[node] == o.Facts.Settled[node] { // no action has noted another since
 				f.Settled[node] = text
 			}
