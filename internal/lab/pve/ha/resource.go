@@ -31,8 +31,16 @@ type WrongParams map[string]string
 // Error implements error.
 func (WrongParams) Error() string { return "Parameter verification failed." }
 
+// perlText is an error with Proxmox VE's own text, as its Perl dies with it.
+type perlText string
+
+// Error implements error.
+func (e perlText) Error() string { return string(e) }
+
+func perlError(format string, args ...any) error { return perlText(fmt.Sprintf(format, args...)) }
+
 // errModified is what a write with the digest of an older file comes to.
-var errModified = errors.New("detected modified configuration - file changed by other user? Try again.")
+var errModified = perlError("detected modified configuration - file changed by other user? Try again.")
 
 // resource is one of resources.cfg.
 type resource struct{ options map[string]string }
@@ -263,7 +271,7 @@ func (m *Manager) DeleteResource(c Call) (any, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.resources[sid] == nil {
-		return nil, fmt.Errorf("cannot delete service '%s', not HA managed!", sid)
+		return nil, perlError("cannot delete service '%s', not HA managed!", sid)
 	}
 	m.remove(sid, c.text("purge") != "0")
 	return nil, nil

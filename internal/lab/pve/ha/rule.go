@@ -154,9 +154,9 @@ func (m *Manager) mayName(c Call, resources []string) error {
 	case c.text("resources") != "" && len(resources) == 0:
 		return errors.New("no resources were specified")
 	case len(unmanaged) > 0:
-		return fmt.Errorf("cannot use unmanaged resource(s) %s.", strings.Join(unmanaged, ", "))
+		return perlError("cannot use unmanaged resource(s) %s.", strings.Join(unmanaged, ", "))
 	case len(nowhere) > 0:
-		return fmt.Errorf("cannot use non-existent node(s) %s.", strings.Join(nowhere, ", "))
+		return perlError("cannot use non-existent node(s) %s.", strings.Join(nowhere, ", "))
 	}
 	return nil
 }
