@@ -202,8 +202,9 @@ func TestEveryRule(t *testing.T) {
 		change func(*cluster.Spec, *cluster.Policy)
 		want   string
 	}{
-		"HA":          {func(s *cluster.Spec, _ *cluster.Policy) { s.Availability = true }, "ha"},
-		"no firewall": {func(_ *cluster.Spec, p *cluster.Policy) { p.Firewall = true }, "firewall"},
+		"HA":                 {func(s *cluster.Spec, _ *cluster.Policy) { s.Availability = true }, "ha"},
+		"HA that is allowed": {func(s *cluster.Spec, p *cluster.Policy) { s.Availability, p.HA = true, true }, ""},
+		"no firewall":        {func(_ *cluster.Spec, p *cluster.Policy) { p.Firewall = true }, "firewall"},
 		"a firewall that is off": {func(s *cluster.Spec, p *cluster.Policy) {
 			p.Firewall, s.Nodes[0].Options = true, map[cluster.VMField]string{cluster.FieldFirewall: "off"}
 		}, "firewall"},
