@@ -143,7 +143,7 @@ func kindOfFile(content map[string]any) string {
 	for _, k := range []struct{ key, kind string }{
 		{"apiVersion", "other"}, {"creation_rules", "other"}, {"scrape_configs", "other"}, {"rule_files", "other"}, {"ipam", "other"}, {"jobs", "other"}, {"talos-agent", "other"}, {"repository", "config"}, {"snapshots", "config"}, {"leader_election", "config"}, {"pool", "policy"}, {"chart", "addon"},
 		{"controlplane", "nodes"}, {"workers", "nodes"}, {"counted", "nodes"},
-		{"cluster_name", "cluster"}, {"port_forwards", "cluster"}, {"network", "cluster"}, {"talos", "cluster"}, {"addons", "cluster"}, {"patches", "cluster"}, {"apply", "cluster"}, {"window", "cluster"}, {"gates", "cluster"}, {"talos_version", "cluster"},
+		{"cluster_name", "cluster"}, {"port_forwards", "cluster"}, {"ha", "cluster"}, {"network", "cluster"}, {"talos", "cluster"}, {"addons", "cluster"}, {"patches", "cluster"}, {"apply", "cluster"}, {"window", "cluster"}, {"gates", "cluster"}, {"talos_version", "cluster"},
 	} {
 		if _, ok := content[k.key]; ok {
 			return k.kind
