@@ -72,7 +72,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 		field string
 		list  int // how long it is; -1 for what is none
 	}{
-		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)}, {"cpu_units", -1}, {"firewall", -1}, {"port_forwards", -1}, {"pci_mappings", -1}, {"usb_mappings", -1}, {"macs", len(f.MACs)}, {"networks", len(f.Networks)},
+		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)}, {"cpu_units", -1}, {"ha", -1}, {"firewall", -1}, {"port_forwards", -1}, {"pci_mappings", -1}, {"usb_mappings", -1}, {"macs", len(f.MACs)}, {"networks", len(f.Networks)},
 		{"limits.nodes", -1}, {"limits.cores", -1}, {"limits.ram", -1}, {"limits.disk", -1},
 		{"capacity.memory_reserve", -1}, {"capacity.thin_overcommit", -1}, {"heal", -1}, {"apply", -1}, {"upgrade", -1}, {"window", -1}, {"max_unavailable", -1}, {"drain.on_timeout", -1}, {"drain.timeout", -1}, {"removals", -1},
 		{"sources.factory", len(f.Sources.Factory)}, {"sources.charts", len(f.Sources.Charts)},
