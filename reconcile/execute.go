@@ -395,7 +395,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.SetAvailability:
 		return r.c.VMs.SetAvailability(ctx, d, a.VM, a.State, p)
 	case action.SetApart:
-		return r.c.VMs.SetApart(ctx, d, a.VMs)
+		return r.c.VMs.SetApart(ctx, d, a.VMs, p)
 	case action.UncordonNode:
 		return r.c.Nodes.Uncordon(ctx, d, a.Node)
 	case action.RemoveMember:

@@ -418,7 +418,7 @@ func (f *fake) SetAvailability(ctx context.Context, _ cluster.Desired, vm cluste
 	return f.act(ctx, "set availability", vm.Node)
 }
 
-func (f *fake) SetApart(ctx context.Context, d cluster.Desired, _ []int) error {
+func (f *fake) SetApart(ctx context.Context, d cluster.Desired, _ []int, _ Progress) error {
 	return f.act(ctx, "set apart", d.Spec.Name)
 }
 

@@ -86,7 +86,9 @@ func (s *steps) SetAvailability(context.Context, cluster.Desired, cluster.VM, av
 	return s.take("set availability")
 }
 
-func (s *steps) SetApart(context.Context, cluster.Desired, []int) error { return s.take("set apart") }
+func (s *steps) SetApart(context.Context, cluster.Desired, []int, Progress) error {
+	return s.take("set apart")
+}
 
 func (s *steps) Delete(context.Context, cluster.Desired, cluster.VM, Progress) error {
 	return s.take("delete")

@@ -111,7 +111,7 @@ type VMs interface {
 	// SetAvailability asks the HA manager to hold a VM in a state, or not at all, and waits until it has done that.
 	SetAvailability(ctx context.Context, d cluster.Desired, vm cluster.VM, want availability.State, p Progress) error
 	// SetApart has the HA manager keep VMs of the cluster on hosts of their own; fewer than two: none.
-	SetApart(ctx context.Context, d cluster.Desired, vmids []int) error
+	SetApart(ctx context.Context, d cluster.Desired, vmids []int, p Progress) error
 	// Delete stops a VM of ours and deletes it with its own disks.
 	Delete(ctx context.Context, d cluster.Desired, vm cluster.VM, p Progress) error
 }

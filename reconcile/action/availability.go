@@ -35,6 +35,7 @@ func (a SetAvailability) Info() Info {
 	if a.Why != "" {
 		text += ", " + a.Why
 	}
+	// It has no Node: the switches are about what a node is, which this leaves as it is.
 	return Info{Kind: cluster.SetAvailability, Subject: a.Node.Name, VMID: a.VM.VMID, Claims: []cluster.Claim{cluster.ClaimNode(a.Node.Name)}, Change: "state=" + string(a.State), Text: text}
 }
 

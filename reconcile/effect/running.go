@@ -55,6 +55,15 @@ func OfRunning(d *cluster.Desired, o *cluster.Observed, r cluster.Running, leave
 		Of(d, o, action.UninstallAddon{Release: cluster.ReleaseName{Namespace: namespace, Name: name}})
 	case cluster.SyncManifests:
 		Of(d, o, action.SyncManifests{})
+	case cluster.SetAvailability:
+		state := availability.Started
+		switch {
+		case leaves || o.Facts.Destroying() || !d.Spec.Availability:
+			state = availability.Removed
+		case o.Nodes.Value[r.Subject].Turn != "":
+			state = availability.Ignored
+		}
+		Of(d, o, action.SetAvailability{Node: cluster.Node{Name: r.Subject}, VM: vm, State: state})
 	case cluster.SetApart:
 		vmids, _ := ha.Apart(*d, *o)
 		Of(d, o, action.SetApart{VMs: vmids})
@@ -88,15 +97,6 @@ func endOnNode(d *cluster.Desired, o *cluster.Observed, kind cluster.ActionKind,
 		Of(d, o, action.ApplyConfig{Node: n, Config: d.Configs[n.Name]})
 	case cluster.Bootstrap:
 		Of(d, o, action.Bootstrap{Node: n})
-	case cluster.SetAvailability:
-		state := availability.Removed
-		if d.Spec.Availability {
-			state = availability.Started
-		}
-		if o.Nodes.Value[n.Name].Turn != "" {
-			state = availability.Ignored
-		}
-		Of(d, o, action.SetAvailability{Node: n, VM: o.VMs[n.Name], State: state})
 	case cluster.UncordonNode:
 		Of(d, o, action.UncordonNode{Node: n})
 	case cluster.LabelNode:

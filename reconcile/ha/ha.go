@@ -7,6 +7,7 @@
 package ha
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -16,18 +17,30 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
 
-// FieldState is what the manager is to do about the VM of a node, in the names of drifts.
-const FieldState = "ha"
-
 // Owns reports whether the resource of a VM is the agent's own: what others have made is left as it is.
 func Owns(o cluster.Observed, vm cluster.VM) bool {
 	return vm.VMID != 0 && o.Availability.Known && o.Availability.Value.Resources[vm.VMID].Own
 }
 
+// IsUnseen reports whether it is not seen whose the resource of a VM is that the manager manages, and it may be the agent's own.
+func IsUnseen(d cluster.Desired, o cluster.Observed, vm cluster.VM) bool {
+	return vm.Managed && d.Spec.Availability && !o.Availability.Known
+}
+
+// IsOthers reports whether the manager manages a VM by a resource that somebody else has made.
+func IsOthers(d cluster.Desired, o cluster.Observed, vm cluster.VM) bool {
+	return vm.Managed && !Owns(o, vm) && !IsUnseen(d, o, vm)
+}
+
 // Holds reports whether the manager may act on a VM that is the agent's own there: it does so until it has released it, which is a
 // round after it was asked to.
 func Holds(o cluster.Observed, vm cluster.VM) bool {
-	return vm.Managed || Owns(o, vm) && vm.HA != "" && vm.HA != string(availability.Ignored)
+	return vm.Managed || Owns(o, vm) && !isReleased(vm)
+}
+
+// isReleased reports whether the manager has no state of a VM in which it would start it again.
+func isReleased(vm cluster.VM) bool {
+	return !vm.Managed && (vm.HA == "" || vm.HA == string(availability.Ignored))
 }
 
 // Next is what is next for one node: at most one of these.
@@ -38,14 +51,21 @@ type Next struct {
 	Block cluster.Block
 }
 
-// seeWithin is how long what the manager holds may be unseen.
-const seeWithin = 2 * time.Minute
+// awaitManager is the wait of a cluster, or of a node, until it is seen what the manager holds.
+func awaitManager(subject string, o cluster.Observed, within time.Duration) cluster.Wait {
+	return cluster.Wait{Subject: subject, Reason: cluster.HAUnknown, Message: "cannot see what Proxmox VE's HA manager holds: " + cmp.Or(o.Availability.Why, "it has not answered yet"), Within: within,
+		Hint: "`talos-agent doctor` shows which right the token lacks"}
+}
 
-// OfNode is what is next for a node that stays. ready: it is Ready, and in service.
-func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, ready bool) Next {
-	vm, seen := o.VMs[n.Name], o.Availability
-	r, there := seen.Value.Resources[n.VMID]
+// OfNode is what is next for the VM of a node that is not deleted. ready: the node is Ready, and in service. within is how long what the
+// manager holds may not be seen.
+func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM, ready bool, within time.Duration) Next {
+	seen := o.Availability
+	r, there := seen.Value.Resources[vm.VMID]
 	free := vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Deleting && !upgrade.IsBusy(vm)
+	report := func(about, message, hint string) Next {
+		return Next{Block: cluster.Block{Subject: n.Name, Reason: cluster.HANotHeld, About: about, Message: fmt.Sprintf("vm %d is not kept running: %s", vm.VMID, message), Hint: hint}}
+	}
 	switch {
 	case n.Locked:
 		return Next{}
@@ -54,24 +74,38 @@ func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, ready bool) N
 	case !d.Spec.Availability:
 		return Next{}
 	case !seen.Known && seen.Why != "":
-		return Next{Wait: cluster.Wait{Subject: d.Spec.Name, Reason: cluster.HAUnknown, Message: "cannot see what Proxmox VE's HA manager holds: " + seen.Why, Within: seeWithin}}
+		return Next{Wait: awaitManager(d.Spec.Name, o, within)}
+	case there && !r.Own && r.State == availability.Ignored:
+		return report("", "somebody else has made its HA resource, and has it ignored", fmt.Sprintf("`ha-manager remove vm:%d` leaves it to the agent", vm.VMID))
 	case !seen.Known, there && !r.Own, vm.Power != cluster.PowerRunning:
 		return Next{}
 	case seen.Value.HasRules && d.Spec.HAGroup != "":
 		return Next{Block: cluster.Block{Subject: d.Spec.Name, Reason: cluster.HANotHeld, About: "group", Message: fmt.Sprintf("its VMs are not given to Proxmox VE's HA manager: this Proxmox VE has rules in the place of groups (%s)", d.Spec.HAGroup),
 			Hint: "remove `group` from `ha`, and write a node affinity rule under Datacenter, HA, Affinity Rules"}}
 	case there && vm.HA == "error":
-		return Next{Block: cluster.Block{Subject: n.Name, Reason: cluster.HANotHeld, Message: fmt.Sprintf("vm %d is not kept running: %s", n.VMID, upgrade.DescribeBusy(vm)), Hint: upgrade.HintOfBusy(n, vm)}}
+		return report("", upgrade.DescribeBusy(vm), upgrade.HintOfBusy(n, vm))
 	case !free, !ready, !o.Hosts[vm.Carrier(n)].Storages.Known:
 		return Next{}
 	case there && r.State == availability.Started && r.Group == d.Spec.HAGroup:
 		return Next{}
 	}
 	if store := localStore(o, n, vm); store != "" {
-		return Next{Block: cluster.Block{Subject: n.Name, Reason: cluster.HANotHeld, About: store, Message: fmt.Sprintf("vm %d is not given to Proxmox VE's HA manager: it has disks on %s, which is not shared, so that no other host could start it", n.VMID, store),
-			Hint: "write a shared storage in `proxmox`, or `ha: {enabled: false}`"}}
+		return report(store, fmt.Sprintf("it has disks on %s, which is not shared, so that Proxmox VE's HA manager could not start it on another host", store), "write a shared storage in `proxmox`, or `ha: {enabled: false}`")
 	}
 	return Next{Set: true, State: availability.Started}
+}
+
+// OfDeleted is what is next for a VM that is to be deleted: nothing when the manager has nothing to do with it any more.
+func OfDeleted(d cluster.Desired, o cluster.Observed, name string, vm cluster.VM, within time.Duration) Next {
+	switch {
+	case Owns(o, vm):
+		return Next{Set: true, State: availability.Removed}
+	case IsUnseen(d, o, vm):
+		return Next{Wait: awaitManager(name, o, within)}
+	case d.Spec.Availability && !isReleased(vm):
+		return Next{Wait: cluster.Wait{Subject: name, Reason: cluster.VMManaged, About: "release", Message: fmt.Sprintf("waits until Proxmox VE's HA manager has released vm %d (%s)", vm.VMID, vm.HA), Within: within}}
+	}
+	return Next{}
 }
 
 // localStore is a storage of a VM that its host does not share with others, "" where there is none.
@@ -115,7 +149,7 @@ func Apart(d cluster.Desired, o cluster.Observed) (vmids []int, change bool) {
 	if slices.Sort(vmids); len(vmids) < 2 || len(hosts) < len(vmids) {
 		return nil, m.Apart != nil
 	}
-	return vmids, m.Apart == nil || !slices.Equal(m.Apart.VMs, vmids)
+	return vmids, m.Apart == nil || m.Apart.Together || !slices.Equal(m.Apart.VMs, vmids)
 }
 
 // BlockApart reports a rule that the manager does not follow; no Reason: it does, or there is none.

@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ha"
+	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 	"github.com/talos-agent/talos-agent/reconcile/upgrade"
 )
@@ -76,20 +76,20 @@ func (m *planner) waitsForReady(n cluster.Node) bool {
 	return slices.Contains(again, m.plan.Phases[n.Name]) && m.o.Facts.Settled[n.Name] != "" && m.o.Nodes.Known && !m.isDead(n.Name) && !drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts)
 }
 
-// planAvailability has Proxmox VE's HA manager keep VMs of nodes in service running, and control planes on hosts of their own.
+// planAvailability has Proxmox VE's HA manager keep VMs of nodes in service running, and control planes on hosts of their own; without
+// `ha` it takes out of HA what is there, of nodes too that have left the inventory and are kept.
 func (m *planner) planAvailability() {
-	for _, n := range m.d.Spec.Nodes {
-		if _, taken := m.held[cluster.ClaimNode(n.Name)]; taken || m.isDead(n.Name) || drift.IsReplaced(n, m.o.VMs[n.Name], m.o.Facts) {
+	nodes := m.d.Spec.Nodes
+	if !m.d.Spec.Availability {
+		nodes = slices.Concat(nodes, m.removed)
+	}
+	for _, n := range nodes {
+		vm, _ := lost.VMOf(m.d, m.o, n)
+		if _, taken := m.held[cluster.ClaimNode(n.Name)]; taken || m.isDead(n.Name) || drift.IsReplaced(n, vm, m.o.Facts) {
 			continue
 		}
-		switch next := ha.OfNode(m.d, m.o, n, m.plan.Phases[n.Name] == cluster.PhaseReady && m.o.Nodes.Value[n.Name].Turn == ""); {
-		case next.Wait.Reason != "":
-			m.wait(next.Wait)
-		case next.Block.Reason != "":
-			m.block(next.Block)
-		case next.Set:
-			m.setAvailability(n, m.o.VMs[n.Name], next.State, "")
-		}
+		ready := m.plan.Phases[n.Name] == cluster.PhaseReady && m.o.Nodes.Value[n.Name].Turn == ""
+		m.followHA(n, vm, ha.OfNode(m.d, m.o, n, vm, ready, seeWithin), "")
 	}
 	if b := ha.BlockApart(m.d, m.o); b.Reason != "" {
 		m.block(b)
@@ -99,23 +99,27 @@ func (m *planner) planAvailability() {
 	}
 }
 
-func (m *planner) setAvailability(n cluster.Node, vm cluster.VM, state availability.State, why string) {
-	if m.hostReachable(n.Name, vm.Carrier(n)) {
-		m.do(action.SetAvailability{Node: n, VM: vm, State: state, Why: why})
-	}
-}
-
-// leaveHA takes a VM out of HA that is deleted next, and reports whether it does, or waits for that.
-func (m *planner) leaveHA(n cluster.Node, vm cluster.VM) bool {
+// followHA plans what is next for a VM in HA, and reports whether there is anything.
+func (m *planner) followHA(n cluster.Node, vm cluster.VM, next ha.Next, why string) bool {
 	switch {
-	case ha.Owns(m.o, vm):
-		m.setAvailability(n, vm, availability.Removed, "which is deleted")
-	case m.d.Spec.Availability && vm.HA != "":
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMManaged, About: "release", Message: fmt.Sprintf("waits until Proxmox VE's HA manager has released vm %d (%s)", vm.VMID, vm.HA), Within: seeWithin})
-	default:
+	case next.Wait.Reason != "":
+		m.wait(next.Wait)
+	case next.Block.Reason != "":
+		m.block(next.Block)
+	case !next.Set:
 		return false
+	case m.hostReachable(n.Name, vm.Carrier(n)):
+		m.do(action.SetAvailability{Node: n, VM: vm, State: next.State, Why: why})
 	}
 	return true
+}
+
+// deleteVM deletes a VM, when nothing but HA holds that, out of which it is taken first.
+func (m *planner) deleteVM(a action.DeleteVM) {
+	n := cluster.Node{Name: a.VM.Node}
+	m.doUnless(a, func(action.Info) bool {
+		return m.followHA(n, a.VM, ha.OfDeleted(m.d, m.o, n.Name, a.VM, seeWithin), "which is deleted")
+	})
 }
 
 // planVM corrects the VM of a node as it is, unless the node keeps another role, and reports what

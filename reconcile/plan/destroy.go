@@ -129,7 +129,7 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 			hint = "if one is the system disk: " + drift.MissingSystemDisk(n, vm, vm.Carrier(n)).Hint + "; otherwise " + hint
 		}
 		m.block(cluster.Block{Subject: name, Reason: cluster.ForeignVolumes, About: about, Message: fmt.Sprintf("vm %d is kept: volumes that are not known to be ours would be deleted with it: %s", vm.VMID, vm.Others), Hint: hint})
-	case vm.Managed && !ha.Owns(m.o, vm):
+	case ha.IsOthers(m.d, m.o, vm):
 		m.block(cluster.Block{Subject: name, Reason: cluster.VMManaged, About: about, Message: fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID),
 			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`; then run destroy again", vm.VMID)})
 	case m.destroyExpired():
@@ -138,8 +138,8 @@ func (m *planner) planDelete(name string, vm cluster.VM) {
 	case failed && b.Failed >= destroyTries && !m.isRunning(cluster.DeleteVM, name):
 		m.block(cluster.Block{Subject: name, Reason: cluster.ActionFailed, About: string(b.Kind), Message: fmt.Sprintf("vm %d is left: %d tries to delete it failed: %s", vm.VMID, b.Failed, b.Error), Hint: b.Hint})
 	default:
-		if m.hostReachable(name, vm.Host) && !m.leaveHA(cluster.Node{Name: name}, vm) {
-			m.do(action.DeleteVM{VM: vm})
+		if m.hostReachable(name, vm.Host) {
+			m.deleteVM(action.DeleteVM{VM: vm})
 		}
 	}
 }

@@ -141,7 +141,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	switch {
 	case refused.Reason != "":
 		return refused
-	case forgotten && !vm.Protected && (!vm.Managed || ha.Owns(m.o, vm)):
+	case forgotten && !vm.Protected && !ha.IsOthers(m.d, m.o, vm):
 		return cluster.Block{}
 	case healing && !forgotten && m.p.ObserveOnly:
 		return keep(cluster.HealingOff, "it is dead, and is left so: heal is observe", "set `heal: heal`"+m.whereSwitch("heal", true))
@@ -152,7 +152,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 			"take another one out, or write `allow_even: true` in cluster.yaml")
 	case vm.Protected:
 		return keep(cluster.VMProtected, fmt.Sprintf("vm %d is kept: somebody has set Proxmox VE's Protection on it", vm.VMID), fmt.Sprintf("if it may go: `qm set %d --protection 0` on %s", vm.VMID, vm.Host))
-	case vm.Managed && !ha.Owns(m.o, vm):
+	case ha.IsOthers(m.d, m.o, vm):
 		return keep(cluster.VMManaged, fmt.Sprintf("vm %d is kept: it is managed by Proxmox VE's HA", vm.VMID), fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", vm.VMID))
 	case !approved && !stays && slices.Contains(m.o.Facts.Guarded, n.Name):
 		return keep(cluster.RemovalUnapproved, "it is no longer in the inventory, which had it protected or locked", m.approveHint())
@@ -208,6 +208,9 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case vm.Task != nil || vm.Lock != "":
 		wait(cluster.VMLocked, lockWithin, "vm %d is locked by Proxmox VE (%s)", vm.VMID, cmp.Or(vm.Lock, "a task runs on it"))
 		return
+	case ha.IsUnseen(m.d, m.o, vm):
+		wait(cluster.HAUnknown, seeWithin, "cannot see what Proxmox VE's HA manager holds%s", text.Colon(m.o.Availability.Why))
+		return
 	case !vm.Hardware.Known:
 		wait(cluster.VMConfigUnknown, seeWithin, "cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why)
 		return
@@ -243,8 +246,8 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 		m.do(action.RemoveMember{Node: n, Member: member, Answers: m.o.Machines[n.Name].Reach == cluster.Configured})
 		return
 	}
-	if m.hostReachable(n.Name, vm.Host) && !m.leaveHA(n, vm) {
-		m.do(action.DeleteVM{VM: vm, Node: n, Votes: founded && !m.isWorker(n), Drained: m.isOwnNode(n) && kn.BootID != "" && !vm.Deleting})
+	if m.hostReachable(n.Name, vm.Host) {
+		m.deleteVM(action.DeleteVM{VM: vm, Node: n, Votes: founded && !m.isWorker(n), Drained: m.isOwnNode(n) && kn.BootID != "" && !vm.Deleting})
 	}
 }
 

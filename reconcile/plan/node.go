@@ -320,7 +320,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 	start := action.StartVM{Node: n, Changed: drift.ChangedOf(m.o, n.Name, drift.FieldPower)}
 	if vm.Managed && ha.Restart(m.o, vm) {
 		if !m.holdBySwitch(start.Info()) {
-			m.setAvailability(n, vm, availability.Started, "which is stopped"+start.Changed.String())
+			m.followHA(n, vm, ha.Next{Set: true, State: availability.Started}, "which is stopped"+start.Changed.String())
 		}
 		return
 	}

@@ -17,7 +17,7 @@ func (m *planner) bootNode(cluster.Node) cluster.Boot {
 // hostUsable reports whether a host can be acted on, and waits with the reason if not, and with what would
 // be corrected on it.
 func (m *planner) hostUsable(subject string, h cluster.Host, name string, corrects ...cluster.FieldDifference) bool {
-	w := readiness.AwaitHost(subject, name, h)
+	w := readiness.AwaitHost(subject, name, h, seeWithin)
 	if w.Drift = corrects; w.Reason != "" {
 		m.wait(w)
 	}

@@ -175,7 +175,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 		m.do(action.UncordonNode{Node: n}) // all others are to be in service before it
 		return
 	}
-	if ready && kn.Turn != "" && !m.isUnfinished(n) && (m.holdBySwitch(drain(drifts).Info()) || m.holdByWindow(drain(drifts).Info()) || m.o.Hosts[m.o.VMs[n.Name].Carrier(n)].Maintained) {
+	if ready && kn.Turn != "" && !m.isUnfinished(n) && (m.holdBySwitch(drain(drifts).Info()) || m.holdByWindow(drain(drifts).Info())) {
 		m.do(action.UncordonNode{Node: n}) // what it was drained for is over, and the next change waits
 		return
 	}
@@ -212,7 +212,7 @@ func (m *planner) planTurn(n cluster.Node, mach cluster.Machine) {
 	case drainable && (!kn.Cordoned || kn.Turn == "" || kn.Drained != mach.BootID):
 		m.drainTo(drain(drifts), held)
 	case ha.Holds(m.o, m.o.VMs[n.Name]):
-		m.setAvailability(n, m.o.VMs[n.Name], availability.Ignored, "which is taken down for a change")
+		m.followHA(n, m.o.VMs[n.Name], ha.Next{Set: true, State: availability.Ignored}, "which is taken down for a change")
 	case upgrades && !upgrade.IsInstalled(m.d, m.o, n):
 		m.doUnless(action.UpgradeTalos{Node: n, Image: m.installer(), Restart: restart, Fields: drift.Fields(drifts), From: mach.Talos, Version: into}, held)
 	case upgrade.AsksRollback(m.o, drifts):
@@ -251,9 +251,9 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 		w.Reason, w.Message, w.Within = cluster.VMLocked, fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), lockWithin
 	case upgrade.IsBusy(vm): // whoever does not wait for it
 		w.Reason, w.Message, w.Hint, w.Within = cluster.VMLocked, fmt.Sprintf("waits to change %s until vm %d is free: %s", change, n.VMID, upgrade.DescribeBusy(vm)), upgrade.HintOfBusy(n, vm), upgrade.BusyWithin(vm, lockWithin)
-	case vm.Managed && m.d.Spec.Availability && !m.o.Availability.Known:
+	case ha.IsUnseen(m.d, m.o, vm):
 		w.Reason, w.Message, w.Within = cluster.HAUnknown, fmt.Sprintf("waits to change %s until it is seen what Proxmox VE's HA manager holds", change), seeWithin
-	case vm.Managed && !ha.Owns(m.o, vm):
+	case ha.IsOthers(m.d, m.o, vm):
 		m.blockDrift(cluster.Block{Subject: n.Name, Reason: cluster.VMManaged, Message: fmt.Sprintf("vm %d is managed by Proxmox VE's HA, which would start it again while it is changed (%s)", n.VMID, change),
 			Hint: fmt.Sprintf("take it out of HA: `ha-manager remove vm:%d`", n.VMID)}, w.Drift)
 		return true

@@ -1619,7 +1619,7 @@ func (w *world) setHA(t testing.TB, words []string) {
 			w.d.Spec.HAGroup = v
 		case "rules":
 		case "rule":
-			have.Apart = &availability.Rule{Disabled: v == "disabled", Broken: map[string]string{"broken": "rule shares two or more resources with a positive resource affinity rule"}[v]}
+			have.Apart = &availability.Rule{Disabled: v == "disabled", Together: v == "together", Broken: map[string]string{"broken": "rule shares two or more resources with a positive resource affinity rule"}[v]}
 			for _, n := range w.d.Spec.ControlPlanes() {
 				have.Apart.VMs = append(have.Apart.VMs, n.VMID)
 			}

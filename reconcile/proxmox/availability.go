@@ -70,14 +70,19 @@ func (c *Client) setAvailability(ctx context.Context, d cluster.Desired, vm clus
 	case err != nil || want == availability.Started:
 		return err
 	}
-	return ha.AwaitRelease(ctx, c.haRequests(), vm.VMID, func(waits string) { progress(cluster.Progress{Waits: waits}) })
+	return ha.AwaitRelease(ctx, c.haRequests(), vm.VMID, showWait(progress))
 }
 
 // SetApart has Proxmox VE's HA manager keep VMs of a cluster on hosts of their own, by the one rule that there is for its
 // control planes; fewer than two VMs need none. A rule of that name that somebody else has made is left as it is.
-func (c *Client) SetApart(ctx context.Context, d cluster.Desired, vmids []int) error {
-	if err := ha.SetApart(ctx, c.haRequests(), d.Spec, vmids); err != nil {
+func (c *Client) SetApart(ctx context.Context, d cluster.Desired, vmids []int, progress func(cluster.Progress)) error {
+	if err := ha.SetApart(ctx, c.haRequests(), d.Spec, vmids, showWait(defaultProgress(progress))); err != nil {
 		return fmt.Errorf("keep control planes of cluster %s apart: %w", d.Spec.Name, err)
 	}
 	return nil
+}
+
+// showWait shows what an action waits for in its progress.
+func showWait(progress func(cluster.Progress)) func(string) {
+	return func(waits string) { progress(cluster.Progress{Waits: waits}) }
 }

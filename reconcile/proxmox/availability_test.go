@@ -13,6 +13,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	labha "github.com/talos-agent/talos-agent/internal/lab/pve/ha"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/ha"
 )
@@ -54,7 +55,7 @@ func powerAt(s *stand, vmid int) pve.Power {
 }
 
 // rounds lets rounds of the HA manager pass.
-func rounds(n int) { time.Sleep(time.Duration(n)*10*time.Second + time.Second) }
+func rounds(n int) { time.Sleep(time.Duration(n)*labha.Every + time.Second) }
 
 // TestAvailability: a VM is had managed, is switched off while it is ignored without being started again, and is taken out; each as often
 // as it is asked for.
@@ -101,7 +102,7 @@ func TestAvailability(t *testing.T) {
 				set(availability.Removed)
 				set(availability.Started)
 				set(availability.Removed)
-				if m := held(t, c, d); len(m.Owned()) > 0 {
+				if m := held(t, c, d); m.Resources[vm.VMID].Own {
 					t.Errorf("%+v", m)
 				}
 				s.checkRules()
@@ -273,13 +274,13 @@ func TestApart(t *testing.T) {
 		for i := range d.Spec.Nodes {
 			s.must(c.SetAvailability(ctx, d, vmAt(d, i), availability.Started, nil))
 		}
-		if err := c.SetApart(ctx, d, []int{411, 412}); err != nil { // it is refused until the manager has had a round
+		if err := c.SetApart(ctx, d, []int{411, 412}, nil); err != nil { // it is refused until the manager has had a round
 			t.Errorf("before the manager knows the hosts: %v", err)
 		}
 		apart := func(vmids ...int) {
 			t.Helper()
 			for range 2 {
-				s.must(c.SetApart(ctx, d, vmids))
+				s.must(c.SetApart(ctx, d, vmids, nil))
 			}
 			var want *availability.Rule
 			if len(vmids) > 1 {
@@ -293,13 +294,13 @@ func TestApart(t *testing.T) {
 		apart(413, 411)
 		apart(411)
 		apart()
-		if err := c.SetApart(ctx, d, []int{411, 412, 413}); err == nil || !strings.Contains(err.Error(), "more resources than available nodes") {
+		if err := c.SetApart(ctx, d, []int{411, 412, 413}, nil); err == nil || !strings.Contains(err.Error(), "more resources than available nodes") {
 			t.Errorf("more than there are hosts: %v", err)
 		}
 		apart(411, 412)
 		name := "/cluster/ha/rules/" + ha.RuleName("dev")
 		s.must(admin.Write(ctx, "PUT", name, map[string]string{"type": "resource-affinity", "disable": "1"}))
-		s.must(c.SetApart(ctx, d, []int{411, 413}))
+		s.must(c.SetApart(ctx, d, []int{411, 413}, nil))
 		if have := held(t, c, d).Apart; have == nil || !have.Disabled || !slices.Equal(have.VMs, []int{411, 413}) {
 			t.Errorf("disabled: %+v", have)
 		}
@@ -312,8 +313,8 @@ func TestApart(t *testing.T) {
 		if have := held(t, c, d).Apart; have != nil {
 			t.Errorf("another's: %+v", have)
 		}
-		s.must(c.SetApart(ctx, d, nil))
-		if err := c.SetApart(ctx, d, []int{411, 412}); err == nil || !strings.Contains(fault.HintOf(err), "ha-manager rules remove talos-agent-dev-control-planes") {
+		s.must(c.SetApart(ctx, d, nil, nil))
+		if err := c.SetApart(ctx, d, []int{411, 412}, nil); err == nil || !strings.Contains(fault.HintOf(err), "ha-manager rules remove talos-agent-dev-control-planes") {
 			t.Errorf("another's: %v (%s)", err, fault.HintOf(err))
 		}
 	})
@@ -327,7 +328,7 @@ func TestManagedVMIsDeleted(t *testing.T) {
 			s.must(c.SetAvailability(ctx, d, vmAt(d, i), availability.Started, nil))
 		}
 		rounds(1)
-		s.must(c.SetApart(ctx, d, []int{411, 412}))
+		s.must(c.SetApart(ctx, d, []int{411, 412}, nil))
 		if err := c.Delete(ctx, d, vm, nil); err == nil || !strings.Contains(err.Error(), "managed by Proxmox VE's HA") {
 			t.Errorf("managed: %v", err)
 		}

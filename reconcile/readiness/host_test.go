@@ -24,7 +24,7 @@ func TestAwaitHost(t *testing.T) {
 		"in maintenance":   {cluster.Host{Known: true, Maintained: true}, cluster.HostMaintained, "host pve1 is in maintenance mode", "`ha-manager crm-command node-maintenance disable pve1` ends it", 24 * time.Hour},
 		"neither seen":     {cluster.Host{Maintained: true}, cluster.HostUnknown, "cannot see host pve1: it has not answered yet", "", 2 * time.Minute},
 	} {
-		w := AwaitHost("wk-1", "pve1", c.h)
+		w := AwaitHost("wk-1", "pve1", c.h, 2*time.Minute)
 		if w.Reason != c.reason || w.Message != c.text || w.Hint != c.hint || w.Within != c.within || c.reason != "" && (w.Subject != "wk-1" || w.About != "pve1") {
 			t.Errorf("%s: %+v", name, w)
 		}

@@ -3,10 +3,7 @@
 // It is pure: it must not know who asks, nor how.
 package availability
 
-import (
-	"maps"
-	"slices"
-)
+import "fmt"
 
 // State is what is asked of a resource: PVE 8.4 and 9.2 pve-ha-manager has enabled as an older word for started, and
 // disabled for one that is stopped and stays where it is.
@@ -31,6 +28,7 @@ type Resource struct {
 type Rule struct {
 	VMs      []int // in order
 	Disabled bool  // by somebody
+	Together bool  // somebody has made it one that keeps them on one host
 	// Broken is why the manager does not follow it, in its own words; "" : it does.
 	Broken string
 }
@@ -44,7 +42,11 @@ type Manager struct {
 	Apart *Rule
 }
 
-// Owned are the VMIDs whose resources the agent has made, in order.
-func (m Manager) Owned() []int {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(m.Resources)), func(id int) bool { return !m.Resources[id].Own })
+// Role is the role with which a token may see and change what the manager holds. Proxmox VE asks for both rights on /, and has no lesser
+// ones (PVE 9.2 pve-ha-manager).
+const Role = "TalosAgentHA"
+
+// FormatGrant is how a user and its token get the role, in commands for root of a host.
+func FormatGrant(user, token string) string {
+	return fmt.Sprintf("`pveum role add %s --privs 'Sys.Audit Sys.Console'`, then `pveum acl modify / --propagate 0 --roles %[1]s --users %s --tokens '%s'`", Role, user, token)
 }

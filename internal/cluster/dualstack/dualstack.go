@@ -73,7 +73,7 @@ func ParsePrefix(s string) (Prefix, error) {
 	return Prefix{p}, nil
 }
 
-// Fill fills in the networks inside a cluster that nobody has written: two of a /48 of unique local addresses that follows from
+// Fill fills in the networks inside a cluster that are not written: two of a /48 of unique local addresses that follows from
 // the cluster's identity alone, which is its owner and its name, so that it keeps its own (RFC 4193, section 3.2).
 func (n Networks) Fill(cluster string) Networks {
 	sum := sha256.Sum256([]byte("IPv6 networks of cluster " + cluster))

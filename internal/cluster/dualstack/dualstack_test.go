@@ -88,7 +88,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestFill: what nobody has written follows from the cluster alone, and is right.
+// TestFill: what is not written follows from the cluster alone, and is right.
 func TestFill(t *testing.T) {
 	n := Networks{CIDR: prefix("fd00:10::/64")}
 	one, again, other := n.Fill("a"), n.Fill("a"), n.Fill("b")

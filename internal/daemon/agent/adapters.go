@@ -71,8 +71,8 @@ func (v vms) SetAvailability(ctx context.Context, d cluster.Desired, vm cluster.
 	return v.c.SetAvailability(ctx, d, vm, want, p)
 }
 
-func (v vms) SetApart(ctx context.Context, d cluster.Desired, vmids []int) error {
-	return v.c.SetApart(ctx, d, vmids)
+func (v vms) SetApart(ctx context.Context, d cluster.Desired, vmids []int, p reconcile.Progress) error {
+	return v.c.SetApart(ctx, d, vmids, p)
 }
 
 // nodes gives the Kubernetes client the shape the executor wants.

@@ -13,7 +13,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
-	"github.com/talos-agent/talos-agent/internal/lab/pve"
 )
 
 // listHA is what Proxmox VE's HA manager holds, as root sees it: each VM with what is asked for it, and each rule with its VMs.
@@ -41,8 +40,7 @@ func TestHighlyAvailable(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
-		hosts := []pve.Host{sz.Host(), sz.Host(), sz.Host()}
-		hosts[1].Name, hosts[2].Name = "pve2", "pve3"
+		hosts := threeHosts(sz)
 		for _, h := range hosts {
 			h.Storages[1].Shared = true
 		}

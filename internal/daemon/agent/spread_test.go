@@ -21,6 +21,13 @@ func spreadFiles(t *testing.T, sz size) map[string][]byte {
 	return files
 }
 
+// threeHosts are pve1, pve2 and pve3.
+func threeHosts(sz size) []pve.Host {
+	hosts := []pve.Host{sz.Host(), sz.Host(), sz.Host()}
+	hosts[1].Name, hosts[2].Name = "pve2", "pve3"
+	return hosts
+}
+
 // onHosts is on which host each VM of the cluster is, by host: how many control planes and workers.
 func (s *sim) onHosts() string {
 	var out []string
@@ -46,9 +53,7 @@ func TestSpreadOverHosts(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 3}
-		hosts := []pve.Host{sz.Host(), sz.Host(), sz.Host()}
-		hosts[1].Name, hosts[2].Name = "pve2", "pve3"
-		s := newSim(t, sz, lab.Config{Hosts: hosts})
+		s := newSim(t, sz, lab.Config{Hosts: threeHosts(sz)})
 		defer s.Close()
 		s.Push(spreadFiles(t, sz), "over three hosts")
 		s.Boot()

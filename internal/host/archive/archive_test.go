@@ -169,7 +169,7 @@ func TestList(t *testing.T) {
 	}
 }
 
-// TestAddTwice: who adds a file once more is told what is there already.
+// TestAddTwice: who adds a file once more gets the name of what is there already.
 func TestAddTwice(t *testing.T) {
 	dir := t.TempDir()
 	folder, sent := filepath.Join(dir, "snapshots"), filepath.Join(dir, "db.snapshot")

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 )
 
 // Bounds of what passes.
@@ -218,9 +220,6 @@ func (a Agent) privileges() []Check {
 	return out
 }
 
-// roleHA is the role that package setup has for HA.
-const roleHA = "TalosAgentHA"
-
 // grant is the command that gives what is needed at a path.
 func (a Agent) grant(n Need) string {
 	propagate := ""
@@ -230,8 +229,8 @@ func (a Agent) grant(n Need) string {
 	if n.Path == "/" {
 		propagate = " --propagate 0"
 	}
-	if strings.Contains(n.Role, roleHA) { // nor this one
-		return fmt.Sprintf("`pveum role add %s --privs 'Sys.Audit Sys.Console'`, then `pveum acl modify / --roles %[1]s --users %s --tokens '%s'%s`; or take `ha: true` out of the policy", roleHA, a.Wants.Token.User(), a.Wants.Token, propagate)
+	if strings.Contains(n.Role, availability.Role) { // nor this one
+		return availability.FormatGrant(a.Wants.Token.User(), string(a.Wants.Token)) + "; or take `ha: true` out of the policy"
 	}
 	return fmt.Sprintf("`talos-agent init`, or, where the role %s has them: `pveum acl modify %s --roles %s --users %s --tokens '%s'%s`; the token has only what its user has too",
 		n.Role, n.Path, n.Role, a.Wants.Token.User(), a.Wants.Token, propagate)

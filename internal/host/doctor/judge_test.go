@@ -140,7 +140,7 @@ var agentCases = []struct {
 	}, verdict{"privileges", Fail, "/mapping/pci/gpu missing: Mapping.Use (to pass its devices to VMs) -> `pveum acl modify /mapping/pci/gpu --roles PVEMappingUser --users talos-agent@pve --tokens 'talos-agent@pve!pve1'`"}},
 	{"the right to HA is missing", func(a *Agent) {
 		a.Wants.Needs = append(a.Wants.Needs, Need{Path: "/", Role: "TalosAgentHost,TalosAgentHA", Privileges: []string{"Sys.Audit", "Sys.Console"}, Why: "have Proxmox VE's HA manager keep VMs running"})
-	}, verdict{"privileges", Fail, "/ missing: Sys.Console (to have Proxmox VE's HA manager keep VMs running) -> `pveum role add TalosAgentHA --privs 'Sys.Audit Sys.Console'`, then `pveum acl modify / --roles TalosAgentHA --users talos-agent@pve --tokens 'talos-agent@pve!pve1' --propagate 0`; or take `ha: true` out of the policy"}},
+	}, verdict{"privileges", Fail, "/ missing: Sys.Console (to have Proxmox VE's HA manager keep VMs running) -> `pveum role add TalosAgentHA --privs 'Sys.Audit Sys.Console'`, then `pveum acl modify / --propagate 0 --roles TalosAgentHA --users talos-agent@pve --tokens 'talos-agent@pve!pve1'`; or take `ha: true` out of the policy"}},
 	{"a mapping that the policy allows", func(a *Agent) {
 		a.Wants.Mappings = []string{"pci/gpu"}
 		a.Granted.Value["/mapping/pci/gpu"] = []string{"Mapping.Audit", "Mapping.Use"}

@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 )
 
 // User is the agents' user: one for all hosts of a Proxmox VE cluster.
@@ -81,11 +82,9 @@ func Roles() []Role {
 // its administrator to allow, one by one.
 var mappingUser = Role{"PVEMappingUser", []Privilege{{Name: "Mapping.Use", For: "pass devices of the mapping to VMs"}}}
 
-// RoleHA is the role with which the agent changes what Proxmox VE's HA manager holds of its VMs. init makes no such role: with Sys.Console on /
-// one may change what is highly available of the whole Proxmox VE cluster, which is for its administrator to allow.
-const RoleHA = "TalosAgentHA"
-
-var haManager = Role{RoleHA, []Privilege{{Name: "Sys.Audit", For: "see what the HA manager holds"}, {Name: "Sys.Console", For: "have it keep VMs running"}}}
+// haManager is the role with which the agent changes what Proxmox VE's HA manager holds of its VMs. init makes no such role: with
+// Sys.Console on / one may change what is highly available of the whole Proxmox VE cluster, which is for its administrator to allow.
+var haManager = Role{availability.Role, []Privilege{{Name: "Sys.Audit", For: "see what the HA manager holds"}, {Name: "Sys.Console", For: "have it keep VMs running"}}}
 
 // Names returns the names of the role's privileges, in order.
 func (r Role) Names() []string {
@@ -134,7 +133,7 @@ func Grants(s Scope) []Grant {
 		out = append(out, Grant{Role: mappingUser.Name, Path: "/mapping/" + m, Propagate: true, Why: "pass its devices to VMs"})
 	}
 	if s.HA {
-		out = append(out, Grant{Role: RoleHA, Path: "/", Why: "have Proxmox VE's HA manager keep VMs running"})
+		out = append(out, Grant{Role: availability.Role, Path: "/", Why: "have Proxmox VE's HA manager keep VMs running"})
 	}
 	for _, h := range s.Hosts {
 		out = append(out, Grant{Role: RoleHost, Path: "/nodes/" + h, Propagate: true, Why: "see how many cores it has", Optional: true})

@@ -45,7 +45,7 @@ func (r Requests) hint(err error) error {
 	if !errors.Is(err, r.Forbidden) {
 		return err
 	}
-	return fault.WithHint(err, fmt.Sprintf("`pveum role add TalosAgentHA --privs 'Sys.Audit Sys.Console'`, then `pveum acl modify / --propagate 0 --roles TalosAgentHA --users %s --tokens '%s'`", r.User, r.Token))
+	return fault.WithHint(err, availability.FormatGrant(r.User, r.Token))
 }
 
 // Look returns what the HA manager holds of a cluster. version is that of Proxmox VE.

@@ -53,10 +53,7 @@ func (r rule) describe() *availability.Rule {
 			wrong = append(wrong, string(text))
 		}
 	}
-	if r.Affinity != "negative" {
-		wrong = append(wrong, "somebody has made it one that keeps them together")
-	}
-	return &availability.Rule{VMs: r.vms(), Disabled: r.Disable.On(), Broken: strings.Join(wrong, "; ")}
+	return &availability.Rule{VMs: r.vms(), Disabled: r.Disable.On(), Together: r.Affinity != "negative", Broken: strings.Join(wrong, "; ")}
 }
 
 // vms are the VMs that a rule names, in order.
@@ -74,8 +71,8 @@ func (r rule) vms() []int {
 // steady is what of a rule shows whether it was changed.
 func (r rule) steady() *[2]string { return &[2]string{string(r.Digest), string(r.Resources)} }
 
-// SetApart has the rule of a cluster keep VMs on hosts of their own. Fewer than two need none.
-func SetApart(ctx context.Context, r Requests, spec cluster.Spec, vmids []int) error {
+// SetApart has the rule of a cluster keep VMs on hosts of their own. Fewer than two need none. waits is called with what is waited for.
+func SetApart(ctx context.Context, r Requests, spec cluster.Spec, vmids []int, waits func(string)) error {
 	vmids = slices.Compact(slices.Sorted(slices.Values(vmids)))
 	name := RuleName(spec.Name)
 	var last error
@@ -90,7 +87,7 @@ func SetApart(ctx context.Context, r Requests, spec cluster.Spec, vmids []int) e
 			if len(vmids) < 2 {
 				return nil
 			}
-			return fault.Errorf(fmt.Sprintf("if nobody needs it: `ha-manager rules remove %s`", name), "somebody else has made the HA rule %s", name)
+			return fault.Errorf(fmt.Sprintf("if it is not needed: `ha-manager rules remove %s`", name), "somebody else has made the HA rule %s", name)
 		}
 		var seen *[2]string
 		if have != nil {
@@ -107,6 +104,7 @@ func SetApart(ctx context.Context, r Requests, spec cluster.Spec, vmids []int) e
 			return nil
 		}
 		if before = seen; strings.Contains(last.Error(), knowsNoHosts) && time.Since(began) < releaseWithin {
+			waits("waits until Proxmox VE's HA manager knows its hosts")
 			if err := retry.Sleep(ctx, lookAgain); err != nil {
 				return err
 			}

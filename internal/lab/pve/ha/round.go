@@ -19,7 +19,7 @@ type Machines interface {
 	Stop(vmid int, after time.Duration) error
 }
 
-// BeginRounds reports whether there is something to do for rounds that nobody does yet. Whoever it answers so does them.
+// BeginRounds reports whether there is something to do for rounds that are not done yet. Whoever it answers so does them.
 func (m *Manager) BeginRounds() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
