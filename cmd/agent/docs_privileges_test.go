@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 	"github.com/talos-agent/talos-agent/internal/host/setup"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
@@ -70,6 +72,45 @@ func asInitDoes(t *testing.T, commands [][]string) {
 	if len(roles) != len(setup.Roles()) || len(access) != wanted {
 		t.Errorf("pages show %d roles and %d entries of access, and init makes %d and %d", len(roles), len(access), len(setup.Roles()), wanted)
 	}
+}
+
+// TestDocsHA: what a page has an administrator type gives the agent's token the rights to HA that are needed, on / alone, and takes them
+// away again.
+func TestDocsHA(t *testing.T) {
+	commands := pveumCommands(t, "TestDocsHA")
+	synctest.Test(t, func(t *testing.T) {
+		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
+		defer s.Close()
+		root := administrator{t: t, lab: s.Lab, token: s.Lab.PVE.AdminToken()}
+		root.forget()
+		root.pveum([]string{"user", "add", setup.User})
+		agent := administrator{t: t, lab: s.Lab, token: root.pveum([]string{"user", "token", "add", setup.User, setup.TokenName("pve1")})}
+		wantRights := func(what string, want ...string) {
+			t.Helper()
+			var has map[string]map[string]int
+			if err := json.Unmarshal(agent.call("GET", "/access/permissions", nil), &has); err != nil {
+				t.Fatal(err)
+			}
+			if got := slices.Sorted(maps.Keys(has["/"])); !slices.Equal(got, want) || len(has["/nodes"]) > 0 {
+				t.Errorf("%s: %v, want %v on / alone", what, has, want)
+			}
+		}
+		wantRights("before")
+		for _, c := range commands {
+			if c[1] == "delete" {
+				continue
+			}
+			root.pveum(c)
+		}
+		wantRights("granted", setup.Grant{Role: availability.Role}.Needs().Names()...)
+		for _, c := range commands {
+			if c[1] == "delete" {
+				root.pveum(c)
+			}
+		}
+		wantRights("taken away")
+		s.Halt()
+	})
 }
 
 // pveumCommands runs the blocks of pages that a test checks with a pveum that only notes
@@ -219,7 +260,10 @@ func (a administrator) pveum(args []string) string {
 			a.t.Fatal(err)
 		}
 		return made.ID + "=" + made.Value
-	case is(3, "acl", "modify"):
+	case is(3, "acl", "modify"), is(3, "acl", "delete"):
+		if rest[1] == "delete" {
+			form.Set("delete", "1")
+		}
 		form.Set("path", rest[2])
 		a.call("PUT", "/access/acl", form)
 	default:
