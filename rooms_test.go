@@ -405,7 +405,7 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http"}, clients...)},
 
 	"cmd/agent": {why: "the door: a file a command. Nobody imports it",
-		tests: []string{"internal/daemon/agent", "internal/daemon/daemontest", "internal/daemon/reporting", "internal/history", "internal/host/state", "internal/metrics", "packaging/deb", "reconcile/factory", "reconcile/helm", "reconcile/machineconfig", "reconcile/proxmox", "sources", "sources/git", "sources/notify", "sources/secrets"},
+		tests: []string{"internal/cluster/availability", "internal/daemon/agent", "internal/daemon/daemontest", "internal/daemon/reporting", "internal/history", "internal/host/state", "internal/metrics", "packaging/deb", "reconcile/factory", "reconcile/helm", "reconcile/machineconfig", "reconcile/proxmox", "sources", "sources/git", "sources/notify", "sources/secrets"},
 		may: []string{
 			"examples",
 			"internal/api",
