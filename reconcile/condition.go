@@ -131,7 +131,7 @@ func describeProgress(nodes []cluster.NodeStatus, o cluster.Observed, p plan.Pla
 		w := readiness.RootOf(p.Waiting)
 		what = w.Subject + ": " + w.Message
 	}
-	return fmt.Sprintf("%d of %d nodes Ready%s; %s", ready, len(nodes), out, what)
+	return fmt.Sprintf("%d of %s Ready%s; %s", ready, text.Count(len(nodes), "node"), out, what)
 }
 
 // countCordoned is how many Ready nodes are cordoned.

@@ -35,7 +35,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		// them all.
 		pause := gap
 		if busy > bustle {
-			pause = shortest
+			pause = crowded
 		}
 		if pause -= time.Since(last); pause > 0 {
 			if retry.Sleep(ctx, pause) != nil {
@@ -59,7 +59,7 @@ func (r *Reconciler) Run(ctx context.Context) {
 		}
 		now := time.Now()
 		r.c.OnPass(now.Sub(began))
-		busy = max(0, busy+shortest-now.Sub(last))
+		busy = max(0, busy+crowded-now.Sub(last))
 		last = now
 		d := r.delay(last)
 		s := *r.status.Load()
@@ -108,25 +108,27 @@ func (r *Reconciler) guardPass(ctx context.Context) {
 	r.memo.panicked = ""
 }
 
-// gap is the least time between two passes. It becomes shortest when passes
+// gap is the least time between two passes. It becomes crowded when passes
 // have followed each other faster than that for so long that they are bustle
 // ahead: no cluster takes so many to come up, but a machine that never comes to
 // rest must not have Proxmox VE asked fifty times a second.
 const (
-	gap    = 20 * time.Millisecond
-	bustle = 5 * time.Minute
+	gap     = 20 * time.Millisecond
+	crowded = 200 * time.Millisecond
+	bustle  = 5 * time.Minute
 )
 
 // The bounds of delay.
 const (
-	shortest = 200 * time.Millisecond
+	shortest = time.Second
 	longest  = 10 * time.Second
 )
 
-// delay is how long to pause before looking again unasked. What is waited for
-// is looked at again after a twentieth of the time it has taken so far, so that
-// looking too late never costs more than that share; a quiet cluster is looked
-// at every interval, and again soon while the status has a node as it was before.
+// delay is how long to pause before looking again unasked. Machines, Kubernetes and our own
+// actions report what changes, and a pass begins at once; the pause is for what nothing
+// reports, such as a VM that somebody stops. What is waited for is looked at again after a tenth of
+// the time it has taken so far, so that looking too late never costs more than that share; a
+// quiet cluster is looked at every interval, and again soon while the status has a node as it was before.
 func (r *Reconciler) delay(now time.Time) time.Duration {
 	s := r.status.Load()
 	most := r.c.Interval
@@ -140,5 +142,5 @@ func (r *Reconciler) delay(now time.Time) time.Duration {
 	default:
 		most = min(most, longest)
 	}
-	return min(max(now.Sub(r.memo.changed)/20, shortest), most)
+	return min(max(now.Sub(r.memo.changed)/10, shortest), most)
 }

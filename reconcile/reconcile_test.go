@@ -1083,7 +1083,7 @@ func TestRestlessMachine(t *testing.T) {
 			a.Look()
 		}
 		a.stop()
-		if most := int((time.Hour + bustle) / shortest); f.looks > most+10 {
+		if most := int((time.Hour + bustle) / crowded); f.looks > most+10 {
 			t.Errorf("looked %d times in an hour", f.looks)
 		}
 	})

@@ -455,7 +455,7 @@ func TestDelay(t *testing.T) {
 		{cluster.Stalled, time.Minute, time.Hour, true, passingWithin},
 		{cluster.Stalled, time.Minute, time.Second, false, shortest},
 		{cluster.Reconciling, time.Minute, time.Hour, false, longest},
-		{cluster.Reconciling, time.Minute, 20 * time.Second, true, time.Second},
+		{cluster.Reconciling, time.Minute, 20 * time.Second, true, 2 * time.Second},
 		{cluster.Reconciling, 5 * time.Second, time.Hour, false, 5 * time.Second},
 	} {
 		_, r, _, _ := newSteps(t)

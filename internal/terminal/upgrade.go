@@ -32,7 +32,7 @@ func (p Printer) printUpgrade(u *cluster.UpgradeStatus, suspended bool) {
 	}
 	switch {
 	case u.Held != "":
-		p.Printf("; %s %s", p.Paint("held", Yellow), u.Held)
+		p.Printf("; %s: %s", p.Paint("held", Yellow), u.Held)
 	case !u.StuckSince.IsZero():
 		p.Printf("; %s for %s", p.Paint("stuck", Red), p.formatAge(u.StuckSince))
 	}

@@ -29,7 +29,7 @@ func TestPrintUpgrade(t *testing.T) {
 			"dev:\n  upgrade to Talos v1.14.1: 0 of 3 nodes have the first; once resumed it goes on outside of its window and without a soak, by order of ann\n" +
 				"  suspended: nothing goes on\n    -> `talos-agent resume dev` goes on\n"},
 		"it is held": {cluster.Status{Upgrade: &cluster.UpgradeStatus{Hops: []string{"Talos v1.14.1"}, Nodes: 3, Held: "upgrade is off", Order: cluster.UpgradeOrder{Now: true, By: "ann"}}},
-			"dev:\n  upgrade to Talos v1.14.1: 0 of 3 nodes have the first; held upgrade is off; once that has ended it goes on outside of its window and without a soak, by order of ann\n"},
+			"dev:\n  upgrade to Talos v1.14.1: 0 of 3 nodes have the first; held: upgrade is off; once that has ended it goes on outside of its window and without a soak, by order of ann\n"},
 		"it is Stalled": {cluster.Status{Upgrade: &cluster.UpgradeStatus{Hops: []string{"Talos v1.14.1"}, Nodes: 3}, Condition: cluster.Stalled, Concerns: "wk-2", Reason: cluster.UpgradeFailed, Message: "wk-2: failed", Hint: "see", Addons: addons, Waiting: waits, Blocked: blocks},
 			"dev:\n  upgrade to Talos v1.14.1: 0 of 3 nodes have the first\n  stalled wk-2: failed\n    -> see\n  waits wk-1: waits\n"},
 		"the newest commit is invalid": {cluster.Status{Condition: cluster.Stalled, Concerns: "dev", Reason: cluster.InventoryInvalid, Message: "dev: the newest commit is invalid", Hint: "push", Nodes: []cluster.NodeStatus{node("a", "v1.13.9", "v1.36.1")},

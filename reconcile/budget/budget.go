@@ -80,15 +80,29 @@ func Of(s cluster.Spec, phases map[string]cluster.Phase, o cluster.Observed, rem
 // IsDisrupted reports whether a disruptive action is under way on a node, or an agent that has
 // ended since has begun one of which the node is still to be seen to do well.
 func IsDisrupted(o cluster.Observed, n cluster.Node) bool {
+	return isWatched(o, n) || isWithin(o, o.Facts.Moved[n.Name]) || isChanged(o, n)
+}
+
+// isWatched reports whether a control plane was given something less than a minute ago that may isolate it, or restart its
+// kube-apiserver.
+func isWatched(o cluster.Observed, n cluster.Node) bool {
 	in, _ := o.Facts.Intent(cluster.IntendWatch)
-	isWatched := func(at time.Time) bool {
-		since := o.Now.Sub(at)
-		return since >= 0 && since < action.WatchedFor
+	return in.Node == n.Name && isWithin(o, in.At)
+}
+
+func isWithin(o cluster.Observed, at time.Time) bool {
+	since := o.Now.Sub(at)
+	return since >= 0 && since < action.WatchedFor
+}
+
+// AwaitWatch is the wait of a control plane for the next component of Kubernetes that was given one less than a minute ago, by an agent
+// that has ended since; false: it need not wait for that. An agent that goes on has the minute in the action that gave it.
+func AwaitWatch(o cluster.Observed, n cluster.Node, drifts []cluster.FieldDifference) (w cluster.Wait, waits bool) {
+	if isChanged(o, n) || !isWatched(o, n) {
+		return w, false
 	}
-	if in.Node == n.Name && isWatched(in.At) || isWatched(o.Facts.Moved[n.Name]) {
-		return true
-	}
-	return isChanged(o, n)
+	return cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForHop, Within: action.WatchedFor, Drift: drifts,
+		Message: fmt.Sprintf("is watched for %v after what it was given last, before it is given the next component", action.WatchedFor)}, true
 }
 
 // isChanged reports whether a disruptive action is under way on a node.

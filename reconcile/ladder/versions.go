@@ -83,13 +83,11 @@ func comparePre(a, b string) int {
 // parseVersion reads a version like v1.13.9 or v1.14.0-rc.1.
 func parseVersion(s string) (version, error) {
 	core, pre, hasPre := strings.Cut(s, "-")
-	parts := strings.Split(core, ".")
-	if len(parts) != 3 || parts[0] != "v1" || hasPre && pre == "" {
-		return version{}, fmt.Errorf("%q is not a version like v1.13.9", s)
-	}
-	minor, err := strconv.Atoi(parts[1])
-	patch, err2 := strconv.Atoi(parts[2])
-	if err != nil || err2 != nil || minor < 0 || patch < 0 {
+	numbers, isOne := strings.CutPrefix(core, "v1.")
+	first, second, _ := strings.Cut(numbers, ".")
+	minor, err := strconv.Atoi(first)
+	patch, err2 := strconv.Atoi(second)
+	if !isOne || hasPre && pre == "" || err != nil || err2 != nil || minor < 0 || patch < 0 {
 		return version{}, fmt.Errorf("%q is not a version like v1.13.9", s)
 	}
 	return version{minor, patch, pre}, nil
@@ -204,8 +202,8 @@ func VersionOf(image string) string {
 
 // KnownVersion is a version, or "" where it is none that can be compared.
 func KnownVersion(s string) string {
-	if _, ok := Compare(s, s); ok {
-		return s
+	if _, err := parseVersion(s); err != nil {
+		return ""
 	}
-	return ""
+	return s
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/compatibility"
@@ -147,17 +148,29 @@ func talosOf(minor int) *compatibility.TalosVersion {
 	return v
 }
 
-// kubernetesOn returns the first and the last minor version of Kubernetes 1.x that runs on a minor version of Talos.
+// kubernetesOn returns the first and the last minor version of Kubernetes 1.x that runs on a minor version of Talos; 0 where
+// the compatibility tables do not know that one.
 func kubernetesOn(talos int) (first, last int) {
-	for m := range 100 {
-		k, err := compatibility.ParseKubernetesVersion(fmt.Sprintf("v1.%d.0", m))
-		if err != nil || k.SupportedWith(talosOf(talos)) != nil {
-			continue
-		}
-		if first == 0 {
-			first = m
-		}
-		last = m
-	}
-	return first, last
+	w := kubernetesWindows()[talos]
+	return w.first, w.last
 }
+
+// kubernetesWindows reads the compatibility tables, by minor version of Talos: once, because every pass checks versions.
+var kubernetesWindows = sync.OnceValue(func() map[int]struct{ first, last int } {
+	windows := map[int]struct{ first, last int }{}
+	for talos := oldestMinor; talos <= newestMinor(); talos++ {
+		w := windows[talos]
+		for m := range 100 {
+			k, err := compatibility.ParseKubernetesVersion(fmt.Sprintf("v1.%d.0", m))
+			if err != nil || k.SupportedWith(talosOf(talos)) != nil {
+				continue
+			}
+			if w.first == 0 {
+				w.first = m
+			}
+			w.last = m
+		}
+		windows[talos] = w
+	}
+	return windows
+})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/action"
+	"github.com/talos-agent/talos-agent/reconcile/budget"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
 	"github.com/talos-agent/talos-agent/reconcile/ha"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
@@ -319,7 +320,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 	}
 	var held func(action.Info) bool
 	if m.d.Repository().IsHop(cluster.HopKubernetes) { // also where nothing of the node stops
-		if drifts := m.driftOf(n, a.Info()); m.holdIf(m.supply.Wait(n.Name, drifts)) || m.holdByGate(n, drifts) || m.holdHopForEtcd(n, drifts, false) || m.holdByWindow(a.Info()) || m.holdForPulls(n, drifts) {
+		if drifts := m.driftOf(n, a.Info()); m.holdIf(m.supply.Wait(n.Name, drifts)) || m.holdIf(budget.AwaitWatch(m.o, n, drifts)) || m.holdByGate(n, drifts) || m.holdHopForEtcd(n, drifts, false) || m.holdByWindow(a.Info()) || m.holdForPulls(n, drifts) {
 			return
 		}
 		held = m.holdByJob

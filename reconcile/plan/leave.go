@@ -163,7 +163,7 @@ func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 		if len(slices.DeleteFunc(Deletions(m.d, m.o), func(vmid int) bool { return slices.Contains(in.VMs, vmid) })) <= limit {
 			undo = "it goes by itself when those are removed whose removal has begun; " + undo
 		}
-		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %d nodes are to be deleted, and %d may be without approval (host policy, %s: removals)", what, deletions, limit, m.p.Line("removals")), m.approveHint())
+		return keep(cluster.RemovalUnapproved, fmt.Sprintf("it is %s; the machines of %s are to be deleted, and %d may be without approval (host policy, %s: removals)", what, text.Count(deletions, "node"), limit, m.p.Line("removals")), m.approveHint())
 	}
 	return cluster.Block{}
 }

@@ -15,6 +15,14 @@ func (s Stage) Hold(snap cluster.Snapshot, p cluster.Policy, f cluster.Facts) (w
 	if len(s.Hops) == 0 || s.Back.Kubernetes {
 		return "", ""
 	}
+	if why, by = switchOf(snap, p); why == cluster.ChangeUnapproved && f.ApprovedHops(snap.Revision, s.Hops) {
+		return "", ""
+	}
+	return why, by
+}
+
+// switchOf is which switch of the inventory or of the host holds upgrades, and the same for people; "": none.
+func switchOf(snap cluster.Snapshot, p cluster.Policy) (why cluster.Reason, by string) {
 	mode, rule := bounds.Upgrade(snap.Spec, p)
 	name := cmp.Or(rule, "upgrade is "+mode.String())
 	switch {
@@ -22,12 +30,20 @@ func (s Stage) Hold(snap cluster.Snapshot, p cluster.Policy, f cluster.Facts) (w
 		return cluster.ApplyingOff, name
 	case snap.Spec.ApplyOff, p.ApplyOff:
 		return cluster.ApplyingOff, "apply is off"
-	case f.ApprovedHops(snap.Revision, s.Hops):
-		return "", ""
 	case mode == cluster.UpgradeApproved:
 		return cluster.ChangeUnapproved, name
 	case snap.Spec.ApplyApproved, p.ApplyApproved:
 		return cluster.ChangeUnapproved, "apply is approve"
 	}
 	return "", ""
+}
+
+// holdsImage is which switch holds other extensions or kernel arguments with the same versions, for people; "": none. Their changes are
+// approved one by one, with all others of a revision.
+func holdsImage(snap cluster.Snapshot, p cluster.Policy, f cluster.Facts) string {
+	why, by := switchOf(snap, p)
+	if in, ok := f.Intent(cluster.IntendApproved); why == cluster.ChangeUnapproved && ok && in.Revision == snap.Revision {
+		return ""
+	}
+	return by
 }

@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -54,7 +55,7 @@ func TestStatusOf(t *testing.T) {
 		}
 		o := cluster.Observed{Facts: c.facts, Machines: map[string]cluster.Machine{"a": c.a, "b": c.b}, Nodes: cluster.Saw(map[string]cluster.KubeNode{"a": {Kubelet: "v1.36.1"}, "b": {Kubelet: "v1.35.10"}}),
 			SystemPods: cluster.Saw(map[string]cluster.SystemPod{"kube-apiserver-a": pod("kube-apiserver", "v1.36.1"), "kube-scheduler-a": pod("kube-scheduler", "v1.35.10")})}
-		u := StatusOf(d, c.facts, Seen{Observed: o, Ran: Ran{"a": versions(c.a.Talos, "v1.35.10"), "b": versions(c.b.Talos, "v1.35.10")}})
+		u := StatusOf(d, cluster.Policy{}, c.facts, Seen{Observed: o, Ran: Ran{"a": versions(c.a.Talos, "v1.35.10"), "b": versions(c.b.Talos, "v1.35.10")}})
 		switch {
 		case u == nil && c.none:
 		case u == nil || c.none:
@@ -161,8 +162,40 @@ func TestStatusOfATurn(t *testing.T) {
 		"": {"a": now, "b": now, "c": old},
 	} {
 		o := cluster.Observed{Machines: map[string]cluster.Machine{"a": machine("v1.14.1"), "b": machine("v1.14.1"), "c": machine("v1.13.9")}}
-		if u := StatusOf(d, o.Facts, Seen{Observed: o, Ran: ran}); u == nil || u.Progress != want {
+		if u := StatusOf(d, cluster.Policy{}, o.Facts, Seen{Observed: o, Ran: ran}); u == nil || u.Progress != want {
 			t.Errorf("%+v, want %q", u, want)
+		}
+	}
+}
+
+// TestHeldExtensions: what holds other extensions with the same versions is named like what holds other versions.
+func TestHeldExtensions(t *testing.T) {
+	const asked, has = "613e1592b2da7ae7d4e8789e78f62e0c4d5d3e4ac8e3a2f4c5f8c5b1e6ba2dbb", "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba"
+	for name, c := range map[string]struct {
+		spec     cluster.Spec
+		policy   cluster.Policy
+		approved cluster.Revision
+		want     string
+	}{
+		"by nothing":                   {},
+		"by the inventory":             {spec: cluster.Spec{Switches: cluster.Switches{Upgrade: cluster.UpgradeOff}}, want: "upgrade is off"},
+		"by all changes being off":     {spec: cluster.Spec{Switches: cluster.Switches{ApplyOff: true}}, want: "apply is off"},
+		"until approved":               {spec: cluster.Spec{Switches: cluster.Switches{Upgrade: cluster.UpgradeApproved}}, want: "upgrade is approve"},
+		"approved":                     {spec: cluster.Spec{Switches: cluster.Switches{Upgrade: cluster.UpgradeApproved}}, approved: "main@sha1:1"},
+		"approved at another revision": {spec: cluster.Spec{Switches: cluster.Switches{ApplyApproved: true}}, approved: "main@sha1:2", want: "apply is approve"},
+		"by a window that there is not": {spec: cluster.Spec{Switches: cluster.Switches{Upgrade: cluster.UpgradeInWindow}},
+			want: "upgrade is window, and neither cluster.yaml nor the host's policy has a window"},
+		"by the host": {policy: cluster.Policy{Switches: cluster.Switches{Upgrade: cluster.UpgradeOff}, File: "policy.yaml"}, want: "the cluster asks for auto, and the host allows off"},
+	} {
+		c.spec.Nodes, c.spec.Versions = []cluster.Node{{Name: "a"}}, cluster.Versions{Talos: "v1.14.1"}
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: c.spec, Revision: "main@sha1:1"}, Schematic: asked}
+		o := cluster.Observed{Machines: map[string]cluster.Machine{"a": {Reach: cluster.Configured, Talos: "v1.14.1", Schematic: has}}}
+		if c.approved != "" {
+			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: c.approved})
+		}
+		u := StatusOf(d, c.policy, o.Facts, Seen{Observed: o})
+		if u == nil || u.Held != c.want && (c.policy.File == "" || !strings.HasPrefix(u.Held, c.want)) {
+			t.Errorf("%s: %+v", name, u)
 		}
 	}
 }

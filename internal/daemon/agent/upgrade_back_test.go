@@ -151,3 +151,33 @@ func TestTakenBackInADeath(t *testing.T) {
 		s.CheckRules(sz)
 	})
 }
+
+// TestComponentIsWatchedOverARestart: the only control plane is watched for a minute after each component of Kubernetes that it is
+// given, also where the agent ends meanwhile.
+func TestComponentIsWatchedOverARestart(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), _ *turns) {
+		isGiven := func(component string) func(cluster.Status) bool {
+			return func(st cluster.Status) bool {
+				return slices.ContainsFunc(st.Running, func(r cluster.RunningStatus) bool {
+					return r.Action == cluster.ChangeConfig && r.Subject == "dev-cp-1" && strings.Contains(r.Waits, "watched")
+				}) && strings.Contains(fmt.Sprint(st.Waiting), component+" is not yet the one of its config")
+			}
+		}
+		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
+		s.Until(time.Hour, "has the second component", isGiven("kube-controller-manager"))
+		given := time.Now()
+		s.Die()
+		s.Until(time.Minute, "waits to be given the third one", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Waiting, func(w cluster.WaitStatus) bool {
+				return strings.Contains(w.Message, "before it is given the next component")
+			})
+		})
+		s.Until(time.Hour, "has the third component", isGiven("kube-apiserver"))
+		if between := time.Since(given); between < 55*time.Second {
+			s.T.Errorf("the third component came %s after the second", between)
+		}
+		s.untilAppliedIn(time.Hour, "upgraded")
+		s.wantKubernetes("v1.36.1")
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -52,7 +53,31 @@ func toAPI(alarms []Alarm) (out []*machineapi.EtcdMemberAlarm) {
 }
 
 // EtcdService is the part of machine.MachineService that is about the database of etcd.
-type EtcdService struct{ Machine Machine }
+type EtcdService struct {
+	Machine Machine
+
+	mu    sync.Mutex
+	sized struct { // what was last written as a file for its size
+		revision uint64
+		members  int
+		size     int64
+	}
+}
+
+// sizeOf is how large the database is. It is written again only where there is something else in it: machines are asked far
+// more often than they change.
+func (s *EtcdService) sizeOf(c Contents) (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sized.size == 0 || s.sized.revision != c.Registry.Revision || s.sized.members != len(c.Members) {
+		file, err := Encode(c)
+		if err != nil {
+			return 0, err
+		}
+		s.sized.revision, s.sized.members, s.sized.size = c.Registry.Revision, len(c.Members), int64(len(file))
+	}
+	return s.sized.size, nil
+}
 
 // EtcdStatus is the machine's own etcd.
 func (s *EtcdService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machineapi.EtcdStatusResponse, error) {
@@ -60,14 +85,14 @@ func (s *EtcdService) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machin
 	if err != nil {
 		return nil, err
 	}
-	file, err := Encode(e.Contents)
+	size, err := s.sizeOf(e.Contents)
 	if err != nil {
 		return nil, err
 	}
 	st := &machineapi.EtcdMemberStatus{
 		StorageVersion: storageOf(e.Version), ProtocolVersion: e.Server, MemberId: e.Self, Leader: e.Leader,
 		IsLearner: slices.ContainsFunc(e.Members, func(m Member) bool { return m.ID == e.Self && m.Learner }),
-		DbSize:    int64(len(file)), DbSizeInUse: int64(len(file)), RaftIndex: e.Index, RaftAppliedIndex: e.Index, RaftTerm: e.Term,
+		DbSize:    size, DbSizeInUse: size, RaftIndex: e.Index, RaftAppliedIndex: e.Index, RaftTerm: e.Term,
 	}
 	if e.Leader == 0 {
 		st.Errors = []string{"etcdserver: no leader"}
