@@ -274,14 +274,14 @@ func (l *upgradeLife) hang() {
 			return false
 		}
 		set(installer.Sound)
+		reset := true
 		for _, m := range l.Lab.Talos.Machines() {
-			if m.Stage == "" {
+			if m.Stage == "" { // one whose VM is busy is reset later
 				l.touch()
-				_ = l.Lab.PVE.Stop(m.VMID)
-				must(l.Lab.PVE.Start(m.VMID))
+				reset = l.Lab.PVE.Stop(m.VMID) == nil && l.Lab.PVE.Start(m.VMID) == nil && reset
 			}
 		}
-		return true
+		return reset
 	})
 }
 
