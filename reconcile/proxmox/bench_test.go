@@ -33,7 +33,7 @@ func BenchmarkQuietPass(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				var o cluster.Observed
-				c.Observe(context.Background(), d, &o)
+				observeLater(context.Background(), c, d, &o)
 				if o.VMs["dev-cp-1"].Owner != cluster.Ours || !o.Orphans.Known {
 					b.Fatalf("%+v", o)
 				}

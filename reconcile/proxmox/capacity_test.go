@@ -67,7 +67,7 @@ func TestWhatIsTaken(t *testing.T) {
 					next, o := one, cluster.Observed{}
 					next.Spec.Nodes = slices.Clone(one.Spec.Nodes)
 					change(&next.Spec.Nodes[0], &o)
-					c.Observe(t.Context(), next, &o)
+					observeLater(t.Context(), c, next, &o)
 					if h := o.Hosts[testHost]; !h.Storages.Value["local-lvm"].Volumes.Known || !h.Images.Known {
 						t.Errorf("while %s is made: %+v, images %v", what, h.Storages.Value["local-lvm"], h.Images)
 					}

@@ -456,7 +456,7 @@ func TestOffers(t *testing.T) {
 		}
 		offers := func() map[string]cluster.Seen[[]string] {
 			var o cluster.Observed
-			c.Observe(context.Background(), d, &o)
+			observeLater(context.Background(), c, d, &o)
 			return o.Hosts[testHost].Offers
 		}
 		if got := offers(); got != nil {
@@ -605,7 +605,7 @@ func TestOffersToSuccessor(t *testing.T) {
 			if at.dead {
 				o.DeadSince = map[string]time.Time{n.Name: time.Now()}
 			}
-			c.Observe(context.Background(), d, &o)
+			observeLater(context.Background(), c, d, &o)
 			if vm := o.VMs[n.Name]; vm.Owner != cluster.Ours || vm.Hardware.Value.Options[cluster.FieldMachinePin] != "pc-q35-9.2" {
 				t.Fatalf("%s: %+v", at.what, vm)
 			}

@@ -145,7 +145,7 @@ func TestWhoChangedItMeanwhile(t *testing.T) {
 			for range 2 {
 				s.world.ForgetCalls()
 				o := &cluster.Observed{Facts: cluster.Facts{Looked: looked}}
-				c.Observe(ctx, d, o)
+				observeLater(ctx, c, d, o)
 				for i, n := range d.Spec.Nodes {
 					vm := o.VMs[n.Name]
 					if got := senderOf(vm); got != want[i] || !vm.ChangedAfter.Equal(looked) {

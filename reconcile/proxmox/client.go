@@ -19,6 +19,9 @@ import (
 	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/accesslog"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pace"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/recent"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/turns"
 )
 
 const (
@@ -78,10 +81,13 @@ type Client struct {
 	base      string         // https://host:port/api2/json
 	header    cluster.Secret // Authorization
 
-	turns turns
+	turns turns.Turns
 	shown certificate // of the API
 
 	accessLog accesslog.Log
+
+	recent recent.Answers
+	pace   pace.Pace // of tasks, by kind and host
 
 	mu     sync.Mutex
 	memory memory
@@ -158,8 +164,13 @@ func (mute) Warnf(string, ...any)  {}
 // numbers and booleans as such.
 type params map[string]string
 
-// get reads. It tries again, briefly, when there is no answer.
+// get reads. A look may have an answer that was given lately.
 func (c *Client) get(ctx context.Context, path string, query params, into any) error {
+	return c.recent.Get(ctx, path, query, into, func(into any) error { return c.ask(ctx, path, query, into) })
+}
+
+// ask reads. It tries again, briefly, when there is no answer.
+func (c *Client) ask(ctx context.Context, path string, query params, into any) error {
 	for attempt := 0; ; attempt++ {
 		err := c.once(ctx, readWithin, func(ctx context.Context) error {
 			if query == nil {
@@ -179,20 +190,24 @@ func (c *Client) get(ctx context.Context, path string, query params, into any) e
 // post, put and delete change something. They are never tried again: an error
 // that is not answered leaves open whether it was done.
 func (c *Client) post(ctx context.Context, path string, in params, into any) error {
-	return nameRequest("POST", path, c.once(ctx, writeWithin, func(ctx context.Context) error {
-		if in == nil {
-			return c.api.Post(ctx, path, nil, into)
-		}
-		return c.api.Post(ctx, path, in, into)
-	}))
+	var data any // go-proxmox sends no body for nil alone
+	if in != nil {
+		data = in
+	}
+	return c.write(ctx, "POST", path, func(ctx context.Context) error { return c.api.Post(ctx, path, data, into) })
 }
 
 func (c *Client) put(ctx context.Context, path string, in params, into any) error {
-	return nameRequest("PUT", path, c.once(ctx, writeWithin, func(ctx context.Context) error { return c.api.Put(ctx, path, in, into) }))
+	return c.write(ctx, "PUT", path, func(ctx context.Context) error { return c.api.Put(ctx, path, in, into) })
 }
 
 func (c *Client) delete(ctx context.Context, path string, query params, into any) error {
-	return nameRequest("DELETE", path, c.once(ctx, writeWithin, func(ctx context.Context) error { return c.api.DeleteWithParams(ctx, path, query, into) }))
+	return c.write(ctx, "DELETE", path, func(ctx context.Context) error { return c.api.DeleteWithParams(ctx, path, query, into) })
+}
+
+func (c *Client) write(ctx context.Context, method, path string, ask func(context.Context) error) error {
+	defer c.recent.Requested(path)
+	return nameRequest(method, path, c.once(ctx, writeWithin, ask))
 }
 
 func (c *Client) once(ctx context.Context, within time.Duration, ask func(context.Context) error) error {
@@ -237,64 +252,4 @@ func runEach(n int, f func(int)) {
 		})
 	}
 	wg.Wait()
-}
-
-// turns lets one at a time do something that has a name.
-type turns struct {
-	mu      sync.Mutex
-	waiting map[string]*turn
-}
-
-type turn struct {
-	slot   chan struct{}
-	users  int
-	holder string // who has it, in words
-}
-
-// take waits for the turn of a name, and calls waits with who has it if that is
-// somebody else. The caller, which is called who, gives it back with done.
-func (t *turns) take(ctx context.Context, name, who string, waits func(holder string)) (done func(), err error) {
-	t.mu.Lock()
-	if t.waiting == nil {
-		t.waiting = map[string]*turn{}
-	}
-	w := t.waiting[name]
-	if w == nil {
-		w = &turn{slot: make(chan struct{}, 1)}
-		t.waiting[name] = w
-	}
-	w.users++
-	holder := w.holder
-	t.mu.Unlock()
-	leave := func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if w.users--; w.users == 0 {
-			delete(t.waiting, name)
-		}
-	}
-	hold := func() (func(), error) {
-		t.hold(w, who)
-		return func() { t.hold(w, ""); <-w.slot; leave() }, nil
-	}
-	select {
-	case w.slot <- struct{}{}:
-		return hold()
-	default:
-		waits(holder)
-	}
-	select {
-	case w.slot <- struct{}{}:
-		return hold()
-	case <-ctx.Done():
-		leave()
-		return nil, ctx.Err()
-	}
-}
-
-// hold notes who has a turn.
-func (t *turns) hold(w *turn, who string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	w.holder = who
 }

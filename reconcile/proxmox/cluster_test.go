@@ -65,7 +65,7 @@ func TestCreationEndsBetweenTwoLooks(t *testing.T) {
 		})
 		// The running tasks are asked for, and by then nothing runs any more.
 		o := cluster.Observed{}
-		c.Observe(context.Background(), d, &o)
+		observeLater(context.Background(), c, d, &o)
 		s.world.OnCall(nil)
 		if vm := o.VMs[n.Name]; vm.Owner != cluster.Ours || !unfinished(vm) {
 			t.Errorf("%+v", vm)

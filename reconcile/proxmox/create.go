@@ -118,7 +118,7 @@ func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node, 
 	}
 	for _, s := range slices.Compact(stores) {
 		what := "storage " + host + "/" + s
-		give, err := c.turns.take(ctx, what, fmt.Sprintf("the creation of vm %d (%s)", n.VMID, n.Name), func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
+		give, err := c.turns.Take(ctx, what, fmt.Sprintf("the creation of vm %d (%s)", n.VMID, n.Name), func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
 		if err != nil {
 			done()
 			return nil, err

@@ -147,6 +147,7 @@ func (c *Client) prune(listed map[int]row) {
 // Forget implements reconcile.Forgetter. What is remembered stays until it is
 // read: a VM that is missing from a list must be missed.
 func (c *Client) Forget(clusterID string) {
+	c.recent.Clear()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	of := c.memory.clusters[clusterID]

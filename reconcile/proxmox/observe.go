@@ -17,6 +17,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/recent"
 )
 
 // Observe looks at the hosts and VMs of a cluster and fills in o.Hosts, o.VMs,
@@ -30,7 +31,7 @@ import (
 // running VM that pauses is noticed only then.
 func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
 	c.accessLog.CheckOnce()
-	l := &look{c: c, ctx: ctx, d: d, destroying: o.Facts.Destroying(), dead: o.DeadSince, since: o.Facts.Looked, now: time.Now(),
+	l := &look{c: c, ctx: recent.With(ctx), d: d, destroying: o.Facts.Destroying(), dead: o.DeadSince, since: o.Facts.Looked, now: time.Now(),
 		guests: map[int]row{}, tasks: map[string]hostTasks{}, vms: map[int]seen{}}
 	if err := l.list(); err != nil {
 		o.Hosts, o.VMs, o.Orphans = l.unknownAll(err)

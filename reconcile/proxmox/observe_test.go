@@ -439,7 +439,7 @@ func TestConnectionRefused(t *testing.T) {
 	}
 	defer c.Close()
 	var o cluster.Observed
-	c.Observe(t.Context(), cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "cp-1", Placement: cluster.Placement{Pin: "pve1"}, VMID: 411}}}}}, &o)
+	observeLater(t.Context(), c, cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{Nodes: []cluster.Node{{Name: "cp-1", Placement: cluster.Placement{Pin: "pve1"}, VMID: 411}}}}}, &o)
 	if why := o.VMs["cp-1"].Why; !strings.Contains(why, "connection refused (does it run? `systemctl status pveproxy`") {
 		t.Errorf("reported: %s", why)
 	}

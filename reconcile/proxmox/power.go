@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/retry"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pace"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -179,7 +180,7 @@ func (c *Client) seen(ctx context.Context, host string, vmid int, want cluster.P
 		case time.Since(began) > powerWithin:
 			return fmt.Errorf("vm %d does not do what its task did: it is %s after %v", vmid, sanitize(string(now.Status)), powerWithin)
 		}
-		if err := retry.Sleep(ctx, nextPause(began)); err != nil {
+		if err := retry.Sleep(ctx, pace.Since(time.Since(began))); err != nil {
 			return err
 		}
 	}

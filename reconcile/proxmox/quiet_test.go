@@ -312,7 +312,7 @@ func TestWhatIsToBeDeletedIsReadDirectly(t *testing.T) {
 		s.must(s.host.Edit(412, "unused0", "local-lvm:vm-412-disk-7"))
 		s.host.Manage("vm:413")
 		o := cluster.Observed{Facts: cluster.Facts{Intents: []cluster.Intent{{Kind: cluster.IntendDestroy}}}}
-		c.Observe(t.Context(), d, &o)
+		observeLater(t.Context(), c, d, &o)
 		for i, n := range d.Spec.Nodes {
 			vm := o.VMs[n.Name]
 			if vm.Protected != (i == 0) || (len(vm.Others) == 1) != (i == 1) || vm.Managed != (i == 2) {

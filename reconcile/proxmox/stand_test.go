@@ -170,7 +170,7 @@ func observeWith(c *Client, d cluster.Desired, f cluster.Facts) cluster.Observed
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
 	defer cancel()
 	o := cluster.Observed{Facts: f}
-	c.Observe(ctx, d, &o)
+	observeLater(ctx, c, d, &o)
 	return o
 }
 
@@ -324,4 +324,10 @@ func TestCreateAndDestroy(t *testing.T) {
 // bootOf is what the planner has a new VM boot from.
 func bootOf(d cluster.Desired) cluster.Boot {
 	return cluster.Boot{Medium: cluster.BootImage, Image: d.Image}
+}
+
+// observeLater is a look so long after the one before that no answer to that holds any longer.
+func observeLater(ctx context.Context, c *Client, d cluster.Desired, o *cluster.Observed) {
+	c.recent.Clear()
+	c.Observe(ctx, d, o)
 }

@@ -17,11 +17,6 @@ import (
 )
 
 const (
-	// What takes time is looked at again after a sixteenth of the time it took
-	// so far, within these bounds: the end of a short task and of a long one is
-	// noticed late by the same small share.
-	pollLeast = 50 * time.Millisecond
-	pollMost  = time.Second
 	// lostAfter is how long a task may be unreadable (the API restarts, the host
 	// is busy) before waiting for it is given up. The task goes on and is found
 	// again by looking.
@@ -101,7 +96,7 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 	progress(cluster.Progress{UPID: name})
 	began := time.Now()
 	for seen := began; ; {
-		if err := retry.Sleep(ctx, nextPause(began)); err != nil {
+		if err := retry.Sleep(ctx, c.pace.Next(u.kind+"@"+u.host, time.Since(began))); err != nil {
 			return err
 		}
 		var st struct{ Status, ExitStatus pveconf.Scalar }
@@ -115,14 +110,13 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 		}
 		seen = time.Now()
 		if st.Status != "running" {
+			c.recent.Ended(u.kind)
+			if isSuccess(string(st.ExitStatus)) {
+				c.pace.Learn(u.kind+"@"+u.host, time.Since(began))
+			}
 			return c.judge(ctx, u, string(st.ExitStatus))
 		}
 	}
-}
-
-// nextPause returns how long to wait before looking again at what began then.
-func nextPause(began time.Time) time.Duration {
-	return min(max(time.Since(began)/16, pollLeast), pollMost)
 }
 
 // judge reports what an exit status means. Proxmox VE counts warnings as

@@ -85,7 +85,7 @@ func (c *Client) upload(ctx context.Context, at place, body io.Reader, progress 
 		return err
 	}
 	what := "image " + at.name + " on " + at.host + "/" + at.store
-	done, err := c.turns.take(ctx, what, "another upload of it", func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
+	done, err := c.turns.Take(ctx, what, "another upload of it", func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
 	if err != nil {
 		return err
 	}
@@ -261,6 +261,7 @@ func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader,
 	req.Header.Set("Content-Type", form.FormDataContentType())
 	req.Header.Set("Authorization", c.header.RevealString())
 	resp, err := c.http.Do(req)
+	c.recent.Requested(path)
 	if err != nil {
 		return nameRequest(http.MethodPost, path, err)
 	}

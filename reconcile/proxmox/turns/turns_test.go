@@ -1,4 +1,4 @@
-package proxmox
+package turns
 
 import (
 	"context"
@@ -9,13 +9,13 @@ import (
 // TestWhoHasTheTurn: who waits for a turn learns who has it, so that people do.
 func TestWhoHasTheTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var all turns
+		var all Turns
 		nobody := func(holder string) { t.Errorf("waits for %q", holder) }
-		done, err := all.take(t.Context(), "storage pve1/local-lvm", "the creation of vm 411 (dev-cp-1)", nobody)
+		done, err := all.Take(t.Context(), "storage pve1/local-lvm", "the creation of vm 411 (dev-cp-1)", nobody)
 		if err != nil {
 			t.Fatal(err)
 		}
-		other, err := all.take(t.Context(), "storage pve1/local", "the creation of vm 412 (dev-cp-2)", nobody)
+		other, err := all.Take(t.Context(), "storage pve1/local", "the creation of vm 412 (dev-cp-2)", nobody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -23,7 +23,7 @@ func TestWhoHasTheTurn(t *testing.T) {
 		heard := make(chan string, 2)
 		next := make(chan func(), 1)
 		go func() {
-			mine, err := all.take(t.Context(), "storage pve1/local-lvm", "the creation of vm 611 (test-cp-1)", func(holder string) { heard <- holder })
+			mine, err := all.Take(t.Context(), "storage pve1/local-lvm", "the creation of vm 611 (test-cp-1)", func(holder string) { heard <- holder })
 			if err != nil {
 				t.Error(err)
 			}
@@ -35,7 +35,7 @@ func TestWhoHasTheTurn(t *testing.T) {
 		done()
 		mine := <-next
 		ctx, cancel := context.WithCancel(t.Context())
-		if _, err := all.take(ctx, "storage pve1/local-lvm", "a third", func(holder string) { heard <- holder; cancel() }); err == nil {
+		if _, err := all.Take(ctx, "storage pve1/local-lvm", "a third", func(holder string) { heard <- holder; cancel() }); err == nil {
 			t.Error("two have the turn")
 		}
 		if holder := <-heard; holder != "the creation of vm 611 (test-cp-1)" {

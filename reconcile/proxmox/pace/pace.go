@@ -1,0 +1,50 @@
+// Package pace is when to look again at what takes its time.
+package pace
+
+import (
+	"sync"
+	"time"
+)
+
+// The bounds of a pause.
+const (
+	least  = 50 * time.Millisecond
+	most   = time.Second
+	rarely = 5 * time.Second
+)
+
+// Since returns how long to pause before looking again at what has taken so long: a sixteenth of that, so that
+// the end of what is short and of what is long is noticed late by the same small share.
+func Since(age time.Duration) time.Duration { return min(max(age/16, least), most) }
+
+// Pace knows how long tasks of a kind took last. The zero value knows nothing; it may be used from many goroutines.
+type Pace struct {
+	mu   sync.Mutex
+	took map[string]time.Duration
+}
+
+// Learn notes how long a task of a kind took.
+func (p *Pace) Learn(kind string, took time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.took == nil {
+		p.took = map[string]time.Duration{}
+	}
+	p.took[kind] = took
+}
+
+// Next returns how long to pause before looking again at a task of a kind that has taken so long. Where one is known, the end is
+// looked for when it is due, and then every thirty-second part; and seldom before, after half of its age and at least every rarely, because
+// this one may be shorter.
+func (p *Pace) Next(kind string, age time.Duration) time.Duration {
+	p.mu.Lock()
+	due := p.took[kind]
+	p.mu.Unlock()
+	switch {
+	case age < due:
+		return min(max(age/2, 4*least), rarely, due+max(due/64, least/4)-age)
+	case age < due+due/4:
+		return min(max(due/32, least), most)
+	}
+	return Since(age)
+}

@@ -1,0 +1,132 @@
+package recent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// TestAnswers: what is answered from memory, until when, and what of ours ends that.
+func TestAnswers(t *testing.T) {
+	const start, config, creation = "/nodes/pve1/qemu/411/status/start", "/nodes/pve1/qemu/411/config", "/nodes/pve1/qemu"
+	request := func(path string) func(*Answers) { return func(a *Answers) { a.Requested(path) } }
+	ended := func(kind string) func(*Answers) { return func(a *Answers) { a.Ended(kind) } }
+	active := map[string]string{"source": "active", "limit": "1000"}
+	for name, c := range map[string]struct {
+		path   string
+		query  map[string]string
+		after  time.Duration
+		change func(*Answers)
+		asks   int // of two
+	}{
+		"the list":                               {path: "/cluster/resources", after: 800 * time.Millisecond, asks: 1},
+		"the list, a second later":               {path: "/cluster/resources", after: time.Second, asks: 2},
+		"the list, after a start":                {path: "/cluster/resources", change: request(start), asks: 2},
+		"the list, after the end of a start":     {path: "/cluster/resources", change: ended("qmstart"), asks: 2},
+		"a list of something":                    {path: "/cluster/resources", query: map[string]string{"type": "vm"}, asks: 2},
+		"what runs":                              {path: "/nodes/pve1/tasks", query: active, asks: 1},
+		"what runs, after the end of a start":    {path: "/nodes/pve1/tasks", query: active, change: ended("qmstart"), asks: 2},
+		"the tasks of a vm":                      {path: "/nodes/pve1/tasks", query: map[string]string{"source": "all", "vmid": "411"}, asks: 2},
+		"a task":                                 {path: "/nodes/pve1/tasks/UPID:pve1:1/status", asks: 2},
+		"a config":                               {path: "/nodes/pve1/qemu/411/config", asks: 2},
+		"images":                                 {path: "/nodes/pve1/storage/local/content", after: 9 * time.Second, asks: 1},
+		"images, later":                          {path: "/nodes/pve1/storage/local/content", after: 10 * time.Second, asks: 2},
+		"images, after a start":                  {path: "/nodes/pve1/storage/local/content", change: request(start), asks: 1},
+		"images, after a config":                 {path: "/nodes/pve1/storage/local/content", change: request(config), asks: 1},
+		"images, after an upload":                {path: "/nodes/pve1/storage/local/content", change: request("/nodes/pve1/storage/local/upload"), asks: 2},
+		"images, after an upload's end":          {path: "/nodes/pve1/storage/local/content", change: ended("imgcopy"), asks: 2},
+		"storages, after a creation":             {path: "/nodes/pve1/storage", change: request(creation), asks: 2},
+		"storages, after a start":                {path: "/nodes/pve1/storage", change: ended("qmstart"), asks: 1},
+		"the quorum":                             {path: "/cluster/status", after: 9 * time.Second, change: request(creation), asks: 1},
+		"the quorum, later":                      {path: "/cluster/status", after: 10 * time.Second, asks: 2},
+		"rights":                                 {path: "/access/permissions", query: map[string]string{"path": "/"}, after: 9 * time.Second, asks: 1},
+		"a free vmid":                            {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, after: 59 * time.Second, change: request(creation), asks: 1},
+		"a free vmid, later":                     {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, after: time.Minute, asks: 2},
+		"a free vmid, where somebody is curious": {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: (*Answers).Clear, asks: 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			var a Answers
+			asked := 0
+			for range 2 {
+				var got int
+				if err := a.Get(With(t.Context()), c.path, c.query, &got, func(into any) error { asked++; return json.Unmarshal([]byte("7"), into) }); err != nil || got != 7 {
+					t.Fatalf("%s: %d, %v", name, got, err)
+				}
+				time.Sleep(c.after)
+				if c.change != nil {
+					c.change(&a)
+				}
+			}
+			if asked != c.asks {
+				t.Errorf("%s: asked %d times, want %d", name, asked, c.asks)
+			}
+		})
+	}
+}
+
+// TestAnswersOfTheirTime: an answer that was asked for before we changed something is not remembered, nor one for another question, nor an
+// error; and who is no look is given none.
+func TestAnswersOfTheirTime(t *testing.T) {
+	var a Answers
+	var asked int
+	get := func(ctx context.Context, path string, query map[string]string, meanwhile func(), fails error) (got int, err error) {
+		err = a.Get(ctx, path, query, &got, func(into any) error {
+			asked++
+			if meanwhile != nil {
+				meanwhile()
+			}
+			if fails != nil {
+				return fails
+			}
+			return json.Unmarshal([]byte{byte('0' + asked)}, into)
+		})
+		return got, err
+	}
+	look, oops := With(t.Context()), errors.New("oops")
+	for i, step := range []struct {
+		ctx       context.Context
+		path      string
+		query     map[string]string
+		meanwhile func()
+		fails     error
+		want      int
+	}{
+		{ctx: look, path: "/cluster/status", fails: oops},
+		{ctx: look, path: "/cluster/status", want: 2},
+		{ctx: look, path: "/cluster/status", want: 2},
+		{ctx: t.Context(), path: "/cluster/status", want: 3},
+		{ctx: look, path: "/cluster/status", want: 2}, // what an action asks is not what looks see
+		{ctx: look, path: "/cluster/nextid", query: map[string]string{"vmid": "1"}, want: 4},
+		{ctx: look, path: "/cluster/nextid", query: map[string]string{"vmid": "2"}, want: 5},
+		{ctx: look, path: "/cluster/nextid", query: map[string]string{"vmid": "1"}, want: 4},
+		{ctx: look, path: "/nodes/a/storage", meanwhile: func() { a.Requested("/nodes/a/qemu") }, want: 6},
+		{ctx: look, path: "/nodes/a/storage", want: 7},
+		{ctx: look, path: "/nodes/a/storage", want: 7},
+		{ctx: look, path: "/nodes/b/storage", meanwhile: a.Clear, want: 8},
+		{ctx: look, path: "/nodes/b/storage", want: 9},
+	} {
+		if got, err := get(step.ctx, step.path, step.query, step.meanwhile, step.fails); got != step.want || !errors.Is(err, step.fails) {
+			t.Errorf("%d: %d, %v, want %d", i, got, err, step.want)
+		}
+	}
+}
+
+// TestOldAnswersAreDropped: memory does not grow with what is not asked any more.
+func TestOldAnswersAreDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a Answers
+		for i := range 1000 {
+			var got int
+			if err := a.Get(With(t.Context()), "/cluster/nextid", map[string]string{"vmid": time.Duration(i).String()}, &got, func(into any) error { return json.Unmarshal([]byte("7"), into) }); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		if n := len(a.held); n > 61 {
+			t.Errorf("%d answers are held", n)
+		}
+	})
+}
