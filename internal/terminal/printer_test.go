@@ -176,7 +176,7 @@ func TestUpgradesAreShown(t *testing.T) {
 		"  upgrade to Kubernetes v1.36.1: 0 of 6 nodes have the first (2 of 3 kube-apiservers, 0 of 6 kubelets)\n": {Hops: []string{"Kubernetes v1.36.1"}, Nodes: 6, Progress: "2 of 3 kube-apiservers, 0 of 6 kubelets"},
 		"  goes back to Talos v1.13.9: 2 of 6 nodes have it\n":                                                     {Hops: hops[:1], Upgraded: 2, Nodes: 6, Back: true},
 		"  upgrade to Talos v1.13.9, then Talos v1.14.1: 2 of 6 nodes have the first\n":                            {Hops: hops, Upgraded: 2, Nodes: 6},
-		"  upgrade to Talos v1.13.9, then Talos v1.14.1: 0 of 1 node have the first; held: upgrade is off\n":        {Hops: hops, Nodes: 1, Held: "upgrade is off"},
+		"  upgrade to Talos v1.13.9, then Talos v1.14.1: 0 of 1 node have the first; held: upgrade is off\n":       {Hops: hops, Nodes: 1, Held: "upgrade is off"},
 		"  upgrade to Talos v1.13.9, then Talos v1.14.1: 2 of 6 nodes have the first; stuck for 3h00m\n":           {Hops: hops, Upgraded: 2, Nodes: 6, StuckSince: now.Add(-3 * time.Hour)},
 	} {
 		var out bytes.Buffer
