@@ -26,7 +26,7 @@ import (
 //
 // A pass over a cluster in which nothing happens asks for the list of
 // everything, the running tasks of every host, and the configurations of ten VMs, or
-// of one in AuditEvery where that is more. A VM is looked at directly when it is new, is not running, has
+// of one in AuditEvery where that is more. A VM is looked at directly when it is new, is not running (every ten seconds), has
 // a task, was changed by us, or its line in the list is not what it was. A
 // running VM that pauses is noticed only then.
 func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
@@ -201,8 +201,8 @@ func (l *look) readLogs(tasks []task) {
 	}
 }
 
-// silentEvery is how often the VM of a machine that does not answer is looked at directly:
-// a paused one is listed as running.
+// silentEvery is how often the VM of a machine that does not answer is looked at directly, because a paused one is listed as
+// running, and one that is stopped.
 const silentEvery = 10 * time.Second
 
 // nodes looks at the VMs of the inventory's nodes: those that are settled by
@@ -242,7 +242,7 @@ func (l *look) nodes() {
 }
 
 // settled returns what is remembered of a VM that need not be looked at: it
-// was running when it was, nothing happens on it, and its row is what it was. Nor need
+// was running when it was, or stopped a moment ago, nothing happens on it, and its row is what it was. Nor need
 // one that we switch on or off: nothing is planned for it before that task has ended, and
 // then it is forgotten.
 func (l *look) settled(vmid int) (facts, bool) {
@@ -254,6 +254,9 @@ func (l *look) settled(vmid int) (facts, bool) {
 	}
 	if t := l.taskOn(vmid, host); t != nil {
 		return f, t.Ours && (t.Type == "qmstart" || t.Type == "qmshutdown")
+	}
+	if r.Status == "stopped" { // one that waits to be started is looked at for every node beside it
+		return f, f.power == cluster.Stopped && l.now.Sub(f.looked) < silentEvery
 	}
 	return f, r.Status == "running" && f.power == cluster.PowerRunning
 }
@@ -312,8 +315,9 @@ func (l *look) directly(n cluster.Node) cluster.VM {
 	host, task := l.taskAmong(n.VMID, hosts)
 	if !listed {
 		before, known := l.c.recall(n.VMID)
-		if known {
+		if known { // whether its VMID is free is asked again
 			l.c.forget(n.VMID)
+			l.c.recent.Clear()
 		}
 		was := hosts
 		if at := string(before.row.Node); at != "" {

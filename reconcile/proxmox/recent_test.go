@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/lab/pve"
 )
 
 // TestActionsAskAgain: what an action rests on is asked when it is done, also right after a look that has asked the same; and the look
@@ -61,4 +63,32 @@ func TestActionsAskAgain(t *testing.T) {
 			t.Errorf("%s: after a look it asks\n%s, and without one\n%s", name, asked[1], asked[0])
 		}
 	}
+}
+
+// TestFreeIsNotForgotten: that a VMID was free a moment ago is no reason to take a VM for absent that was there since.
+func TestFreeIsNotForgotten(t *testing.T) {
+	d := desired(1)
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		client := s.client()
+		defer client.Close()
+		presence := func() cluster.Presence {
+			var o cluster.Observed
+			client.Observe(t.Context(), d, &o)
+			return o.VMs["dev-cp-1"].Presence
+		}
+		if got := presence(); got != cluster.Absent {
+			t.Fatalf("at first: %v", got)
+		}
+		s.must(s.host.CreateForeign(411, pve.Foreign{Pool: testPool}))
+		time.Sleep(2 * time.Second)
+		if got := presence(); got != cluster.Present {
+			t.Fatalf("somebody has made it: %v", got)
+		}
+		s.must(s.host.Remove(411))
+		s.must(s.host.CreateForeign(411, pve.Foreign{}))
+		time.Sleep(2 * time.Second)
+		if got := presence(); got == cluster.Absent {
+			t.Error("one that cannot be seen is absent")
+		}
+	})
 }

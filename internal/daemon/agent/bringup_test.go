@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -41,6 +42,25 @@ func TestBringUp(t *testing.T) {
 				s.Halt()
 				s.reportedOnce(lapsed.Load(), runs)
 			})
+		})
+	}
+}
+
+// TestCallsOfABringUp: what a new cluster asks of Proxmox VE until it is Ready, at most. The counts only go down.
+func TestCallsOfABringUp(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	for sz, most := range map[size]int{{ControlPlanes: 1, Workers: 2}: 530, {ControlPlanes: 3, Workers: 10}: 1450} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSim(t, sz, lab.Config{})
+			defer s.Close()
+			s.Boot()
+			s.UntilReady(20 * time.Minute)
+			asked := s.Lab.World.CountCalls(func(c world.CallRecord) bool { return c.System == "pve" })
+			t.Logf("%s: %d calls", sz, asked)
+			if asked > most {
+				t.Errorf("%s: Proxmox VE is asked %d times, and at most %d are allowed", sz, asked, most)
+			}
+			s.Halt()
 		})
 	}
 }

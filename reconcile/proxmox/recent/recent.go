@@ -25,30 +25,34 @@ const (
 	freeFor = time.Minute
 )
 
-// reach is which of our changes an answer does not outlive.
+// reach is which of our changes an answer does not outlive: those that reach so far, and those that reach further.
 type reach int
 
 const (
 	none    reach = iota
-	storing       // those that storages show
-	every
+	making        // a VM is made
+	storing       // storages show it
+	every         // any, such as a start
 )
 
 type rule struct {
 	asked  *regexp.Regexp // a path, with its query
 	within time.Duration
 	until  reach
+	// first: a look begins with it, and what it asks next and outlives no change of ours is not older.
+	first bool
 }
 
 var rules = []*rule{
-	{asked: regexp.MustCompile(`^/cluster/resources map\[\]$`), within: listsFor, until: every},
+	{asked: regexp.MustCompile(`^/cluster/resources map\[\]$`), within: listsFor, until: every, first: true},
 	{asked: regexp.MustCompile(`^/nodes/[^/]+/tasks map\[.*source:active\]$`), within: listsFor, until: every},
 	{asked: regexp.MustCompile(`^/nodes/[^/]+/storage(/[^/]+/content)? `), within: stateFor, until: storing},
 	{asked: regexp.MustCompile(`^(/cluster/status|/access/permissions) `), within: stateFor},
-	{asked: regexp.MustCompile(`^/cluster/nextid `), within: freeFor},
+	{asked: regexp.MustCompile(`^/cluster/nextid `), within: freeFor, until: making},
 }
 
 var (
+	makes = regexp.MustCompile(`^/nodes/[^/]+/qemu$`)
 	// onlyVM are requests that no storage shows.
 	onlyVM = regexp.MustCompile(`^/nodes/[^/]+/qemu/[0-9]+/(config|status/[a-z]+)$`)
 	// onlyPower are the tasks of which no storage shows anything (PVE 9: qemu-server).
@@ -59,7 +63,7 @@ var (
 type Answers struct {
 	mu      sync.Mutex
 	held    map[string]answer
-	changed [every + 1]int // how often we changed what is within a reach
+	changed [every + 1]int // how often answers were dropped, by their reach
 }
 
 type answer struct {
@@ -81,19 +85,38 @@ func (a *Answers) Get(ctx context.Context, path string, query map[string]string,
 		return ask(into)
 	}
 	r := rules[at]
-	a.mu.Lock()
-	known, ok := a.held[name]
-	changed := a.changed[r.until]
-	a.mu.Unlock()
-	if ok && time.Since(known.at) < r.within {
-		return json.Unmarshal(known.raw, into)
+	known, ok, changed := a.recall(name, r)
+	if ok {
+		return decode(path, known.raw, into)
 	}
 	now := answer{at: time.Now(), rule: r} // it may be true for then only
 	if err := ask(&now.raw); err != nil {
 		return err
 	}
 	a.keep(name, now, changed)
-	return json.Unmarshal(now.raw, into)
+	return decode(path, now.raw, into)
+}
+
+// recall returns an answer that still holds, if there is one, and else how often such answers were dropped before it is asked for.
+func (a *Answers) recall(name string, r *rule) (known answer, ok bool, changed int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	known, ok = a.held[name]
+	if ok = ok && time.Since(known.at) < r.within; !ok && r.first {
+		a.drop(every)
+	}
+	return known, ok, a.changed[r.until]
+}
+
+// decode reads an answer. One without data has none to be read (PVE: "data": null).
+func decode(path string, raw json.RawMessage, into any) error {
+	if len(raw) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("GET %s: %w", path, err)
+	}
+	return nil
 }
 
 // keep remembers an answer, unless we have changed something since it was asked for, and drops what is too old.
@@ -115,34 +138,43 @@ func (a *Answers) keep(name string, now answer, changed int) {
 }
 
 // Requested drops what a request of ours to a path may have changed; it has been answered, or not.
-func (a *Answers) Requested(path string) { a.drop(onlyVM.MatchString(path)) }
-
-// Ended drops what a task of a kind may have changed, which has ended.
-func (a *Answers) Ended(kind string) { a.drop(slices.Contains(onlyPower, kind)) }
-
-// Clear drops everything: somebody wants to see what there is now.
-func (a *Answers) Clear() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	clear(a.held)
-	for i := range a.changed {
-		a.changed[i]++
+func (a *Answers) Requested(path string) {
+	from := storing
+	switch {
+	case makes.MatchString(path):
+		from = making
+	case onlyVM.MatchString(path):
+		from = every
 	}
+	a.dropFrom(from)
 }
 
-// drop drops what a change of ours does not leave true.
-func (a *Answers) drop(storesNothing bool) {
+// Ended drops what a task of a kind may have changed, which has ended.
+func (a *Answers) Ended(kind string) {
+	if slices.Contains(onlyPower, kind) {
+		a.dropFrom(every)
+		return
+	}
+	a.dropFrom(storing)
+}
+
+// Clear drops everything: somebody wants to see what there is now.
+func (a *Answers) Clear() { a.dropFrom(none) }
+
+func (a *Answers) dropFrom(from reach) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for until := storing; until <= every; until++ {
-		if until == storing && storesNothing {
-			continue
-		}
+	a.drop(from)
+}
+
+// drop drops the answers of a reach and of all after it. a.mu is held.
+func (a *Answers) drop(from reach) {
+	for until := from; until <= every; until++ {
 		a.changed[until]++
-		for name, held := range a.held {
-			if held.rule.until == until {
-				delete(a.held, name)
-			}
+	}
+	for name, held := range a.held {
+		if held.rule.until >= from {
+			delete(a.held, name)
 		}
 	}
 }

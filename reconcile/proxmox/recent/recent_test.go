@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,7 +45,9 @@ func TestAnswers(t *testing.T) {
 		"the quorum":                             {path: "/cluster/status", after: 9 * time.Second, change: request(creation), asks: 1},
 		"the quorum, later":                      {path: "/cluster/status", after: 10 * time.Second, asks: 2},
 		"rights":                                 {path: "/access/permissions", query: map[string]string{"path": "/"}, after: 9 * time.Second, asks: 1},
-		"a free vmid":                            {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, after: 59 * time.Second, change: request(creation), asks: 1},
+		"a free vmid":                            {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, after: 59 * time.Second, change: request(start), asks: 1},
+		"a free vmid, after an upload":           {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: ended("imgcopy"), asks: 1},
+		"a free vmid, after a creation":          {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: request(creation), asks: 2},
 		"a free vmid, later":                     {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, after: time.Minute, asks: 2},
 		"a free vmid, where somebody is curious": {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: (*Answers).Clear, asks: 2},
 	} {
@@ -129,4 +133,50 @@ func TestOldAnswersAreDropped(t *testing.T) {
 			t.Errorf("%d answers are held", n)
 		}
 	})
+}
+
+// TestWhatALookBeginsWith: what runs is not older than the list of the same look.
+func TestWhatALookBeginsWith(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a Answers
+		var asked []string
+		get := func(path string, query map[string]string) {
+			t.Helper()
+			var got int
+			if err := a.Get(With(t.Context()), path, query, &got, func(into any) error {
+				asked = append(asked, path)
+				time.Sleep(10 * time.Millisecond)
+				return json.Unmarshal([]byte("7"), into)
+			}); err != nil || got != 7 {
+				t.Fatalf("%s: %d, %v", path, got, err)
+			}
+		}
+		for range 3 {
+			get("/cluster/resources", nil)
+			get("/nodes/a/tasks", map[string]string{"source": "active"})
+			time.Sleep(listsFor/2 - 8*time.Millisecond) // the third is after the end of the first list, and before that of the first tasks
+		}
+		if fmt.Sprint(asked) != "[/cluster/resources /nodes/a/tasks /cluster/resources /nodes/a/tasks]" {
+			t.Errorf("asked: %v", asked)
+		}
+	})
+}
+
+// TestAnswerWithoutData: there is nothing in it, and that is remembered.
+func TestAnswerWithoutData(t *testing.T) {
+	var a Answers
+	asked := 0
+	for range 2 {
+		got := []int{}
+		if err := a.Get(With(t.Context()), "/nodes/a/storage", nil, &got, func(any) error { asked++; return nil }); err != nil || len(got) != 0 {
+			t.Errorf("%v, %v", got, err)
+		}
+	}
+	var number int
+	if err := a.Get(With(t.Context()), "/nodes/b/storage", nil, &number, func(into any) error { return json.Unmarshal([]byte(`"x"`), into) }); err == nil || !strings.Contains(err.Error(), "GET /nodes/b/storage: ") {
+		t.Errorf("what cannot be read: %v", err)
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
 }
