@@ -126,7 +126,7 @@ const (
 
 // delay is how long to pause before looking again unasked. Machines, Kubernetes and our own
 // actions report what changes, and a pass begins at once; the pause is for what nothing
-// reports, such as a VM that somebody stops. What is waited for is looked at again after a tenth of
+// reports, such as a VM that somebody stops, or an API that becomes ready. What is waited for is looked at again after a tenth of
 // the time it has taken so far, so that looking too late never costs more than that share; a
 // quiet cluster is looked at every interval, and again soon while the status has a node as it was before.
 func (r *Reconciler) delay(now time.Time) time.Duration {

@@ -55,7 +55,7 @@ func (r *Reconciler) reportPass(began time.Time, d cluster.Desired, o cluster.Ob
 	s.Waiting = r.waiting(now, p)
 	s.Nodes = r.nodes(now, d, o, p, s.Waiting)
 	s.Addons = r.addons(now, d, o)
-	s.Snapshots, s.Upgrade = statusOfSnapshots(d.Spec.Name, o), upgrade.StatusOf(d, r.c.Policy(), o.Facts, m.seenRunning)
+	s.Snapshots, s.Upgrade = statusOfSnapshots(d.Spec.Name, o), upgrade.StatusOf(d, r.c.Policy(), p.Blocked, o.Facts, m.seenRunning)
 	setCondition(&s, d, o, p, m.fetchErr)
 	var begins []cluster.ActionKind
 	for _, a := range p.Actions {

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
@@ -35,11 +34,6 @@ func newClient(cmd *cobra.Command) *api.Client {
 // chooseCluster resolves the cluster a command is about: the argument, or the only one
 // there is.
 func chooseCluster(ctx context.Context, c *api.Client, args []string) (string, error) {
-	return chooseClusterOf(ctx, c, args, "")
-}
-
-// chooseClusterOf resolves the cluster of a node: the argument, the only one that has it, or the only one there is.
-func chooseClusterOf(ctx context.Context, c *api.Client, args []string, node string) (string, error) {
 	if len(args) > 0 {
 		return args[0], nil
 	}
@@ -47,15 +41,9 @@ func chooseClusterOf(ctx context.Context, c *api.Client, args []string, node str
 	if err != nil {
 		return "", err
 	}
-	var names, having []string
+	var names []string
 	for _, s := range all {
 		names = append(names, s.Cluster)
-		if slices.ContainsFunc(s.Nodes, func(n cluster.NodeStatus) bool { return n.Name == node }) {
-			having = append(having, s.Cluster)
-		}
-	}
-	if len(having) == 1 {
-		return having[0], nil
 	}
 	switch len(names) {
 	case 1:

@@ -57,9 +57,6 @@ func TestAtTheShell(t *testing.T) {
 	offers("", "console", "prod", "")
 	offers("", "events", "--node", "")
 	offers(nodes, "events", "dev", "--node", "")
-	// It need not be where one alone has it.
-	r.run(exitUsage, do("rollback", "dev-wk-7"), "which cluster? there are dev, prod")
-	r.run(exitFailed, do("rollback", "dev-wk-1"), "roll back dev-wk-1")
 
 	const question = "Type the name of the cluster to destroy it: "
 	before := r.vms()

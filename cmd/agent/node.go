@@ -32,7 +32,7 @@ does: "talos-agent status" shows the end of it.`,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, c, node := cmd.Context(), newClient(cmd), args[len(args)-1]
-		name, err := chooseClusterOf(ctx, c, args[:len(args)-1], node)
+		name, err := chooseCluster(ctx, c, args[:len(args)-1])
 		if err != nil {
 			return err
 		}
@@ -75,7 +75,7 @@ before its VM is deleted, or a day later, nothing more is deleted.`,
 	confirm := cmd.Flags().String("confirm", "", "the node's name, instead of typing it")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, c, node := cmd.Context(), newClient(cmd), args[len(args)-1]
-		name, err := chooseClusterOf(ctx, c, args[:len(args)-1], node)
+		name, err := chooseCluster(ctx, c, args[:len(args)-1])
 		if err != nil {
 			return err
 		}
@@ -205,7 +205,7 @@ put back into service as it is.`,
 	cancel := cmd.Flags().Bool("cancel", false, "withdraw that, as long as its machine was not asked")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ctx, c, node := cmd.Context(), newClient(cmd), args[len(args)-1]
-		name, err := chooseClusterOf(ctx, c, args[:len(args)-1], node)
+		name, err := chooseCluster(ctx, c, args[:len(args)-1])
 		if err != nil {
 			return err
 		}

@@ -96,7 +96,8 @@ func isWithin(o cluster.Observed, at time.Time) bool {
 }
 
 // AwaitWatch is the wait of a control plane for the next component of Kubernetes that was given one less than a minute ago, by an agent
-// that has ended since; false: it need not wait for that. An agent that goes on has the minute in the action that gave it.
+// that has ended since; false: it need not wait for that. An agent that goes on has the minute in the action that gave it, unless that
+// failed, for which the caller looks.
 func AwaitWatch(o cluster.Observed, n cluster.Node, drifts []cluster.FieldDifference) (w cluster.Wait, waits bool) {
 	if isChanged(o, n) || !isWatched(o, n) {
 		return w, false

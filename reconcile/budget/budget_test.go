@@ -123,3 +123,29 @@ func TestDescribe(t *testing.T) {
 		}
 	}
 }
+
+// TestAwaitWatch: a control plane is not given the next component within a minute after the last one, where no action of ours watches it.
+func TestAwaitWatch(t *testing.T) {
+	now := time.Date(2026, 11, 30, 12, 0, 0, 0, time.UTC)
+	drifts := []cluster.FieldDifference{{Field: "machine config"}}
+	for name, c := range map[string]struct {
+		edit  func(*world)
+		waits bool
+	}{
+		"given nothing":                 {func(*world) {}, false},
+		"given something a moment ago":  {func(w *world) { w.watch("wk-1", now.Add(-time.Second)) }, true},
+		"given something a minute ago":  {func(w *world) { w.watch("wk-1", now.Add(-action.WatchedFor)) }, false},
+		"given something in the future": {func(w *world) { w.watch("wk-1", now.Add(time.Second)) }, false},
+		"another was":                   {func(w *world) { w.watch("wk-2", now.Add(-time.Second)) }, false},
+		"it is watched by an action":    {func(w *world) { w.watch("wk-1", now.Add(-time.Second)); w.run(true) }, false},
+		"another action is under way":   {func(w *world) { w.watch("wk-1", now.Add(-time.Second)); w.run(false) }, true},
+		"moved a moment ago":            {func(w *world) { w.move("wk-1", now.Add(-time.Second)) }, false},
+	} {
+		w := world{o: cluster.Observed{Now: now}}
+		c.edit(&w)
+		got, waits := AwaitWatch(w.o, cluster.Node{Name: "wk-1"}, drifts)
+		if waits != c.waits || waits && (got.Subject != "wk-1" || got.Reason != cluster.WaitingForHop || got.Within != action.WatchedFor || len(got.Drift) != 1) {
+			t.Errorf("%s: %v, %+v", name, waits, got)
+		}
+	}
+}

@@ -206,7 +206,7 @@ func (c *Client) delete(ctx context.Context, path string, query params, into any
 }
 
 func (c *Client) write(ctx context.Context, method, path string, ask func(context.Context) error) error {
-	defer c.recent.Requested(path)
+	defer c.recent.Requested(method, path)
 	return nameRequest(method, path, c.once(ctx, writeWithin, ask))
 }
 

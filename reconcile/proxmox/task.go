@@ -94,7 +94,7 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 		return err
 	}
 	progress(cluster.Progress{UPID: name})
-	began := time.Now()
+	began, ran := time.Now(), time.Duration(0) // how long it was seen to run
 	for seen := began; ; {
 		if err := retry.Sleep(ctx, c.pace.Next(u.kind+"@"+u.host, time.Since(began))); err != nil {
 			return err
@@ -112,10 +112,11 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 		if st.Status != "running" {
 			c.recent.Ended(u.kind)
 			if isSuccess(string(st.ExitStatus)) {
-				c.pace.Learn(u.kind+"@"+u.host, time.Since(began))
+				c.pace.Learn(u.kind+"@"+u.host, ran, time.Since(began))
 			}
 			return c.judge(ctx, u, string(st.ExitStatus))
 		}
+		ran = time.Since(began)
 	}
 }
 

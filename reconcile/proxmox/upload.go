@@ -261,7 +261,7 @@ func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader,
 	req.Header.Set("Content-Type", form.FormDataContentType())
 	req.Header.Set("Authorization", c.header.RevealString())
 	resp, err := c.http.Do(req)
-	c.recent.Requested(path)
+	c.recent.Requested(http.MethodPost, path)
 	if err != nil {
 		return nameRequest(http.MethodPost, path, err)
 	}

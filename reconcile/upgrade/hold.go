@@ -2,9 +2,11 @@ package upgrade
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // Hold returns why the hops of a stage are not made, by the switches of the inventory and of the host, and the
@@ -38,12 +40,16 @@ func switchOf(snap cluster.Snapshot, p cluster.Policy) (why cluster.Reason, by s
 	return "", ""
 }
 
-// holdsImage is which switch holds other extensions or kernel arguments with the same versions, for people; "": none. Their changes are
-// approved one by one, with all others of a revision.
-func holdsImage(snap cluster.Snapshot, p cluster.Policy, f cluster.Facts) string {
-	why, by := switchOf(snap, p)
-	if in, ok := f.Intent(cluster.IntendApproved); why == cluster.ChangeUnapproved && ok && in.Revision == snap.Revision {
+// holdsImage is which switch holds other extensions or kernel arguments with the same versions, for people; "": none holds what a plan blocks
+// of them. Each node's is held, and approved, by itself.
+func holdsImage(snap cluster.Snapshot, p cluster.Policy, blocked []cluster.Block) string {
+	isHeld := slices.ContainsFunc(blocked, func(b cluster.Block) bool {
+		return (b.Reason == cluster.ApplyingOff || b.Reason == cluster.ChangeUnapproved) &&
+			slices.ContainsFunc(b.Drift, func(f cluster.FieldDifference) bool { return f.Field == drift.FieldSchematic })
+	})
+	if !isHeld {
 		return ""
 	}
+	_, by := switchOf(snap, p)
 	return by
 }

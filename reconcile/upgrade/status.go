@@ -15,8 +15,8 @@ import (
 )
 
 // StatusOf is how far a cluster has come on its way to the versions of its inventory, or to other extensions with the same ones; nil at
-// the end of it.
-func StatusOf(d cluster.Desired, p cluster.Policy, facts cluster.Facts, seen Seen) *cluster.UpgradeStatus {
+// the end of it. blocked is what its plan blocks.
+func StatusOf(d cluster.Desired, p cluster.Policy, blocked []cluster.Block, facts cluster.Facts, seen Seen) *cluster.UpgradeStatus {
 	asked := d.Repository()
 	hops, upgraded, back := wayOf(asked, seen)
 	out := &cluster.UpgradeStatus{Hops: []string{}, Upgraded: upgraded, Nodes: len(d.Spec.Nodes), Back: back, Held: asked.HeldBy, Order: facts.UpgradeOrder(drift.Attempt(d, facts))}
@@ -32,7 +32,7 @@ func StatusOf(d cluster.Desired, p cluster.Policy, facts cluster.Facts, seen See
 		if lack == 0 {
 			return nil
 		}
-		out.Hops, out.Upgraded, out.Held = []string{describeImage(asked)}, has, holdsImage(asked.Snapshot, p, facts)
+		out.Hops, out.Upgraded, out.Held = []string{describeImage(asked)}, has, holdsImage(asked.Snapshot, p, blocked)
 	case hops[0].Kind == cluster.HopKubernetes && !back:
 		out.Progress = components.CountAt(hops[0].To, d.Spec, seen.Observed)
 	case hops[0].Kind == cluster.HopTalos && !back:

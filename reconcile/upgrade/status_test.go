@@ -1,12 +1,14 @@
 package upgrade
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/reconcile/drift"
 )
 
 // TestStatusOf: what is left of a way, how far it is, and why there is none; other extensions with the same version are an upgrade, too,
@@ -55,7 +57,7 @@ func TestStatusOf(t *testing.T) {
 		}
 		o := cluster.Observed{Facts: c.facts, Machines: map[string]cluster.Machine{"a": c.a, "b": c.b}, Nodes: cluster.Saw(map[string]cluster.KubeNode{"a": {Kubelet: "v1.36.1"}, "b": {Kubelet: "v1.35.10"}}),
 			SystemPods: cluster.Saw(map[string]cluster.SystemPod{"kube-apiserver-a": pod("kube-apiserver", "v1.36.1"), "kube-scheduler-a": pod("kube-scheduler", "v1.35.10")})}
-		u := StatusOf(d, cluster.Policy{}, c.facts, Seen{Observed: o, Ran: Ran{"a": versions(c.a.Talos, "v1.35.10"), "b": versions(c.b.Talos, "v1.35.10")}})
+		u := StatusOf(d, cluster.Policy{}, nil, c.facts, Seen{Observed: o, Ran: Ran{"a": versions(c.a.Talos, "v1.35.10"), "b": versions(c.b.Talos, "v1.35.10")}})
 		switch {
 		case u == nil && c.none:
 		case u == nil || c.none:
@@ -162,39 +164,39 @@ func TestStatusOfATurn(t *testing.T) {
 		"": {"a": now, "b": now, "c": old},
 	} {
 		o := cluster.Observed{Machines: map[string]cluster.Machine{"a": machine("v1.14.1"), "b": machine("v1.14.1"), "c": machine("v1.13.9")}}
-		if u := StatusOf(d, cluster.Policy{}, o.Facts, Seen{Observed: o, Ran: ran}); u == nil || u.Progress != want {
+		if u := StatusOf(d, cluster.Policy{}, nil, o.Facts, Seen{Observed: o, Ran: ran}); u == nil || u.Progress != want {
 			t.Errorf("%+v, want %q", u, want)
 		}
 	}
 }
 
-// TestHeldExtensions: what holds other extensions with the same versions is named like what holds other versions.
+// TestHeldExtensions: the switch that holds other extensions with the same versions is named where the plan blocks them for it.
 func TestHeldExtensions(t *testing.T) {
 	const asked, has = "613e1592b2da7ae7d4e8789e78f62e0c4d5d3e4ac8e3a2f4c5f8c5b1e6ba2dbb", "376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba"
 	for name, c := range map[string]struct {
-		spec     cluster.Spec
-		policy   cluster.Policy
-		approved cluster.Revision
-		want     string
+		off    cluster.Switches
+		host   cluster.Switches
+		reason cluster.Reason
+		field  string
+		want   string
 	}{
-		"by nothing":                   {},
-		"by the inventory":             {spec: cluster.Spec{Switches: cluster.Switches{Upgrade: cluster.UpgradeOff}}, want: "upgrade is off"},
-		"by all changes being off":     {spec: cluster.Spec{Switches: cluster.Switches{ApplyOff: true}}, want: "apply is off"},
-		"until approved":               {spec: cluster.Spec{Switches: cluster.Switches{Upgrade: cluster.UpgradeApproved}}, want: "upgrade is approve"},
-		"approved":                     {spec: cluster.Spec{Switches: cluster.Switches{Upgrade: cluster.UpgradeApproved}}, approved: "main@sha1:1"},
-		"approved at another revision": {spec: cluster.Spec{Switches: cluster.Switches{ApplyApproved: true}}, approved: "main@sha1:2", want: "apply is approve"},
-		"by a window that there is not": {spec: cluster.Spec{Switches: cluster.Switches{Upgrade: cluster.UpgradeInWindow}},
-			want: "upgrade is window, and neither cluster.yaml nor the host's policy has a window"},
-		"by the host": {policy: cluster.Policy{Switches: cluster.Switches{Upgrade: cluster.UpgradeOff}, File: "policy.yaml"}, want: "the cluster asks for auto, and the host allows off"},
+		"by nothing":                     {},
+		"by the inventory":               {off: cluster.Switches{Upgrade: cluster.UpgradeOff}, reason: cluster.ApplyingOff, want: "upgrade is off"},
+		"by all changes being off":       {off: cluster.Switches{ApplyOff: true}, reason: cluster.ApplyingOff, want: "apply is off"},
+		"until approved":                 {off: cluster.Switches{Upgrade: cluster.UpgradeApproved}, reason: cluster.ChangeUnapproved, want: "upgrade is approve"},
+		"approved":                       {off: cluster.Switches{Upgrade: cluster.UpgradeApproved}},
+		"for something else":             {off: cluster.Switches{Upgrade: cluster.UpgradeOff}, reason: cluster.WaitingForSnapshot},
+		"while another change is held":   {off: cluster.Switches{ApplyOff: true}, reason: cluster.ApplyingOff, field: "memory"},
+		"by a window that there is not":  {off: cluster.Switches{Upgrade: cluster.UpgradeInWindow}, reason: cluster.ApplyingOff, want: "upgrade is window, and neither"},
+		"by the host":                    {host: cluster.Switches{Upgrade: cluster.UpgradeOff}, reason: cluster.ApplyingOff, want: "the cluster asks for auto, and the host allows off"},
+		"somebody has installed another": {off: cluster.Switches{Upgrade: cluster.UpgradeOff}},
 	} {
-		c.spec.Nodes, c.spec.Versions = []cluster.Node{{Name: "a"}}, cluster.Versions{Talos: "v1.14.1"}
-		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: c.spec, Revision: "main@sha1:1"}, Schematic: asked}
+		spec := cluster.Spec{Nodes: []cluster.Node{{Name: "a"}}, Versions: cluster.Versions{Talos: "v1.14.1"}, Switches: c.off}
+		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: spec}, Schematic: asked}
 		o := cluster.Observed{Machines: map[string]cluster.Machine{"a": {Reach: cluster.Configured, Talos: "v1.14.1", Schematic: has}}}
-		if c.approved != "" {
-			o.Facts.Intend(cluster.Intent{Kind: cluster.IntendApproved, Revision: c.approved})
-		}
-		u := StatusOf(d, c.policy, o.Facts, Seen{Observed: o})
-		if u == nil || u.Held != c.want && (c.policy.File == "" || !strings.HasPrefix(u.Held, c.want)) {
+		blocked := []cluster.Block{{Reason: c.reason, Drift: []cluster.FieldDifference{{Field: cmp.Or(c.field, drift.FieldSchematic)}}}}
+		u := StatusOf(d, cluster.Policy{Switches: c.host}, blocked, o.Facts, Seen{Observed: o})
+		if u == nil || !strings.HasPrefix(u.Held, c.want) || c.want == "" && u.Held != "" {
 			t.Errorf("%s: %+v", name, u)
 		}
 	}

@@ -362,7 +362,10 @@ func TestUpgradeWithOtherExtensions(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
+		push("a switch", "cni: cilium\n", "cni: cilium\nupgrade: off\n")
 		push("fewer extensions", "siderolabs/iscsi-tools, siderolabs/util-linux-tools", "siderolabs/iscsi-tools")
+		s.Until(time.Hour, "held", func(st cluster.Status) bool { return st.Upgrade != nil && st.Upgrade.Held == "upgrade is off" })
+		push("no switch", "cni: cilium\nupgrade: off\n", "cni: cilium\n")
 		s.untilAppliedIn(2*time.Hour, "upgraded")
 		w.wantDown("dev-cp-1:1 dev-wk-1:1")
 		s.wantTalos("v1.13.9")

@@ -15,11 +15,11 @@ import (
 
 // For how long answers hold. What is not named here is asked each time.
 const (
-	// listsFor is for the lists that every look begins with: less than the pause between two looks that nothing calls for,
-	// so that only looks within one share them.
+	// listsFor is for the lists that every look begins with, and for the quorum of the hosts: less than the pause between two
+	// looks that nothing calls for, so that only those that something calls for, and those of several clusters, share them.
 	listsFor = 900 * time.Millisecond
-	// stateFor is for what people change now and then: the quorum of the hosts, rights of the token, storages and their contents.
-	stateFor = 10 * time.Second
+	// storesFor is for what people change now and then: storages, and what is in them.
+	storesFor = 10 * time.Second
 	// freeFor is for whether a VMID is free, where the token may not see who has it. Who creates a VM asks again, and Proxmox VE
 	// refuses one that has been taken.
 	freeFor = time.Minute
@@ -46,15 +46,15 @@ type rule struct {
 var rules = []*rule{
 	{asked: regexp.MustCompile(`^/cluster/resources map\[\]$`), within: listsFor, until: every, first: true},
 	{asked: regexp.MustCompile(`^/nodes/[^/]+/tasks map\[.*source:active\]$`), within: listsFor, until: every},
-	{asked: regexp.MustCompile(`^/nodes/[^/]+/storage(/[^/]+/content)? `), within: stateFor, until: storing},
-	{asked: regexp.MustCompile(`^(/cluster/status|/access/permissions) `), within: stateFor},
+	{asked: regexp.MustCompile(`^/nodes/[^/]+/storage(/[^/]+/content)? `), within: storesFor, until: storing},
+	{asked: regexp.MustCompile(`^/cluster/status `), within: listsFor},
 	{asked: regexp.MustCompile(`^/cluster/nextid `), within: freeFor, until: making},
 }
 
 var (
-	makes = regexp.MustCompile(`^/nodes/[^/]+/qemu$`)
-	// onlyVM are requests that no storage shows.
-	onlyVM = regexp.MustCompile(`^/nodes/[^/]+/qemu/[0-9]+/(config|status/[a-z]+)$`)
+	makes = regexp.MustCompile(`^POST /nodes/[^/]+/qemu$`)
+	// onlyVM are requests that no storage shows; to POST a config may make a disk.
+	onlyVM = regexp.MustCompile(`^(PUT /nodes/[^/]+/qemu/[0-9]+/config|POST /nodes/[^/]+/qemu/[0-9]+/status/[a-z]+)$`)
 	// onlyPower are the tasks of which no storage shows anything (PVE 9: qemu-server).
 	onlyPower = []string{"qmstart", "qmshutdown", "qmstop", "qmreset", "qmreboot", "qmresume", "vncproxy"}
 )
@@ -93,8 +93,11 @@ func (a *Answers) Get(ctx context.Context, path string, query map[string]string,
 	if err := ask(&now.raw); err != nil {
 		return err
 	}
+	if err := decode(path, now.raw, into); err != nil {
+		return err
+	}
 	a.keep(name, now, changed)
-	return decode(path, now.raw, into)
+	return nil
 }
 
 // recall returns an answer that still holds, if there is one, and else how often such answers were dropped before it is asked for.
@@ -138,12 +141,12 @@ func (a *Answers) keep(name string, now answer, changed int) {
 }
 
 // Requested drops what a request of ours to a path may have changed; it has been answered, or not.
-func (a *Answers) Requested(path string) {
-	from := storing
+func (a *Answers) Requested(method, path string) {
+	from, what := storing, method+" "+path
 	switch {
-	case makes.MatchString(path):
+	case makes.MatchString(what):
 		from = making
-	case onlyVM.MatchString(path):
+	case onlyVM.MatchString(what):
 		from = every
 	}
 	a.dropFrom(from)

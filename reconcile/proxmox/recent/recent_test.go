@@ -13,8 +13,11 @@ import (
 
 // TestAnswers: what is answered from memory, until when, and what of ours ends that.
 func TestAnswers(t *testing.T) {
-	const start, config, creation = "/nodes/pve1/qemu/411/status/start", "/nodes/pve1/qemu/411/config", "/nodes/pve1/qemu"
-	request := func(path string) func(*Answers) { return func(a *Answers) { a.Requested(path) } }
+	const start, config, creation = "POST /nodes/pve1/qemu/411/status/start", "PUT /nodes/pve1/qemu/411/config", "POST /nodes/pve1/qemu"
+	request := func(what string) func(*Answers) {
+		method, path, _ := strings.Cut(what, " ")
+		return func(a *Answers) { a.Requested(method, path) }
+	}
 	ended := func(kind string) func(*Answers) { return func(a *Answers) { a.Ended(kind) } }
 	active := map[string]string{"source": "active", "limit": "1000"}
 	for name, c := range map[string]struct {
@@ -38,13 +41,14 @@ func TestAnswers(t *testing.T) {
 		"images, later":                          {path: "/nodes/pve1/storage/local/content", after: 10 * time.Second, asks: 2},
 		"images, after a start":                  {path: "/nodes/pve1/storage/local/content", change: request(start), asks: 1},
 		"images, after a config":                 {path: "/nodes/pve1/storage/local/content", change: request(config), asks: 1},
-		"images, after an upload":                {path: "/nodes/pve1/storage/local/content", change: request("/nodes/pve1/storage/local/upload"), asks: 2},
+		"images, after an upload":                {path: "/nodes/pve1/storage/local/content", change: request("POST /nodes/pve1/storage/local/upload"), asks: 2},
 		"images, after an upload's end":          {path: "/nodes/pve1/storage/local/content", change: ended("imgcopy"), asks: 2},
 		"storages, after a creation":             {path: "/nodes/pve1/storage", change: request(creation), asks: 2},
 		"storages, after a start":                {path: "/nodes/pve1/storage", change: ended("qmstart"), asks: 1},
-		"the quorum":                             {path: "/cluster/status", after: 9 * time.Second, change: request(creation), asks: 1},
-		"the quorum, later":                      {path: "/cluster/status", after: 10 * time.Second, asks: 2},
-		"rights":                                 {path: "/access/permissions", query: map[string]string{"path": "/"}, after: 9 * time.Second, asks: 1},
+		"the quorum":                             {path: "/cluster/status", after: 800 * time.Millisecond, change: request(creation), asks: 1},
+		"the quorum, later":                      {path: "/cluster/status", after: time.Second, asks: 2},
+		"images, after a disk is plugged in":     {path: "/nodes/pve1/storage/local/content", change: request("POST /nodes/pve1/qemu/411/config"), asks: 2},
+		"rights":                                 {path: "/access/permissions", query: map[string]string{"path": "/"}, asks: 2},
 		"a free vmid":                            {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, after: 59 * time.Second, change: request(start), asks: 1},
 		"a free vmid, after an upload":           {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: ended("imgcopy"), asks: 1},
 		"a free vmid, after a creation":          {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: request(creation), asks: 2},
@@ -106,7 +110,7 @@ func TestAnswersOfTheirTime(t *testing.T) {
 		{ctx: look, path: "/cluster/nextid", query: map[string]string{"vmid": "1"}, want: 4},
 		{ctx: look, path: "/cluster/nextid", query: map[string]string{"vmid": "2"}, want: 5},
 		{ctx: look, path: "/cluster/nextid", query: map[string]string{"vmid": "1"}, want: 4},
-		{ctx: look, path: "/nodes/a/storage", meanwhile: func() { a.Requested("/nodes/a/qemu") }, want: 6},
+		{ctx: look, path: "/nodes/a/storage", meanwhile: func() { a.Requested("POST", "/nodes/a/qemu") }, want: 6},
 		{ctx: look, path: "/nodes/a/storage", want: 7},
 		{ctx: look, path: "/nodes/a/storage", want: 7},
 		{ctx: look, path: "/nodes/b/storage", meanwhile: a.Clear, want: 8},
