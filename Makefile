@@ -54,6 +54,8 @@ RACELESS   = TestOtherExtensionsInAHop TestNodesThatLeaveTheInventory TestReplac
 	TestWhoChangedItWhileNoAgentRan TestSwitchesOfTheNewestPush TestFirewallWithWhatTakesAReboot TestRemovalOutsideThePolicy TestPlanNamesLostPods TestGuardOfHands TestApprovalOutlivesAReadme TestKillMinusNineInChanges TestUpgradeOverSeveralVersions TestUpgradeThatFails TestUpgradeWithOtherExtensions TestUpgradeWithoutInstaller TestUpgradeTakenBack TestRollback TestRollbackIsAskedOnce TestAnswersOfUpgradesAreLost TestUpgradeOfKubernetes TestUpgradeOfBoth TestRequestsOfUpgradesAreLost TestRollOutInTime TestUpgradeInTime TestLabelOnOneOfManyNodes TestClusterOfEveryTalos TestKillMinusNineInUpgrades TestBudgetHoldsAnUpgrade TestBothTakenBack TestTakenBackBeforeItsBoot TestUpgradeThatHangs TestAlarmHoldsAnUpgrade TestOrdersAreWithdrawn TestUpgradeIsApproved TestApprovalLastsOverHops TestRevertBeyondTalos TestRevertOfBothIsShown TestUpgradeToWhatBootsSlowly TestUpgradeFromTheOldest TestBadImageOnTheCanary TestBadImageWithoutAnAnswer TestKubernetesUpgradedByHand TestAlarmHoldsAReboot TestServiceHoldsAnUpgrade TestEventsOfUpgradesAreLost TestOneOfTwoActs TestHighlyAvailable TestTakenBackInADeath TestSwitchedOffInItsReboot TestComponentIsWatchedOverARestart TestCallsOfABringUp
 EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox
 SEEDS    ?= 1000
+# Of crash points and seeds one in so many is run.
+THIN     ?= 1
 
 # What a newcomer should know who waits; go lists what it compiles.
 FIRST     = the first time that compiles 1,700 packages, about 4 minutes of CPU time; later, what has changed
@@ -144,8 +146,8 @@ endif
 
 # With RACE, test runs a part of these.
 .PHONY: exhaust
-exhaust: ## run the exhaustive tests without the race detector, which gets a part of each
-	$(TEST) -run '^($(subst $(eval) ,|,$(strip $(EXHAUSTIVE))))$$' $(EXHAUSTED)
+exhaust: ## run the exhaustive tests without the race detector, which gets a part of each (THIN=3 for a third of crash points and seeds)
+	TALOS_AGENT_THIN=$(THIN) $(TEST) -run '^($(subst $(eval) ,|,$(strip $(EXHAUSTIVE))))$$' $(EXHAUSTED)
 
 .PHONY: demo
 demo: bin/talos-agent ## show the main job on the embedded lab

@@ -84,7 +84,7 @@ func every(part int) int {
 	if *allCrashes {
 		return 1
 	}
-	return part * daemontest.Thinner
+	return part * daemontest.Thin()
 }
 
 // TestEveryCrash kills the agent at every instant of a bring-up, starts it

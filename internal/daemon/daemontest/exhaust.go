@@ -1,6 +1,10 @@
 package daemontest
 
-import "testing"
+import (
+	"os"
+	"strconv"
+	"testing"
+)
 
 // LeaveToExhaust skips a test where the race detector runs a part of all tests: others run
 // the same parts of the program at once, in less time. "make exhaust" runs it in full.
@@ -9,4 +13,14 @@ func LeaveToExhaust(t testing.TB) {
 	if Thinner > 1 && testing.Short() {
 		t.Skip("run without the race detector, by make exhaust")
 	}
+}
+
+// Thin is by how much fewer crash points and seeds of a simulation are run than there are: Thinner, times what TALOS_AGENT_THIN has, with
+// which .ci/run makes do with a part of them.
+func Thin() int {
+	n, err := strconv.Atoi(os.Getenv("TALOS_AGENT_THIN"))
+	if err != nil || n < 1 {
+		n = 1
+	}
+	return Thinner * n
 }
