@@ -39,12 +39,14 @@ type Renderer struct {
 	mu       sync.Mutex
 	clusters map[string]map[string][]rendered // by Spec.ID and node name, newest first
 	bundles  map[string]*Bundle               // by Spec.ID
+	texts    map[[sha256.Size]byte]*cluster.Config
 	count    int
 }
 
 // rendered is the outcome for one node.
 type rendered struct {
 	input    [sha256.Size]byte
+	text     [sha256.Size]byte // of the config
 	config   cluster.Config
 	problems cluster.Problems
 	idle     bool     // it takes no ordinary workloads
@@ -158,6 +160,38 @@ func (r *Renderer) remember(id string, ins []input, results []rendered, fresh in
 	}
 	r.clusters[id] = nodes
 	r.count += fresh
+	r.texts = map[[sha256.Size]byte]*cluster.Config{}
+	for _, of := range r.clusters {
+		for _, all := range of {
+			for i := range all {
+				r.texts[all[i].text] = &all[i].config
+			}
+		}
+	}
+}
+
+// Digest is Digest of a machine config. One that was rendered here, as most that machines have were, is not read again.
+func (r *Renderer) Digest(config []byte) (string, error) {
+	if c := r.recall(config); c != nil {
+		return c.Digest, nil
+	}
+	return Digest(config)
+}
+
+// Summarize is Summarize in the same way.
+func (r *Renderer) Summarize(config []byte) (cluster.ConfigSummary, error) {
+	if c := r.recall(config); c != nil {
+		return c.Summary, nil
+	}
+	return Summarize(config)
+}
+
+// recall returns the rendering that has a text; nil: none of those that are remembered has.
+func (r *Renderer) recall(config []byte) *cluster.Config {
+	sum := sha256.Sum256(config)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.texts[sum]
 }
 
 // collectResults gathers the outcomes. A patch that is wrong for many nodes is
@@ -428,5 +462,5 @@ func finishConfig(c config.Provider) (rendered, error) {
 	}
 	_, idle := c.K8sNodeConfig().Taints()[constants.LabelNodeRoleControlPlane]
 	dns := c.K8sCoreDNSConfig()
-	return rendered{config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest, DNS: dns != nil && dns.Enabled(), Summary: summarize(c), Addresses: addressesOf(c)}, idle: idle, sealed: listSealed(c)}, nil
+	return rendered{text: sha256.Sum256(text), config: cluster.Config{Bytes: cluster.NewSecret(text), Digest: digest, DNS: dns != nil && dns.Enabled(), Summary: summarize(c), Addresses: addressesOf(c)}, idle: idle, sealed: listSealed(c)}, nil
 }

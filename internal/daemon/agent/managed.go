@@ -67,7 +67,7 @@ func (a *Agent) assemble(name string) (*managedCluster, error) {
 		return nil, err
 	}
 	// What has goroutines comes after what can fail.
-	m.fleet = talos.New(talos.Config{Dial: a.c.Dial, Options: a.gate.GRPC("talos"), Log: log, Digest: machineconfig.Digest, Summarize: machineconfig.Summarize, MayDisconnect: machineconfig.MayDisconnect, TakeNetwork: machineconfig.TakeNetwork, OnChange: look})
+	m.fleet = talos.New(talos.Config{Dial: a.c.Dial, Options: a.gate.GRPC("talos"), Log: log, Digest: m.render.configs.Digest, Summarize: m.render.configs.Summarize, MayDisconnect: machineconfig.MayDisconnect, TakeNetwork: machineconfig.TakeNetwork, OnChange: look})
 	deployed := manifests.New(manifests.Config{API: m.kube.API, Dial: a.c.Dial, Wrap: a.gate.HTTP("kubernetes"), Rendered: m.fleet.Rendered, Configs: m.fleet.ConfigDigests})
 	if a.forge != nil {
 		m.commits = reporting.NewCommits(a.forge, func(err error) { a.c.OnUnreachable(forgeOf(name), err) }, log)
