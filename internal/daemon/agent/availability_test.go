@@ -38,6 +38,7 @@ func (s *sim) listHA() string {
 // somebody stop a VM by way of the manager, removes a node, and takes all of it back; agents die in between.
 func TestHighlyAvailable(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		hosts := threeHosts(sz)

@@ -18,6 +18,7 @@ import (
 // agent does not reach them meanwhile, for seconds or for longer. They work, and none is moved.
 func TestAgentIsolatedFromItsNodes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -81,6 +82,7 @@ func TestAgentIsolatedFromItsNodes(t *testing.T) {
 // because the agent does not see the members of etcd for a moment.
 func TestWithdrawnDestructionOfAControlPlane(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})

@@ -49,6 +49,7 @@ func TestBringUp(t *testing.T) {
 // TestCallsOfABringUp: what a new cluster asks of Proxmox VE until it is Ready, at most. The counts only go down.
 func TestCallsOfABringUp(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for sz, most := range map[size]int{{ControlPlanes: 1, Workers: 2}: 650, {ControlPlanes: 3, Workers: 10}: 1800} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, sz, lab.Config{})

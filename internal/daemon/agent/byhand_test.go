@@ -140,6 +140,7 @@ func TestStoppedIsNotReady(t *testing.T) {
 // command of the hint brings it back.
 func TestTakenOutOfThePool(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -192,6 +193,7 @@ func TestTakenOutOfThePool(t *testing.T) {
 // started with it.
 func TestLostNetworkCard(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -260,6 +262,7 @@ func TestLostNetworkCard(t *testing.T) {
 // nothing is done about it unasked, and another token ends it.
 func TestMemberThatSomebodyRemoved(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -304,6 +307,7 @@ func TestMemberThatSomebodyRemoved(t *testing.T) {
 // observe it is left so.
 func TestEtcdThatSomebodyHadLeave(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -355,6 +359,7 @@ func TestEtcdThatSomebodyHadLeave(t *testing.T) {
 // although it is not Ready.
 func TestEtcdOfTheEndpointThatSomebodyHadLeave(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	files := sz.Files()
 	changed(t, files, "inventory/dev/cluster.yaml", "  vip: 10.10.0.5\n", "")
@@ -382,6 +387,7 @@ func TestEtcdOfTheEndpointThatSomebodyHadLeave(t *testing.T) {
 // The agent waits, and touches nothing.
 func TestResetWhileAnotherIsDead(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -421,6 +427,7 @@ func TestResetWhileAnotherIsDead(t *testing.T) {
 // ever, and no other one can join. That is reported, and another token gives it a new machine.
 func TestLearnerThatStaysOne(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -495,5 +502,6 @@ func destroyedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points [
 // another one ends it, with one machine for each, one Node object and one member of etcd.
 func TestCrashWhileADestroyedVMIsMadeAgain(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 12, destroyedWith)
 }

@@ -42,6 +42,7 @@ func TestCacheDeletedInUse(t *testing.T) {
 // give it. That it is on the host is enough.
 func TestReplacementWithoutTheImage(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})

@@ -112,6 +112,7 @@ func TestConsoleOfAMachineThatDoesNotComeUp(t *testing.T) {
 // for no more where Proxmox VE lets nobody at it; and that holds up nothing.
 func TestConsoleDuringAnUpgrade(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 3}
 	t.Run("of a worker a person reads it", func(t *testing.T) {
 		inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {

@@ -53,6 +53,7 @@ func healedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 // down once.
 func TestCrashDuringAHealingTurn(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 1, Workers: 2}, 8, healedWith)
 }
 
@@ -119,5 +120,6 @@ func heldWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cras
 // pod deleted and the node down once.
 func TestCrashDuringADrainThatIsHeld(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 1, Workers: 2}, 8, heldWith)
 }

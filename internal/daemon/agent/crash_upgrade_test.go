@@ -74,6 +74,7 @@ func upgradedWith(v versionsPair) func(*testing.T, size, lab.Config, *crashPoint
 // ends it, and every node gets the version once.
 func TestCrashDuringAnUpgradeOfTalos(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for name, v := range map[string]versionsPair{
 		"in service":      {"v1.13.9", "v1.36.1", "v1.14.1", "v1.36.1"},
 		"on its way down": {"v1.12.11", "v1.35.3", "v1.13.9", "v1.35.3"},
@@ -87,6 +88,7 @@ func TestCrashDuringAnUpgradeOfTalos(t *testing.T) {
 // taken down.
 func TestCrashDuringAnUpgradeOfKubernetes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 3}, 41, upgradedWith(versionsPair{"v1.13.9", "v1.35.10", "v1.13.9", "v1.36.1"}))
 }
 
@@ -94,6 +96,7 @@ func TestCrashDuringAnUpgradeOfKubernetes(t *testing.T) {
 // yet: the one that comes next has not compared it, and reports no cluster as Ready before it has.
 func TestCrashBeforeManifestsFollow(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	crashWhere(t, size{ControlPlanes: 3, Workers: 3}, func(_ int, p crashPoint) bool {
 		return p.call.System == "kube" && strings.HasPrefix(p.call.Op, "PATCH") && strings.HasSuffix(p.call.Subject, "/coredns")
 	}, upgradedWith(versionsPair{"v1.12.11", "v1.35.3", "v1.13.9", "v1.35.3"}))
@@ -156,6 +159,7 @@ func losing(t *testing.T, v versionsPair, sz size, f world.Fault) (seen seenInUp
 // same, on every node.
 func TestRequestsOfUpgradesAreLost(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for name, v := range map[string]versionsPair{
 		"in service":      {"v1.13.9", "v1.36.1", "v1.14.1", "v1.36.1"},
 		"on its way down": {"v1.12.11", "v1.35.3", "v1.13.9", "v1.35.3"},
@@ -181,6 +185,7 @@ func TestRequestsOfUpgradesAreLost(t *testing.T) {
 // not asked for again for that commit, whatever came of it.
 func TestCrashAroundAReset(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for kind, helps := range map[world.FaultKind]bool{world.CrashBefore: false, world.LoseRequest: false, world.LoseReply: true, world.CrashAfter: true} {
 		t.Run(string(kind), func(t *testing.T) {
 			inClusterOf(t, size{ControlPlanes: 1}, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {

@@ -225,6 +225,7 @@ func (s *sim) endReplaced(sz size, first map[string]string, nodes ...string) (de
 // every one, while a worker and a control plane that are dead get new machines: another one ends it.
 func TestCrashDuringADeadReplacement(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 30, func(t *testing.T, sz size, c lab.Config, p *crashPoint) ([]crashPoint, int) {
 		return hungWith(t, sz, c, p, "replace_dead: {worker: 10m, controlplane: 10m}\n", func(*sim, *guard, string) {})
 	})

@@ -15,6 +15,7 @@ import (
 // was drained is shown.
 func TestRenamedWhileDrained(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	files := sz.Files()
 	inClusterOfFiles(t, sz, lab.Config{}, files, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {

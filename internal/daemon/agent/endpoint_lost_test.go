@@ -21,6 +21,7 @@ func addVIP(t *testing.T, files map[string][]byte) {
 // that is whole.
 func TestEndpointIsLost(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for _, c := range []struct {
 		name            string
 		destroyed       bool
@@ -63,6 +64,7 @@ func TestEndpointIsLost(t *testing.T) {
 // the old one. It stays until there is a vip.
 func TestEndpointIsRenamed(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	files := withoutVIP(t, sz)
 	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {
@@ -92,6 +94,7 @@ func TestEndpointIsRenamed(t *testing.T) {
 // no longer work, are removed one after the other, and both are made again.
 func TestTwoOfFiveDestroyed(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 5, Workers: 1}
 	inReadyCluster(t, sz, sz.Files(), func(t *testing.T, s *sim) {
 		must(s.Lab.PVE.Remove(s.vmidOf("dev-cp-2")))

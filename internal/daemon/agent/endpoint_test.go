@@ -48,6 +48,7 @@ func withoutVIP(t *testing.T, sz size) map[string][]byte {
 // new endpoint, which kubeconfig and talosconfig name.
 func TestEndpointLeaves(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -87,6 +88,7 @@ func TestEndpointLeaves(t *testing.T) {
 // the push that has another one, works until every other node is seen to have that.
 func TestEndpointIsReplaced(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -115,6 +117,7 @@ func TestEndpointIsReplaced(t *testing.T) {
 // and the one that leaves works until all have.
 func TestEndpointIsNew(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -148,6 +151,7 @@ func TestEndpointIsNew(t *testing.T) {
 // wait for ever for a certificate, and every control plane for that worker.
 func TestEndpointBecomesAVIP(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for _, reboots := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			sz := size{ControlPlanes: 1, Workers: 2}

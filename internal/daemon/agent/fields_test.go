@@ -79,6 +79,7 @@ var fieldEdits = map[string][3]string{
 // the row has, from the file of the inventory on.
 func TestFieldsThatShareARow(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	file, err := os.ReadFile("../../../docs/reference/changes.md")
 	if err != nil {
 		t.Fatal(err)

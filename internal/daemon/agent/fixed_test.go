@@ -35,6 +35,7 @@ func (s *sim) wantRefusedPlan(what string, base, over map[string][]byte, reason 
 // before, also after a restart. When it is reverted, all is well.
 func TestHealingUnderFixedChanges(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

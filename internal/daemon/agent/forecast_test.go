@@ -20,6 +20,7 @@ import (
 // its new machine config takes.
 func TestForecastIsWhatHappens(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	patched := func(patch string) func(*testing.T, map[string][]byte) {
 		return func(t *testing.T, files map[string][]byte) {
 			changed(t, files, "inventory/dev/cluster.yaml", "cni: cilium\n", "cni: cilium\npatches: {all: [patches/all.yaml]}\n")
@@ -138,6 +139,7 @@ func textsOf(f cluster.Forecast) (texts []string) {
 // the pod of a node that is to be drained which no controller starts again, and none of another.
 func TestPlanNamesLostPods(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	files := sz.Files()
 	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {

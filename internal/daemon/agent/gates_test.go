@@ -17,6 +17,7 @@ import (
 // alike, and what is installed on a node is not booted while one is closed. One that closes later stops the next node.
 func TestGatesOfUpgrades(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.8", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		s.Lab.World.Inject(world.Fault{System: "talos", Op: "machine.LifecycleService/Upgrade", Kind: world.Slow, Delay: time.Minute}) // there is time to close a gate
@@ -76,6 +77,7 @@ func TestGatesOfUpgrades(t *testing.T) {
 // version is installed over it, or the one that the node runs, whatever it is booted for then.
 func TestInstalledIsTakenBack(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.7", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		s.Lab.World.Inject(world.Fault{System: "talos", Op: "machine.LifecycleService/Upgrade", Kind: world.Slow, Delay: time.Minute}) // there is time to close a gate

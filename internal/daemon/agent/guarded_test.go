@@ -169,6 +169,7 @@ func TestGuardOfEtcd(t *testing.T) {
 // TestGuardForgets: what is let pass for a reason is not when the reason has ended.
 func TestGuardForgets(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 1})
 		defer g.Close()
@@ -332,6 +333,7 @@ func (g *guarded) isolate(node string, d time.Duration) {
 // long, and for a drain that cannot be.
 func TestGuardOfIdleNodes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 3})
 		defer g.Close()
@@ -386,6 +388,7 @@ func TestGuardOfIdleNodes(t *testing.T) {
 // one on its host does.
 func TestGuardOfTheDead(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 5})
 		defer g.Close()
@@ -443,6 +446,7 @@ func TestGuardOfTheDead(t *testing.T) {
 // the others is not.
 func TestGuardOfLocked(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 2})
 		defer g.Close()
@@ -473,6 +477,7 @@ func TestGuardOfLocked(t *testing.T) {
 // whose address others have as the endpoint; and no pod where none is to be deleted.
 func TestGuardOfWhatIsKept(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 3, Workers: 3}, func(w *wishes) {
 			w.vip, w.budget, w.drain = false, tightest, drain{time.Minute, true}

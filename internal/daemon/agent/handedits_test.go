@@ -336,6 +336,7 @@ func (l *life) checkLabels() {
 // another network at a time.
 func TestGuardOfHands(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 2})
 		defer g.Close()

@@ -66,6 +66,7 @@ func isDrained(st cluster.Status, node string) bool {
 // while it is drained stays up, and has its turn later, which takes it down once.
 func TestPeopleInADrain(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		files := sz.Files()
@@ -124,6 +125,7 @@ func TestPeopleInADrain(t *testing.T) {
 // before the machine goes down.
 func TestPeopleBetweenDrainAndRestart(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -172,6 +174,7 @@ func TestPeopleBetweenDrainAndRestart(t *testing.T) {
 // is not Ready has spent the budget. When both are, the change rolls.
 func TestUnhealthyControlPlanesHoldTurns(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 5, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -217,6 +220,7 @@ func TestUnhealthyControlPlanesHoldTurns(t *testing.T) {
 // no other goes down before the second is back, which has its change when it is started.
 func TestControlPlaneDiesInAnothersTurn(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -260,6 +264,7 @@ func TestControlPlaneDiesInAnothersTurn(t *testing.T) {
 // fetched before, and changes nothing when the repository is back.
 func TestOutageInARoll(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -301,6 +306,7 @@ func TestOutageInARoll(t *testing.T) {
 // a time. What was begun ends, and no more than one at a time goes down from then on.
 func TestFewerAtOnceInARoll(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 4}
 		files := sz.Files()
@@ -374,6 +380,7 @@ func rolledWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 // another one ends them, and no node goes down more often than it has to.
 func TestCrashDuringARoll(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 3}, 20, rolledWith)
 }
 

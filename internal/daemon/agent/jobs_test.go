@@ -106,6 +106,7 @@ func holdsForJob(words string) func(cluster.Status) bool {
 // notified, until a push has a fresh one started, or somebody has deleted it. None is left in the end.
 func TestJobsOfUpgrades(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inJobs(t, "v1.13.8", "v1.35.10", func(s *sim, push func(what, from, to string)) {
 		j, before := s.watchJobs(), len(s.Lab.World.Calls())
 		s.Quiet(10 * time.Minute)
@@ -157,6 +158,7 @@ func TestJobsOfUpgrades(t *testing.T) {
 // TestJobsOfKubernetes: the same is so for each step of an upgrade of Kubernetes, whose nodes stay in service.
 func TestJobsOfKubernetes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inJobs(t, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string)) {
 		s.Lab.Kube.SetExit(smokeImage, kube.Exit{After: time.Minute, Code: 1})
 		j := s.watchJobs()
@@ -178,6 +180,7 @@ func TestJobsOfKubernetes(t *testing.T) {
 // what there is, none is started twice for one turn, and none is left.
 func TestCrashAroundJobs(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	const makes, deletes = "POST /apis/batch/v1/namespaces/{namespace}/jobs", "DELETE /apis/batch/v1/namespaces/{namespace}/jobs/{name}"
 	ways := map[string][2]string{"in one hop": {"v1.13.8", "v1.13.9"}, "in two hops": {"v1.12.11", "v1.14.1"}}
 	for _, f := range []world.Fault{

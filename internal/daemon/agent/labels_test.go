@@ -61,6 +61,7 @@ func taintsOf(n *unstructured.Unstructured) (out []map[string]any) {
 // what others have set stays.
 func TestLabelsAndTaints(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
 		files := sz.Files()

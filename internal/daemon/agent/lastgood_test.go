@@ -18,6 +18,7 @@ import (
 // keeps a stopped worker from being started, also after a restart.
 func TestHealingUnderMistakes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -36,6 +36,7 @@ func withoutNode(t *testing.T, files map[string][]byte, name string) {
 // is deleted in the end, and the node leaves.
 func TestBudgetHoldsARemoval(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		files := sz.Files()
@@ -83,6 +84,7 @@ func pinned(files map[string][]byte, app, node string) {
 // for without both there would be no quorum, until the other is back.
 func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	files := sz.Files()
 	slowAddon(files)
@@ -121,6 +123,7 @@ func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
 // where one may be removed without approval. The first removal ends, and then the second begins.
 func TestRemovalsOfTwoPushes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 3}
 	files := sz.Files()
 	slowAddon(files)
@@ -188,6 +191,7 @@ func TestPeopleInARemoval(t *testing.T) {
 // what was fetched before, and removes nothing else.
 func TestOutageInARemoval(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		files := sz.Files()
@@ -226,6 +230,7 @@ func TestOutageInARemoval(t *testing.T) {
 // never comes up. The second keeps the one that it has until somebody has helped.
 func TestNewMachineThatDoesNotCome(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
 		files := sz.Files()
@@ -270,6 +275,7 @@ func TestNewMachineThatDoesNotCome(t *testing.T) {
 // the next to be missed. When both are back one is.
 func TestUnhealthyControlPlanesHoldRemovals(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 5, Workers: 1}
 		files := sz.Files()
@@ -316,6 +322,7 @@ func TestUnhealthyControlPlanesHoldRemovals(t *testing.T) {
 // and the removal ends when the second is back.
 func TestControlPlaneDiesInAnothersRemoval(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		files := sz.Files()

@@ -108,6 +108,7 @@ func destroyed(t *testing.T) *sim {
 // deleted is removed: its member of etcd, and its Node object.
 func TestControlPlaneDestroyedByHand(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := destroyed(t)
 		defer s.Close()

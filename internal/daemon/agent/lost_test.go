@@ -22,6 +22,7 @@ import (
 // what etcd cannot do without, is refused.
 func TestForget(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -101,6 +102,7 @@ func TestForget(t *testing.T) {
 // while the machines of nodes that root takes for lost are replaced: another one ends it.
 func TestCrashDuringForget(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 12, func(t *testing.T, sz size, c lab.Config, p *crashPoint) ([]crashPoint, int) {
 		return hungWith(t, sz, c, p, "", func(s *sim, g *guard, node string) {
 			if s.Agent == nil {

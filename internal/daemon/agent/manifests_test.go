@@ -51,6 +51,7 @@ func (s *sim) lists(group, resource, namespace, name, key string) (there, listed
 // nothing is: its objects look the same.
 func TestManifestsPruned(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		files := sz.Files()
@@ -106,6 +107,7 @@ func TestManifestsPruned(t *testing.T) {
 // Flannel that of Talos. What a Helm release has taken over stays as it is.
 func TestManifestsFollow(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		files := sz.Files()
@@ -155,6 +157,7 @@ func TestManifestsFollow(t *testing.T) {
 // deploys once, though the window is closed.
 func TestManifestsRollOut(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		files := sz.Files()

@@ -67,6 +67,7 @@ func (g *guard) judgeStart(vm vmView) {
 // meanwhile; and to neither where edits are corrected.
 func TestGuardOfEdits(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 1})
 		defer g.Close()

@@ -24,6 +24,7 @@ func (s *sim) isBetween(version string) bool {
 // also while it is stuck, and a revert of the hop leads on. The world judges that both never go at once.
 func TestTalosWaitsForKubernetes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 2}
 	const oldKube, newKube = "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1"
 	const oldTalos, newTalos = "talos_version: v1.13.9", "talos_version: v1.14.1"
@@ -75,6 +76,7 @@ func TestTalosWaitsForKubernetes(t *testing.T) {
 // first.
 func TestKubernetesWaitsForTalosToGoBack(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1")
@@ -94,6 +96,7 @@ func TestKubernetesWaitsForTalosToGoBack(t *testing.T) {
 // and that is shown at once.
 func TestRevertThatIsNotPossible(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.11.6", "v1.33.13", func(s *sim, push func(what, from, to string), w *turns) {
 		const old, other = "talos_version: v1.11.6\nkubernetes_version: v1.33.13", "talos_version: v1.14.1\nkubernetes_version: v1.35.10"
@@ -133,6 +136,7 @@ func TestRevertThatIsNotPossible(t *testing.T) {
 // neither Kubernetes nor a worker goes back alone. Kubernetes alone goes back all the same, with that etcd.
 func TestRevertOverAnotherEtcd(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		const old, other = "talos_version: v1.13.9\nkubernetes_version: v1.35.10", "talos_version: v1.14.1\nkubernetes_version: v1.36.1"
 		push("both", old, other)
@@ -164,6 +168,7 @@ func TestRevertOverAnotherEtcd(t *testing.T) {
 // waits for it. Unlocked, it gets both.
 func TestLockedBehindInKubernetes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	files := sz.Files()
 	inClusterOfFiles(t, sz, lab.Config{}, files, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {

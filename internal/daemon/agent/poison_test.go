@@ -16,6 +16,7 @@ import (
 // a server that can has it as if it were not there. No history is rewritten for it.
 func TestCommitThatCannotBeFetched(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for _, filters := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {
 			sz := size{ControlPlanes: 1, Workers: 1}

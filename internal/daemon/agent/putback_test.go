@@ -56,6 +56,7 @@ func TestPutBack(t *testing.T) {
 // `heal: observe` an edit is reported only.
 func TestEditsArePutBack(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const (
 			deployment = "/apis/apps/v1/namespaces/apps/deployments/podinfo"

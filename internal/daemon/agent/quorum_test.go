@@ -16,6 +16,7 @@ import (
 // nothing is written, which is reported, and the edit is put back once the quorum is there again.
 func TestHostsWithoutAQuorum(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		other := sz.Host()

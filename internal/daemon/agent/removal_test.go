@@ -71,6 +71,7 @@ func (s *sim) nodeObjects() []string {
 // Node object and member of etcd, and the quorum is never lost.
 func TestNodesThatLeaveTheInventory(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 3}
 		s := newSim(t, sz, lab.Config{})
@@ -110,6 +111,7 @@ func TestNodesThatLeaveTheInventory(t *testing.T) {
 // destroyed nothing is, because etcd has no quorum.
 func TestControlPlanesThatSomebodyDestroyed(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -155,6 +157,7 @@ func TestControlPlanesThatSomebodyDestroyed(t *testing.T) {
 // else is made again.
 func TestReplacement(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { replacedWith(t, size{ControlPlanes: 3, Workers: 2}, lab.Config{}, nil) })
 }
 
@@ -243,12 +246,14 @@ func removedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []c
 // plane and of a worker, with -all-crashes at every one: another one ends it.
 func TestCrashDuringARemoval(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 2, Workers: 2}, 3, removedWith)
 }
 
 // TestCrashDuringAReplacement does the same to a replacement of both.
 func TestCrashDuringAReplacement(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 3, replacedWith)
 }
 
@@ -282,6 +287,7 @@ func crashWhere(t *testing.T, sz size, picked func(int, crashPoint) bool, lived 
 // approval, which is for the plan that was shown and for no other.
 func TestApproval(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 4}
 		s := newSim(t, sz, lab.Config{})
@@ -368,6 +374,7 @@ func TestGuardedNodeLeaves(t *testing.T) {
 // leaves the inventory. Nothing of the cluster is removed for that, and nothing is made beside it.
 func TestPoolThatIsLost(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -402,6 +409,7 @@ func TestPoolThatIsLost(t *testing.T) {
 // the node out of the inventory. Its VM runs on, in service, until the policy allows that again.
 func TestRemovalOutsideThePolicy(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	files := sz.Files()
 	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {
@@ -435,6 +443,7 @@ func TestRemovalOutsideThePolicy(t *testing.T) {
 // A push that asks for more does.
 func TestApprovalOutlivesAReadme(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	files := sz.Files()
 	inReadyCluster(t, sz, files, func(t *testing.T, s *sim) {

@@ -65,6 +65,7 @@ func TestRenamedNodes(t *testing.T) {
 // replacement is not replaced once more, until another token asks for that.
 func TestRestoredMachineIsKept(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

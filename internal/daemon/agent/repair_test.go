@@ -23,6 +23,7 @@ const (
 // planes get theirs without waiting for one.
 func TestAPIThatItsConfigKeepsDown(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for _, c := range []struct {
 		name    string
 		sz      size

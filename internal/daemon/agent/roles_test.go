@@ -17,6 +17,7 @@ import (
 // as what it is, with its vote; nothing of it is drained or restarted, until it is put back.
 func TestRoleOfANodeStays(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3}
 		s := newSim(t, sz, lab.Config{})

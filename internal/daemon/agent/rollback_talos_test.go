@@ -27,6 +27,7 @@ func (s *sim) untilRolledBack(name, version string) {
 // ends in the middle. They stay there until another commit, and no other node is upgraded meanwhile. What cannot go back is named.
 func TestRollback(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 3, Workers: 2}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		if err := s.Cluster().RollBack("dev-wk-1", "ann"); cluster.ReasonOf(err) != cluster.NothingToDo {
 			t.Errorf("before any upgrade: %v", err)
@@ -67,6 +68,7 @@ func TestRollback(t *testing.T) {
 // Talos refuses, the node is put back into service as it was.
 func TestRollbackIsAskedOnce(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	const call = "machine.MachineService/Rollback"
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
@@ -117,6 +119,7 @@ func TestRollbackIsAskedOnce(t *testing.T) {
 // the machine was asked already, that is named.
 func TestOrdersAreWithdrawn(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		if err := s.Cluster().CancelUpgrade("ann"); cluster.ReasonOf(err) != cluster.NothingToDo {
 			t.Errorf("no order about an upgrade: %v", err)

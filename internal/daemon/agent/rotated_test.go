@@ -29,6 +29,7 @@ import (
 // before the authority is that of the secrets again.
 func TestTalosAuthorityThatSomebodyRotates(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const rotated = "10.10.0.13"
 		sz := size{ControlPlanes: 3, Workers: 1}

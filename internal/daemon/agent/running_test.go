@@ -17,6 +17,7 @@ import (
 // restart too, with the config read from the history of the repository.
 func TestNodesBesideARefusedChange(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for name, change := range map[string][2]string{
 		"an older Talos":      {"talos_version: v1.13.9", "talos_version: v1.13.8"},
 		"an older Kubernetes": {"kubernetes_version: v1.36.1", "kubernetes_version: v1.36.0"},

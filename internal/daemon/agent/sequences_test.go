@@ -27,6 +27,7 @@ import (
 // end.
 func TestRebootBesideAnotherSequence(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	reset := func(graceful bool) func(context.Context, *client.Client) error {
 		return func(ctx context.Context, c *client.Client) error {
 			wipe := []*machineapi.ResetPartitionSpec{{Label: constants.StatePartitionLabel, Wipe: true}, {Label: constants.EphemeralPartitionLabel, Wipe: true}}

@@ -24,6 +24,7 @@ import (
 // named for it.
 func TestWhoChangedItWhileNoAgentRan(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz, path := size{ControlPlanes: 1, Workers: 2}, filepath.Join(t.TempDir(), "access.log")
 		log, err := accesslog.Open(path)
@@ -126,6 +127,7 @@ func TestWhoChangedItWhileNoAgentRan(t *testing.T) {
 // inventory has other versions than the nodes run; of the others there is nothing to report.
 func TestEditUnderOtherVersions(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 2}, lab.Config{})
 		defer s.Close()

@@ -171,6 +171,7 @@ func (v *vault) untilTaken(s *sim, n int, within time.Duration) {
 // hours, while the cluster stays Ready; an agent that is restarted takes none before that.
 func TestSnapshotsOnSchedule(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inSnapshots(t, size{ControlPlanes: 1, Workers: 1}, func(t *testing.T, s *sim, v *vault) {
 		v.untilTaken(s, 1, 3*time.Minute)
 		s.Until(time.Minute, "shown", func(st cluster.Status) bool {
@@ -212,6 +213,7 @@ func TestSnapshotsOnSchedule(t *testing.T) {
 // attempt stores a good one; the cluster is kept up meanwhile, and shows what is wrong.
 func TestSnapshotsThatFail(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		fault world.Fault
@@ -254,6 +256,7 @@ func TestSnapshotsThatFail(t *testing.T) {
 // verified snapshot that is younger than an hour, and none is drained without one.
 func TestSnapshotBeforeARemoval(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inSnapshots(t, size{ControlPlanes: 3, Workers: 1}, func(t *testing.T, s *sim, v *vault) {
 		v.untilTaken(s, 1, 3*time.Minute)
 		time.Sleep(2 * time.Hour)
@@ -295,6 +298,7 @@ func (v *vault) flipNewest() {
 // anything is installed.
 func TestUpgradeAfterARestart(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for _, flipped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("flipped %v", flipped), func(t *testing.T) {
 			sz := size{ControlPlanes: 1, Workers: 1}
@@ -346,6 +350,7 @@ func TestUpgradeAfterARestart(t *testing.T) {
 // status shows that it was asked for until it is there; a cluster that is suspended takes none.
 func TestSnapshotThatSomebodyAsksFor(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inSnapshots(t, size{ControlPlanes: 1}, func(t *testing.T, s *sim, v *vault) {
 		v.untilTaken(s, 1, 3*time.Minute)
 		v.setFull(true)

@@ -51,6 +51,7 @@ func (s *sim) onHosts() string {
 // and delete VMs: what was migrated stays, and is no drift.
 func TestSpreadOverHosts(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 3}
 		s := newSim(t, sz, lab.Config{Hosts: threeHosts(sz)})

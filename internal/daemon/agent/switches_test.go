@@ -15,6 +15,7 @@ import (
 // the same push has another machine config, which the nodes do not run yet.
 func TestSwitchesOfTheNewestPush(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})

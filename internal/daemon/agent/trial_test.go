@@ -60,6 +60,7 @@ func TestFirewallThatLocksTheAgentOut(t *testing.T) {
 // given before the reboots, of which each node has one.
 func TestFirewallWithWhatTakesAReboot(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -115,6 +116,7 @@ func TestFirewallWithWhatTakesAReboot(t *testing.T) {
 // follow.
 func TestNodeThatBootsForEver(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for name, c := range map[string]struct{ proxy, wk1 string }{
 		"corrected as it boots": {"http://10.10.0.1:3128", "dev-wk-1:1"},
 		"corrected by a reboot": {"http://10.10.0.1:3129", "dev-wk-1:2"},
@@ -197,6 +199,7 @@ func TestKubeletImageThatIsNowhere(t *testing.T) {
 // kube-apiserver serves on, and a corrected config reaches it.
 func TestStaticPodImageThatIsNowhere(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for name, c := range map[string]struct{ part, image, want string }{
 		"of no registry":                     {"scheduler", "registry.k8s.io/kube-schedulr", "there is no image registry.k8s.io/kube-schedulr:v1.36.1"},
 		"of a registry that does not answer": {"apiServer", "dead.invalid/kube-apiserver", "dead.invalid/kube-apiserver:v1.36.1 could not be pulled"},

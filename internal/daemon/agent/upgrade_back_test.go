@@ -16,6 +16,7 @@ import (
 // hop of Kubernetes and after all of it, also where Talos installs on its way down.
 func TestBothTakenBack(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for name, c := range map[string]struct {
 		from, to string // versions of Kubernetes
 		middle   bool
@@ -70,6 +71,7 @@ func (s *sim) wantTalosOf(version string) {
 // somebody who boots the node: what it runs is installed over it.
 func TestTakenBackBeforeItsBoot(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		node := s.holdPod()
 		before := len(s.Lab.World.Calls())
@@ -97,6 +99,7 @@ func TestTakenBackBeforeItsBoot(t *testing.T) {
 // machine has had its time.
 func TestSwitchedOffInItsReboot(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
@@ -123,6 +126,7 @@ func TestSwitchedOffInItsReboot(t *testing.T) {
 // The cluster is not Ready as long as the next boot of that machine may run what was taken back, and what it runs is installed over it.
 func TestTakenBackInADeath(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		before := len(s.Lab.World.Calls())
@@ -156,6 +160,7 @@ func TestTakenBackInADeath(t *testing.T) {
 // given, also where the agent ends meanwhile.
 func TestComponentIsWatchedOverARestart(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), _ *turns) {
 		isGiven := func(component string) func(cluster.Status) bool {
 			return func(st cluster.Status) bool {

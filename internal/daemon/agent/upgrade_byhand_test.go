@@ -20,6 +20,7 @@ import (
 // nobody has asked for that: it is reported, and a push of that version ends it. That can be taken back then.
 func TestKubernetesUpgradedByHand(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		file, err := s.Cluster().Talosconfig()
 		must(err)

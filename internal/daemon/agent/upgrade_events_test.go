@@ -60,6 +60,7 @@ func lostOnce(have, done occurrences, rnd *rand.Rand, later int, kinds ...world.
 // one, and of some, drawn from the seed, a later one; with -all-crashes, of all.
 func TestEventsOfUpgradesAreLost(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz, rnd := size{ControlPlanes: 1, Workers: 1}, rand.New(rand.NewPCG(*firstSeed, 20261129))
 	reads, events := occurrences{}, occurrences{}
 	for _, c := range []struct {

@@ -40,6 +40,7 @@ func (s *sim) holdPod() (node string) {
 // with what to do about it, and no other node is touched, by the next agent neither. When the budget is gone all are upgraded.
 func TestBudgetHoldsAnUpgrade(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for name, from := range map[string]string{"in service": "v1.13.8", "on its way down": "v1.12.11"} {
 		t.Run(name, func(t *testing.T) {
 			inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, from, "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
@@ -99,6 +100,7 @@ func (s *sim) leader() string {
 // more than one other leader.
 func TestAlarmHoldsAnUpgrade(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	inClusterOf(t, sz, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
 		leader := s.leader()
@@ -137,6 +139,7 @@ func TestAlarmHoldsAnUpgrade(t *testing.T) {
 // it.
 func TestAlarmHoldsAReboot(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	inClusterOf(t, sz, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
 		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9")
@@ -175,6 +178,7 @@ func (s *sim) orderInstalled(since int) (out []string) {
 // forgotten it, all are upgraded.
 func TestServiceHoldsAnUpgrade(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
 		sid := fmt.Sprintf("vm:%d", s.vmidOf("dev-wk-2"))

@@ -13,6 +13,7 @@ import (
 // passed, or at once by order.
 func TestCanaryAndSoakOfKubelets(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		with := func(names ...string) func(cluster.Status) bool {

@@ -15,6 +15,7 @@ import (
 // hop begins.
 func TestImagesOfKubernetesFirst(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		s.Lab.World.Inject(world.Fault{System: "talos", Op: "machine.ImageService/Pull", Subject: "dev-wk-2", Kind: world.Answer, Status: 14, Text: "the registry does not answer"})
 		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")

@@ -16,6 +16,7 @@ import (
 // the steps of that name what gets which version.
 func TestUpgradeNamesReleases(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.9", "v1.33.13", func(s *sim, push func(what, from, to string), w *turns) {
 		s.installByHand("old", "apiVersion: admissionregistration.k8s.io/v1beta1\nkind: ValidatingAdmissionPolicy\nmetadata: {name: old}\n")
 		s.installByHand("new", "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingAdmissionPolicy\nmetadata: {name: new}\n")

@@ -13,6 +13,7 @@ import (
 // node, and nothing goes back; and the inventory is valid.
 func TestRevertBeyondTalos(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.12.11", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		push("both", "talos_version: v1.12.11\nkubernetes_version: v1.35.10", "talos_version: v1.14.1\nkubernetes_version: v1.36.1")
@@ -32,6 +33,7 @@ func TestRevertBeyondTalos(t *testing.T) {
 // action of it is under way, too.
 func TestRevertOfBothIsShown(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.12.11", "v1.34.13", func(s *sim, push func(what, from, to string), w *turns) {
 		push("both", "talos_version: v1.12.11\nkubernetes_version: v1.34.13", "talos_version: v1.13.9\nkubernetes_version: v1.35.10")

@@ -36,6 +36,7 @@ var upgradeSeeds = flag.Int("upgrade-seeds", 4, "how many seeds of upgrades to r
 // To see one again: go test ./internal/daemon/agent -run TestUpgradeSeeds -seed N -upgrade-seeds 1 -v
 func TestUpgradeSeeds(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	count := max(1, *upgradeSeeds/daemontest.Thin())
 	for i := range count {
 		seed := *firstSeed + uint64(i)

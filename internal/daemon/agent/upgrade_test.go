@@ -149,6 +149,7 @@ func TestUpgradeOfTalos(t *testing.T) {
 // Talos installs on its way down.
 func TestUpgradeOverSeveralVersions(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	inClusterOf(t, sz, "v1.11.6", "v1.34.3", func(s *sim, push func(what, from, to string), w *turns) {
 		before := len(s.Lab.World.Calls())
@@ -169,6 +170,7 @@ func TestUpgradeOverSeveralVersions(t *testing.T) {
 // cluster's files, also by an agent that is started again. A commit that does has it tried again, and so has an order; the version set back ends it.
 func TestUpgradeThatFails(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		flaw   installer.Flaw
@@ -253,6 +255,7 @@ func (s *sim) timesReset(since int) (n int) {
 // upgrade goes on, and else nothing more is done for that commit, also by an agent that is started anew, and no other node is touched.
 func TestUpgradeThatHangs(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for _, talos := range []string{"v1.13.8", "v1.12.11"} {
 		t.Run("until it is reset, from "+talos, func(t *testing.T) {
 			inClusterOf(t, size{ControlPlanes: 3, Workers: 1}, talos, "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
@@ -310,6 +313,7 @@ func TestUpgradeThatHangs(t *testing.T) {
 // that boot took is known for the other nodes.
 func TestUpgradeToWhatBootsSlowly(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 3}, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
 		s.Lab.Talos.SpoilImage("v1.13.9", installer.BootsSlowly)
 		before := len(s.Lab.World.Calls())
@@ -326,6 +330,7 @@ func TestUpgradeToWhatBootsSlowly(t *testing.T) {
 // to a node, also while the factory does not answer, and a version that has it leads on.
 func TestUpgradeWithoutInstaller(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	c := lab.Config{MissingExtensions: map[string][]string{"v1.14.1": {"siderolabs/iscsi-tools"}}}
 	inClusterWith(t, sz, c, "v1.12.11", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
@@ -360,6 +365,7 @@ func TestUpgradeWithoutInstaller(t *testing.T) {
 // TestUpgradeWithOtherExtensions: another schematic is an upgrade to the same version.
 func TestUpgradeWithOtherExtensions(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		push("a switch", "cni: cilium\n", "cni: cilium\nupgrade: off\n")
@@ -376,6 +382,7 @@ func TestUpgradeWithOtherExtensions(t *testing.T) {
 // that one is back in service, and no node asked twice in one boot: they come with the next hop. The world judges that.
 func TestOtherExtensionsInAHop(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.12.11", "v1.34.3", func(s *sim, push func(what, from, to string), w *turns) {
 		push("another talos", "talos_version: v1.12.11", "talos_version: v1.14.1")
@@ -394,6 +401,7 @@ func TestOtherExtensionsInAHop(t *testing.T) {
 // once all have left the older one.
 func TestUpgradeTakenBack(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1")
@@ -411,6 +419,7 @@ func TestUpgradeTakenBack(t *testing.T) {
 // TestAnswersOfUpgradesAreLost: whatever answer of an upgrade is lost, every node ends with the version, and gets it once.
 func TestAnswersOfUpgradesAreLost(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	for _, from := range []string{"v1.12.11", "v1.13.8"} {
 		t.Run(from, func(t *testing.T) {
 			sz := size{ControlPlanes: 1, Workers: 1}
@@ -457,6 +466,7 @@ func (s *sim) wantKubernetes(version string) {
 // without a kubelet that is newer than a kube-apiserver.
 func TestUpgradeOfKubernetes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
@@ -471,6 +481,7 @@ func TestUpgradeOfKubernetes(t *testing.T) {
 // TestUpgradeOfBoth: one push leads over every version of both, Talos first wherever it can be.
 func TestUpgradeOfBoth(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.11.6", "v1.33.13", func(s *sim, push func(what, from, to string), w *turns) {
 		push("both", "talos_version: v1.11.6\nkubernetes_version: v1.33.13", "talos_version: v1.14.1\nkubernetes_version: v1.36.1")
@@ -485,6 +496,7 @@ func TestUpgradeOfBoth(t *testing.T) {
 // version already, and outside of the window.
 func TestKubernetesTakenBack(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
@@ -510,6 +522,7 @@ func closedFor(d time.Duration) string {
 // are named.
 func TestUpgradeByOrder(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		now := cluster.UpgradeOrder{Now: true, By: "ann"}
@@ -549,6 +562,7 @@ func TestUpgradeByOrder(t *testing.T) {
 // after it.
 func TestUpgradeIsApproved(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		push("another talos", "talos_version: v1.13.9", "talos_version: v1.14.1\nupgrade: approve")
@@ -584,6 +598,7 @@ func TestUpgradeIsApproved(t *testing.T) {
 // of the way, and that does not take back what was approved of it.
 func TestApprovalLastsOverHops(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.12.8", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		push("another talos", "talos_version: v1.12.8", "talos_version: v1.14.1\nupgrade: approve")
@@ -619,6 +634,7 @@ func TestApprovalLastsOverHops(t *testing.T) {
 // rest follows when it is open.
 func TestWindowClosesBetweenNodes(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 5}
 	inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		closes := time.Now().UTC().Truncate(time.Minute).Add(4 * time.Minute)

@@ -15,6 +15,7 @@ import (
 // TestUpgradeFromTheOldest: one push leads from the oldest versions that there is a way from to the newest, over every version in between.
 func TestUpgradeFromTheOldest(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.8.4", "v1.31.14", func(s *sim, push func(what, from, to string), w *turns) {
 		push("the newest of both", "talos_version: v1.8.4\nkubernetes_version: v1.31.14", "talos_version: v1.14.1\nkubernetes_version: v1.37.1")
@@ -28,6 +29,7 @@ func TestUpgradeFromTheOldest(t *testing.T) {
 // TestBadImageOnTheCanary: a version that does not start is tried on the canary alone, and the control planes stay as they are.
 func TestBadImageOnTheCanary(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 3, Workers: 2}, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
 		s.Lab.Talos.SpoilImage("v1.13.9", installer.CrashesOnBoot)
 		before := len(s.Lab.World.Calls())
@@ -48,6 +50,7 @@ func TestBadImageOnTheCanary(t *testing.T) {
 // then never again.
 func TestBadImageWithoutAnAnswer(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
 		s.Lab.Talos.SpoilImage("v1.13.9", installer.CrashesOnBoot)
 		before := len(s.Lab.World.Calls())
