@@ -146,7 +146,7 @@ endif
 
 # With RACE, test runs a part of these.
 .PHONY: exhaust
-exhaust: ## run the exhaustive tests without the race detector, which gets a part of each (THIN=3 for a third of crash points and seeds)
+exhaust: ## run the exhaustive tests without the race detector, which gets a part of each (THIN=6 for a sixth of crash points and seeds)
 	TALOS_AGENT_THIN=$(THIN) $(TEST) -run '^($(subst $(eval) ,|,$(strip $(EXHAUSTIVE))))$$' $(EXHAUSTED)
 
 .PHONY: demo
