@@ -10,7 +10,7 @@ import (
 
 var (
 	function = regexp.MustCompile(`(?m)^func (?:\([^)]*\) )?(\w+)`)
-	thinned  = regexp.MustCompile(`\b(Thinner|daemontest\.Thin\(\)|testing\.Short\(\)|every\(|LeaveToExhaust\()`)
+	thinned  = regexp.MustCompile(`\b(Thinner|daemontest\.Thin\(|testing\.Short\(\)|every\(|LeaveToExhaust\()`)
 	// Of these only .ci/faults runs all instants.
 	crashing = regexp.MustCompile(`\bevery\(`)
 )

@@ -321,7 +321,7 @@ func (m *planner) changeConfig(n cluster.Node) {
 	var held func(action.Info) bool
 	if m.d.Repository().IsHop(cluster.HopKubernetes) { // also where nothing of the node stops
 		_, failed := m.backoffs[a.Info().ID()] // it was begun, and nothing of it need have been given
-		if drifts := m.driftOf(n, a.Info()); m.holdIf(m.supply.Wait(n.Name, drifts)) || m.holdIf(budget.AwaitWatch(m.o, n, drifts)) && !failed || m.holdByGate(n, drifts) || m.holdHopForEtcd(n, drifts, false) || m.holdByWindow(a.Info()) || m.holdForPulls(n, drifts) {
+		if drifts := m.driftOf(n, a.Info()); m.holdIf(m.supply.Wait(n.Name, drifts)) || !failed && m.holdIf(budget.AwaitWatch(m.o, n, drifts)) || m.holdByGate(n, drifts) || m.holdHopForEtcd(n, drifts, false) || m.holdByWindow(a.Info()) || m.holdForPulls(n, drifts) {
 			return
 		}
 		held = m.holdByJob

@@ -26,7 +26,7 @@ import (
 //
 // A pass over a cluster in which nothing happens asks for the list of
 // everything, the running tasks of every host, and the configurations of ten VMs, or
-// of one in AuditEvery where that is more. A VM is looked at directly when it is new, is not running (every ten seconds), has
+// of one in AuditEvery where that is more. A VM is looked at directly when it is new, is not running, has
 // a task, was changed by us, or its line in the list is not what it was. A
 // running VM that pauses is noticed only then.
 func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
@@ -201,8 +201,8 @@ func (l *look) readLogs(tasks []task) {
 	}
 }
 
-// silentEvery is how often the VM of a machine that does not answer is looked at directly, because a paused one is listed as
-// running, and one that is stopped.
+// silentEvery is how often the VM of a machine that does not answer is looked at directly:
+// a paused one is listed as running.
 const silentEvery = 10 * time.Second
 
 // nodes looks at the VMs of the inventory's nodes: those that are settled by
@@ -242,7 +242,7 @@ func (l *look) nodes() {
 }
 
 // settled returns what is remembered of a VM that need not be looked at: it
-// was running when it was, or stopped a moment ago, nothing happens on it, and its row is what it was. Nor need
+// was running when it was, nothing happens on it, and its row is what it was. Nor need
 // one that we switch on or off: nothing is planned for it before that task has ended, and
 // then it is forgotten.
 func (l *look) settled(vmid int) (facts, bool) {
@@ -254,9 +254,6 @@ func (l *look) settled(vmid int) (facts, bool) {
 	}
 	if t := l.taskOn(vmid, host); t != nil {
 		return f, t.Ours && (t.Type == "qmstart" || t.Type == "qmshutdown")
-	}
-	if r.Status == "stopped" { // one that waits to be started is looked at for every node beside it
-		return f, f.power == cluster.Stopped && l.now.Sub(f.looked) < silentEvery
 	}
 	return f, r.Status == "running" && f.power == cluster.PowerRunning
 }
@@ -417,25 +414,6 @@ func (l *look) inspect(r row, id identity) cluster.VM {
 		return l.unread(vm, vm.Why)
 	}
 	return l.describe(f, r, id)
-}
-
-// powerOf is the state of a VM in one word.
-func powerOf(s pveconf.Current) cluster.Power {
-	switch {
-	case s.Status == "stopped":
-		return cluster.Stopped
-	case s.Status != "running":
-		return cluster.PowerUnknown
-	case s.Pause() != "":
-		return cluster.Paused
-	}
-	return cluster.PowerRunning
-}
-
-func (c *Client) current(ctx context.Context, host string, vmid int) (pveconf.Current, error) {
-	var s pveconf.Current
-	err := c.get(ctx, vmPath(host, vmid, "status", "current"), nil, &s)
-	return s, err
 }
 
 // config reads the configuration of a VM as it is from its next start on, and the one

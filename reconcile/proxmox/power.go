@@ -168,6 +168,25 @@ func (c *Client) power(ctx context.Context, id identity, how switching, prove fu
 	return last
 }
 
+// powerOf is the state of a VM in one word.
+func powerOf(s pveconf.Current) cluster.Power {
+	switch {
+	case s.Status == "stopped":
+		return cluster.Stopped
+	case s.Status != "running":
+		return cluster.PowerUnknown
+	case s.Pause() != "":
+		return cluster.Paused
+	}
+	return cluster.PowerRunning
+}
+
+func (c *Client) current(ctx context.Context, host string, vmid int) (pveconf.Current, error) {
+	var s pveconf.Current
+	err := c.get(ctx, vmPath(host, vmid, "status", "current"), nil, &s)
+	return s, err
+}
+
 // seen waits until a VM is in a state.
 func (c *Client) seen(ctx context.Context, host string, vmid int, want cluster.Power) error {
 	for began := time.Now(); ; {

@@ -396,7 +396,7 @@ func TestCrashDuringAResize(t *testing.T) {
 	var tally tally
 	t.Run("all", func(t *testing.T) {
 		for i, p := range points {
-			if i%every(2) == 0 {
+			if i%every(t, 2) == 0 {
 				t.Run(p.String(), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {

@@ -80,11 +80,11 @@ func crashPoints(t *testing.T, sz size) []crashPoint {
 var allCrashes = flag.Bool("all-crashes", false, "run every crash point")
 
 // every is how many crash points there are to one that is run.
-func every(part int) int {
+func every(t testing.TB, part int) int {
 	if *allCrashes {
 		return 1
 	}
-	return part * daemontest.Thin()
+	return part * daemontest.Thin(t)
 }
 
 // TestEveryCrash kills the agent at every instant of a bring-up, starts it
@@ -101,7 +101,7 @@ func TestEveryCrash(t *testing.T) {
 			var tally tally
 			t.Run("all", func(t *testing.T) {
 				for i, p := range points {
-					if i%every(part) == 0 {
+					if i%every(t, part) == 0 {
 						t.Run(p.String(), func(t *testing.T) {
 							t.Parallel()
 							synctest.Test(t, func(t *testing.T) {
@@ -206,7 +206,7 @@ func TestCrashDuringTearDown(t *testing.T) {
 	var tally tally
 	t.Run("all", func(t *testing.T) {
 		for i, p := range points {
-			if i%every(1) == 0 {
+			if i%every(t, 1) == 0 {
 				t.Run(p.String(), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {

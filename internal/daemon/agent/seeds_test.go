@@ -34,7 +34,7 @@ var (
 func TestSeeds(t *testing.T) {
 	calls := usualCalls(t)
 	var faults, deaths, hands, downs atomic.Int64
-	count := max(min(*seedCount, 5), *seedCount/daemontest.Thin())
+	count := max(min(*seedCount, 5), *seedCount/daemontest.Thin(t))
 	t.Run("all", func(t *testing.T) {
 		for i := range count {
 			seed := *firstSeed + uint64(i)

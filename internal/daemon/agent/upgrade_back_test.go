@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestBothTakenBack: a revert of a push of both leads back, Kubernetes first and over no other etcd, in the middle of the
@@ -184,5 +185,28 @@ func TestComponentIsWatchedOverARestart(t *testing.T) {
 		}
 		s.untilAppliedIn(time.Hour, "upgraded")
 		s.wantKubernetes("v1.36.1")
+	})
+}
+
+// TestComponentThatIsNotGiven: a component that the only control plane could not be given is tried again as soon as any action is, and
+// nothing is watched meanwhile.
+func TestComponentThatIsNotGiven(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
+	t.Parallel()
+	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), _ *turns) {
+		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")
+		s.Until(time.Hour, "pulls the first component", func(st cluster.Status) bool {
+			return slices.ContainsFunc(st.Running, func(r cluster.RunningStatus) bool { return r.Action == cluster.PullImages && r.Subject == "dev-cp-1" })
+		})
+		s.Lab.World.Inject(world.Fault{System: "talos", Op: "machine.MachineService/ApplyConfiguration", Subject: "dev-cp-1", Kind: world.Answer, Status: 14, Text: "it has no room", Times: 2})
+		began := time.Now()
+		isWatched := false
+		s.Until(time.Hour, "has it", func(st cluster.Status) bool {
+			isWatched = isWatched || strings.Contains(fmt.Sprint(st.Waiting), "before it is given the next component")
+			return strings.Contains(fmt.Sprint(st.Waiting), "kube-apiserver is not yet the one of its config")
+		})
+		if took := time.Since(began); took > 30*time.Second || isWatched {
+			s.T.Errorf("it has it after %s; watched meanwhile: %v", took, isWatched)
+		}
 	})
 }

@@ -37,7 +37,7 @@ var upgradeSeeds = flag.Int("upgrade-seeds", 4, "how many seeds of upgrades to r
 func TestUpgradeSeeds(t *testing.T) {
 	daemontest.LeaveToExhaust(t)
 	t.Parallel()
-	count := max(1, *upgradeSeeds/daemontest.Thin())
+	count := max(1, *upgradeSeeds/daemontest.Thin(t))
 	for i := range count {
 		seed := *firstSeed + uint64(i)
 		t.Run(fmt.Sprintf("seed=%d", seed), func(t *testing.T) {

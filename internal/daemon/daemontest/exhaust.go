@@ -17,10 +17,14 @@ func LeaveToExhaust(t testing.TB) {
 
 // Thin is by how much fewer crash points and seeds of a simulation are run than there are: Thinner, times what TALOS_AGENT_THIN has, with
 // which .ci/run makes do with a part of them.
-func Thin() int {
-	n, err := strconv.Atoi(os.Getenv("TALOS_AGENT_THIN"))
-	if err != nil || n < 1 {
-		n = 1
+func Thin(t testing.TB) int {
+	t.Helper()
+	n := 1
+	if text := os.Getenv("TALOS_AGENT_THIN"); text != "" {
+		var err error
+		if n, err = strconv.Atoi(text); err != nil || n < 1 {
+			t.Fatalf("TALOS_AGENT_THIN is %q, and must be a number from 1", text)
+		}
 	}
 	return Thinner * n
 }

@@ -79,9 +79,12 @@ func With(ctx context.Context) context.Context { return context.WithValue(ctx, k
 
 // Get answers a question into a value: from what is remembered, or by ask, whose answer is remembered then. An error is not.
 func (a *Answers) Get(ctx context.Context, path string, query map[string]string, into any, ask func(into any) error) error {
+	if ctx.Value(key{}) == nil {
+		return ask(into)
+	}
 	name := path + " " + fmt.Sprint(query) // in the order of its keys
 	at := slices.IndexFunc(rules, func(r *rule) bool { return r.asked.MatchString(name) })
-	if at < 0 || ctx.Value(key{}) == nil {
+	if at < 0 {
 		return ask(into)
 	}
 	r := rules[at]
