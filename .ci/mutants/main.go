@@ -5,7 +5,9 @@
 // nothing.
 //
 // The tree is not changed: the compiler is given the mutants in an overlay, all at once where
-// that compiles, so that a package's tests are linked once and given the number of one.
+// that compiles, so that a package's tests are linked once and given the number of one. What
+// came of a package is remembered beside what Go remembers of its tests, and holds for the same
+// program over the same files.
 // Survivors that are accepted stand in a file, each with its reason.
 package main
 
@@ -37,6 +39,7 @@ func main() {
 	flag.StringVar(&o.base, "base", "", "only lines that were changed since this commit")
 	flag.IntVar(&o.sample, "sample", 0, "at most so many mutants of each package, the same ones always; 0: all")
 	flag.IntVar(&o.atLeast, "killed", 95, "the least share of viable mutants that must not survive, in percent")
+	flag.StringVar(&o.memory, "memory", "", "the folder that remembers what came of mutants; \"\": every one is tried")
 	flag.DurationVar(&o.within, "within", 2*time.Minute, "how long the tests of a package may take; a mutant that takes longer is killed")
 	flag.Parse()
 	o.packages = flag.Args()
@@ -47,10 +50,10 @@ func main() {
 }
 
 type options struct {
-	root, accepted, above, base string
-	sample, atLeast             int
-	within                      time.Duration
-	packages                    []string
+	root, accepted, above, base, memory string
+	sample, atLeast                     int
+	within                              time.Duration
+	packages                            []string
 }
 
 // outcome is what became of a mutant.
@@ -86,14 +89,7 @@ func (o options) run(ctx context.Context) error {
 		if len(mutants) == 0 { // nothing of it has changed
 			continue
 		}
-		if out, err := o.test(ctx, "", pkg); err != nil || out != survived {
-			return fmt.Errorf("%s: its tests fail as it is: %w", pkg, err)
-		}
-		suites, err := o.compile(ctx, dir, pkg, mutants)
-		if err != nil {
-			return err
-		}
-		outcomes, err := o.tryAll(ctx, dir, pkg, mutants, suites)
+		outcomes, err := o.outcomesOf(ctx, dir, pkg, mutants)
 		if err != nil {
 			return err
 		}
@@ -118,6 +114,35 @@ func (o options) run(ctx context.Context) error {
 		return fmt.Errorf("%d of %d mutants are killed, and at least %d %% must be: give each survivor a test, or a line with its reason in %s", all[killed], viable, o.atLeast, o.accepted)
 	}
 	return nil
+}
+
+// outcomesOf tries the mutants of a package, unless it is remembered what came of them.
+func (o options) outcomesOf(ctx context.Context, dir, pkg string, mutants []mutant) ([]outcome, error) {
+	suites, err := o.compile(ctx, dir, pkg, mutants)
+	if err != nil {
+		return nil, err
+	}
+	at, err := o.memoryOf(pkg, mutants, suites)
+	if err != nil {
+		return nil, err
+	}
+	if outcomes := recall(at, len(mutants)); outcomes != nil {
+		fmt.Fprintf(os.Stderr, "%s: as before", pkg)
+		return outcomes, nil
+	}
+	if out, err := o.test(ctx, "", pkg); err != nil || out != survived {
+		return nil, fmt.Errorf("%s: its tests fail as it is: %w", pkg, err)
+	}
+	for _, s := range suites {
+		if out, err := o.runSuite(ctx, s, 0); err != nil || out != survived {
+			return nil, fmt.Errorf("%s: its tests fail with no mutant chosen of those in %s: %w", s.dir, pkg, err)
+		}
+	}
+	outcomes, err := o.tryAll(ctx, dir, pkg, mutants, suites)
+	if err != nil {
+		return nil, err
+	}
+	return outcomes, remember(at, outcomes)
 }
 
 func describe(count map[outcome]int) string {
@@ -293,9 +318,6 @@ func (o options) compile(ctx context.Context, dir, pkg string, mutants []mutant)
 		if text, err := cmd.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "%s: all mutants at once do not compile, so each is by itself: %s\n", pkg, text)
 			return nil, nil
-		}
-		if result, err := o.runSuite(ctx, s, 0); err != nil || result != survived {
-			return nil, fmt.Errorf("%s: its tests fail with no mutant chosen of those in %s: %w", tested, pkg, err)
 		}
 		out = append(out, s)
 	}

@@ -169,3 +169,56 @@ func TestSwitchAll(t *testing.T) {
 		}
 	}
 }
+
+// TestMemory: what came of mutants is remembered for the same program over the same files, and
+// for nothing else.
+func TestMemory(t *testing.T) {
+	dir, memory := t.TempDir(), t.TempDir()
+	write := func(name, text string) {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("a.txt", "1")
+	binary := filepath.Join(t.TempDir(), "suite")
+	if err := os.WriteFile(binary, []byte("tests"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o, suites, mutants := options{memory: memory}, []suite{{dir: dir, binary: binary}}, []mutant{{file: "a.go", line: 1}}
+	named := func() string {
+		t.Helper()
+		at, err := o.memoryOf("p", mutants, suites)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at
+	}
+	first := named()
+	if recall(first, 1) != nil {
+		t.Error("something is remembered before anything was tried")
+	}
+	if err := remember(first, []outcome{survived}); err != nil {
+		t.Fatal(err)
+	}
+	if got := recall(named(), 1); !slices.Equal(got, []outcome{survived}) {
+		t.Errorf("remembered %v", got)
+	}
+	if recall(first, 2) != nil {
+		t.Error("what came of one is taken for what came of two")
+	}
+	for what, change := range map[string]func(){
+		"a file":     func() { write("a.txt", "2") },
+		"its name":   func() { _ = os.Rename(filepath.Join(dir, "a.txt"), filepath.Join(dir, "b.txt")) },
+		"the tests":  func() { _ = os.WriteFile(binary, []byte("other tests"), 0o600) },
+		"the mutant": func() { mutants[0].line = 2 },
+	} {
+		before := named()
+		change()
+		if named() == before {
+			t.Errorf("%s changes, and what came of the mutants holds", what)
+		}
+	}
+	if o.memory = ""; named() != "" {
+		t.Error("it remembers, and has nowhere to")
+	}
+}
