@@ -33,26 +33,18 @@ TEST      = $(GO) test -p $(PARALLEL) -vet=off -ldflags '-s -w' $(TESTS)
 # The exhaustive tests. With the race detector a part of each is run, so they are
 # run again without; ci_test.go checks that none is missing here. Of what has many
 # crash points this is a part as well; "make faults" runs all of them.
-EXHAUSTIVE = TestEveryCrash TestCrashDuringTearDown TestCrashDuringAResize TestCrashDuringARemoval TestCrashDuringAReplacement TestCrashDuringADeadReplacement TestCrashDuringForget TestCrashDuringARoll TestCrashDuringAHealingTurn TestCrashDuringADrainThatIsHeld TestCrashDuringAnUpgradeOfTalos TestCrashDuringAnUpgradeOfKubernetes TestCrashBeforeManifestsFollow TestCrashAroundAReset TestUpgradeSeeds TestEveryStop TestSeeds TestPrivileges TestInitConverges \
-	TestInitStopped TestCrashAnywhere TestEveryCallMayFail TestUninstallInterrupted TestQuietPass TestLabelOnOneNode TestKilledAgentRepeatsNothing \
+EXHAUSTIVE = TestCrashAnywhere TestUninstallInterrupted TestEveryCallMayFail TestPrivileges TestInitConverges TestInitStopped TestQuietPass TestLabelOnOneNode TestKilledAgentRepeatsNothing \
 	$(RACELESS)
 # Of these the race detector gets none: they take minutes with it, and others run the same
 # parts of the program.
-RACELESS   = TestOtherExtensionsInAHop TestNodesThatLeaveTheInventory TestReplacement TestEndpointLeaves TestEndpointIsReplaced TestCommitThatCannotBeFetched TestControlPlanesThatSomebodyDestroyed \
-	TestNodeThatBootsForEver TestStaticPodImageThatIsNowhere TestAPIThatItsConfigKeepsDown TestEditsArePutBack TestUnhealthyControlPlanesHoldTurns \
-	TestUnhealthyControlPlanesHoldRemovals TestBudgetHoldsARemoval TestHealingUnderFixedChanges TestEndpointIsNew TestHostsWithoutAQuorum TestSpreadOverHosts TestAgentIsolatedFromItsNodes \
-	TestApproval TestControlPlaneDestroyedByHand TestControlPlaneDiesInAnothersRemoval TestControlPlaneDiesInAnothersTurn TestEditUnderOtherVersions TestFewerAtOnceInARoll \
-	TestFieldsThatShareARow TestForecastIsWhatHappens TestForget TestKubernetesTakenBack TestUpgradeNamesReleases TestTalosWaitsForKubernetes TestKubernetesWaitsForTalosToGoBack TestRevertThatIsNotPossible TestRevertOverAnotherEtcd TestLockedBehindInKubernetes TestUpgradeByOrder TestGuardForgets TestGuardOfEdits TestGuardOfIdleNodes TestGuardOfLocked TestRenamedNodes TestRenamedWhileDrained TestImagesOfKubernetesFirst \
-	TestRepositoryOutage TestDeadNodesAreReplaced TestGhosts TestPausedIsNotDead TestNodeThatDoesNotComeBack TestConsoleOfAMachineThatDoesNotComeUp TestConsoleDuringAnUpgrade TestHostilePushes \
-	TestDestroyKeepsWhatCameLater TestSharedSecrets TestDestroyReportsAControlPlaneOutOfSight TestGhostThatMayHaveVMs TestNoSecretEscapes TestPolicyHoldsBesideAWrongConfig \
-	TestPolicyThatIsNotKnown TestQuickStart TestBareLabLeadsOn TestLabCommand TestLooking TestScreens TestSupportBundle TestCIOfInitRepo TestDoctorSees \
-	TestWithdrawnDestructionOfAControlPlane TestSnapshotsOnSchedule TestSnapshotsThatFail TestSnapshotBeforeARemoval TestSnapshotThatSomebodyAsksFor TestUpgradeAfterARestart TestTakenOutOfThePool TestLostNetworkCard TestMemberThatSomebodyRemoved TestEtcdThatSomebodyHadLeave TestEtcdOfTheEndpointThatSomebodyHadLeave TestResetWhileAnotherIsDead \
-	TestLearnerThatStaysOne TestGatesOfUpgrades TestJobsOfUpgrades TestJobsOfKubernetes TestCrashAroundJobs TestManifestsFollow TestManifestsPruned TestManifestsRollOut TestWindowClosesBetweenNodes TestCrashWhileADestroyedVMIsMadeAgain TestReplacementWithoutTheImage TestEndpointIsLost TestEndpointIsRenamed TestTwoOfFiveDestroyed TestInstalledIsTakenBack \
-	TestEndpointBecomesAVIP TestCanaryAndSoakOfKubelets TestGuardOfTheDead TestGuardOfWhatIsKept TestPeopleInADrain TestPeopleBetweenDrainAndRestart TestOutageInARoll TestLabelsAndTaints \
-	TestHealingUnderMistakes TestSomebodyTakesAControlPlaneDown TestRemovalsOfTwoPushes TestOutageInARemoval TestNewMachineThatDoesNotCome TestPoolThatIsLost \
-	TestRestoredMachineIsKept TestRoleOfANodeStays TestTalosAuthorityThatSomebodyRotates TestNodesBesideARefusedChange TestRebootBesideAnotherSequence \
-	TestWhoChangedItWhileNoAgentRan TestSwitchesOfTheNewestPush TestFirewallWithWhatTakesAReboot TestRemovalOutsideThePolicy TestPlanNamesLostPods TestGuardOfHands TestApprovalOutlivesAReadme TestKillMinusNineInChanges TestUpgradeOverSeveralVersions TestUpgradeThatFails TestUpgradeWithOtherExtensions TestUpgradeWithoutInstaller TestUpgradeTakenBack TestRollback TestRollbackIsAskedOnce TestAnswersOfUpgradesAreLost TestUpgradeOfKubernetes TestUpgradeOfBoth TestRequestsOfUpgradesAreLost TestRollOutInTime TestUpgradeInTime TestLabelOnOneOfManyNodes TestClusterOfEveryTalos TestKillMinusNineInUpgrades TestBudgetHoldsAnUpgrade TestBothTakenBack TestTakenBackBeforeItsBoot TestUpgradeThatHangs TestAlarmHoldsAnUpgrade TestOrdersAreWithdrawn TestUpgradeIsApproved TestApprovalLastsOverHops TestRevertBeyondTalos TestRevertOfBothIsShown TestUpgradeToWhatBootsSlowly TestUpgradeFromTheOldest TestBadImageOnTheCanary TestBadImageWithoutAnAnswer TestKubernetesUpgradedByHand TestAlarmHoldsAReboot TestServiceHoldsAnUpgrade TestEventsOfUpgradesAreLost TestOneOfTwoActs TestHighlyAvailable TestTakenBackInADeath TestSwitchedOffInItsReboot TestComponentIsWatchedOverARestart TestComponentThatIsNotGiven TestCallsOfABringUp
-EXHAUSTED  = ./internal/daemon/agent ./cmd/agent ./reconcile/helm ./reconcile/proxmox
+RACELESS   = TestBareLabLeadsOn TestCIOfInitRepo TestDoctorSees TestKillMinusNineInChanges TestKillMinusNineInUpgrades TestLabCommand TestLabelOnOneOfManyNodes TestLooking \
+	TestNoSecretEscapes TestOneOfTwoActs TestPolicyHoldsBesideAWrongConfig TestPolicyThatIsNotKnown TestQuickStart TestRollOutInTime TestScreens TestSupportBundle TestUpgradeInTime \
+	TestScripts TestDocsRun TestKeysReplaced TestInitBringsUp TestNoRoomForRecords TestNotifications TestRenderAndDiff TestDaemonsOwnFiles TestMigratedVM TestForgetWithCommands TestTokenRevokedMidway TestDoctorCommand \
+	TestAtTheShell TestDaemonInTheDark TestARefusedClusterIsTriedAgain TestChangeOfWhatAClusterKeeps TestUpgradeCommand TestNoRoomInTheCache TestWaitForWhatIsNotThereYet TestARepositoryWithoutClusters TestPolicyLostInARollout TestOneClusterThatCannotBeLookedAfter TestARepositoryThatIsEmptyYet TestOwnAuthoritiesAreAddedToTheSystems
+EXHAUSTED  = ./cmd/agent ./reconcile/helm ./reconcile/proxmox
+# Of these packages every test is exhaustive: with the race detector those run that
+# raced_test.go names.
+SIMULATED  = ./internal/daemon/agent
 SEEDS    ?= 1000
 # Of crash points and seeds one in so many is run.
 THIN     ?= 1
@@ -147,6 +139,7 @@ endif
 # With RACE, test runs a part of these.
 .PHONY: exhaust
 exhaust: ## run the exhaustive tests without the race detector, which gets a part of each (THIN=6 for a sixth of crash points and seeds)
+	TALOS_AGENT_THIN=$(THIN) $(TEST) $(SIMULATED)
 	TALOS_AGENT_THIN=$(THIN) $(TEST) -run '^($(subst $(eval) ,|,$(strip $(EXHAUSTIVE))))$$' $(EXHAUSTED)
 
 .PHONY: demo

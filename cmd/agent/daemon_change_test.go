@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -99,6 +100,7 @@ func (r *rig) cores(node string) string {
 // TestForgetWithCommands has a machine hang that root takes for lost: what that means is
 // shown, the node's name is asked for, and the node gets another machine.
 func TestForgetWithCommands(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	r.push(r.inventory(2))
 	r.start()

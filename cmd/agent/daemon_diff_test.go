@@ -14,12 +14,14 @@ import (
 	talosresource "github.com/siderolabs/talos/pkg/machinery/resources/config"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // TestRenderAndDiff looks at what a cluster would be given, and at how it differs from
 // that, while somebody edits it. That no secret is shown is in TestNoSecretEscapes.
 func TestRenderAndDiff(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	r.start()
 	r.run(exitFailed, do("render", "dev"), "the inventory of this cluster has not been read yet")

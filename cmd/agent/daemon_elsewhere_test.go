@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 )
@@ -12,6 +13,7 @@ import (
 // TestMigratedVM: a VM that people migrated stays Ready where it is, and is told
 // of with its cures until one of them was taken.
 func TestMigratedVM(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{Hosts: []pve.Host{{Name: "pve1"}, {Name: "pve2"}}})
 	r.push(r.inventory(1))
 	r.start()

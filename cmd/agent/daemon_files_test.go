@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -15,6 +16,7 @@ import (
 // goes on as before, and says so wherever one looks, until it is mended. The
 // policy is another matter.
 func TestDaemonsOwnFiles(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	authority := r.authorities()
 	commit := r.push(r.inventory(0))

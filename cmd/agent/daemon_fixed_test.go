@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 )
@@ -13,6 +14,7 @@ import (
 // plan and the log show where it stands and the way back; a VM that somebody stops meanwhile is
 // started, and when the change is taken back all is well.
 func TestChangeOfWhatAClusterKeeps(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	r.push(r.inventory(1))
 	r.start()

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/lab"
@@ -108,6 +109,7 @@ func (r *rig) changes() map[string]int {
 // TestNoRoomForRecords: what cannot be written down is not done. It is told, with
 // the cure, and goes on by itself.
 func TestNoRoomForRecords(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	r.confined("state")
 	r.repository(map[string]any{"interval": "5s"})
@@ -174,6 +176,7 @@ func TestNoRoomForRecords(t *testing.T) {
 // TestNoRoomInTheCache: the repository's copy, the image and the numbers for
 // Prometheus each say what is full, and go on when there is room.
 func TestNoRoomInTheCache(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	r.confined("cache", "numbers")
 	r.config["metrics"] = map[string]any{"textfile": filepath.Join(r.dir, "numbers", "agent.prom")}

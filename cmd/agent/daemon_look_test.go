@@ -248,6 +248,7 @@ func TestWaitIsForWhatWasPushed(t *testing.T) {
 // TestWaitForWhatIsNotThereYet: whoever waits sees what happens meanwhile, and a
 // cluster that was pushed a moment ago is no mistake.
 func TestWaitForWhatIsNotThereYet(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{}) // which looks at the repository once an hour
 	delete(r.config, "clusters")
 	r.write()

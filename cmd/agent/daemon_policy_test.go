@@ -151,6 +151,7 @@ func TestPolicyThatIsNotKnown(t *testing.T) {
 // TestPolicyLostInARollout: what is under way when the policy gets lost comes to
 // its end, and nothing new begins until the policy is there again.
 func TestPolicyLostInARollout(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	const creation = "POST /nodes/{node}/qemu"
 	begun, release := make(chan struct{}), make(chan struct{})

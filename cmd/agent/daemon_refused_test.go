@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -37,6 +38,7 @@ func newRigBesideANewer(t *testing.T) (r *rig, records string) {
 // a newer agent, as after a downgrade. The daemon runs all the same, tells it
 // once, looks after the others, and takes the cluster up when that is mended.
 func TestOneClusterThatCannotBeLookedAfter(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r, records := newRigBesideANewer(t)
 
 	const why = "read journal old.json: a newer agent wrote it"
@@ -63,6 +65,7 @@ func TestOneClusterThatCannotBeLookedAfter(t *testing.T) {
 // while the repository cannot be read: nobody may take it for a loop that hangs.
 // When its records are taken away it is gone.
 func TestARefusedClusterIsTriedAgain(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r, records := newRigBesideANewer(t)
 	triedAgain := func() {
 		t.Helper()
@@ -89,6 +92,7 @@ func TestARefusedClusterIsTriedAgain(t *testing.T) {
 // says so where people look, and in its log once, however often it tries. What
 // is pushed then is taken up when somebody asks for it.
 func TestARepositoryThatIsEmptyYet(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	delete(r.config, "clusters")
 	r.write()
@@ -118,6 +122,7 @@ func TestARepositoryThatIsEmptyYet(t *testing.T) {
 // TestARepositoryWithoutClusters: an agent that looks into the wrong folder says
 // so, where people look and in its log.
 func TestARepositoryWithoutClusters(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	delete(r.config, "clusters")
 	r.config["repository"].(map[string]any)["path"] = "clusters"

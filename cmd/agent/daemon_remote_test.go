@@ -11,6 +11,7 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	labforge "github.com/talos-agent/talos-agent/internal/lab/forge"
 	"github.com/talos-agent/talos-agent/internal/lab/gitserver"
@@ -51,6 +52,7 @@ func TestDaemonOverSSH(t *testing.T) {
 // TestOwnAuthoritiesAreAddedToTheSystems: an authority for a mirror or for people's
 // webhooks takes nothing away from the servers that the system trusts.
 func TestOwnAuthoritiesAreAddedToTheSystems(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	r.file("system.pem", string(r.lab.CA()))
 	r.env = []string{"SSL_CERT_FILE=" + filepath.Join(r.dir, "system.pem")}
@@ -106,6 +108,7 @@ func TestDaemonFollowsALocalRepository(t *testing.T) {
 // TestDaemonInTheDark starts before anything answers: it says what it cannot
 // see, keeps asking, and goes on by itself when the answers come.
 func TestDaemonInTheDark(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	r.lab.World.Inject(
 		world.Fault{System: "git", Kind: world.Answer, Status: 503, Text: "maintenance"},

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 	"github.com/talos-agent/talos-agent/sources/secrets"
@@ -22,6 +23,7 @@ import (
 // to do, must change nothing meanwhile, and must go on with the new one after what
 // the page about it says: a restart for a credential, a reload for a file.
 func TestKeysReplaced(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	creds := filepath.Join(r.dir, "creds")
 	must(os.Mkdir(creds, 0o755))
@@ -145,6 +147,7 @@ func notificationRefused(t *testing.T, r *rig) {
 // leaves nothing behind that the next token does not finish: the same VMs, none
 // made twice, and one etcd.
 func TestTokenRevokedMidway(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	commit := r.push(r.inventory(2))
 	reached, revoked := make(chan struct{}), make(chan struct{})

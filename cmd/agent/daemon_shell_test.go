@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -23,6 +24,7 @@ func (r *rig) typeTo(typed string, args ...string) answer {
 // TestAtTheShell: Tab offers the nodes that there are, and who destroys a cluster is
 // asked for its name.
 func TestAtTheShell(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	delete(r.config, "clusters") // all of the repository
 	r.write()

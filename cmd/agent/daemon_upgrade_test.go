@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // TestUpgradeCommand: upgrade shows what is left and what holds it, and with an order over the socket it goes on;
 // what there is not is named.
 func TestUpgradeCommand(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	files := r.inventory(0)
 	commit := r.push(files)

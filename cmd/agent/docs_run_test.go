@@ -20,6 +20,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/host/state"
 	"github.com/talos-agent/talos-agent/internal/lab"
@@ -38,6 +39,7 @@ import (
 // TestDocsRun runs the blocks of every page that say they can be run, in their
 // order, as somebody would who reads the page from top to bottom.
 func TestDocsRun(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	for _, p := range readPages(t) {
 		if !strings.Contains(p.text, "<!-- checked: run") {
 			continue

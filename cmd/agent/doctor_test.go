@@ -222,6 +222,7 @@ func TestDoctorTellsABorrowedToken(t *testing.T) {
 // in its place; a failure is exit code 1; the JSON has the documented shape; and
 // who may only read is told what takes root.
 func TestDoctorCommand(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newPatient(t)
 	config := filepath.Join(r.dir, "config.yaml")
 	ask := func(want int) doctor.Report {

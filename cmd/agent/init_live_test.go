@@ -77,6 +77,7 @@ func (s *bareStand) program(args ...string) string {
 // registered at the forge and a push, and there is a Ready cluster. Undo then
 // refuses while it lives, and leaves the host as it was found once it is gone.
 func TestInitBringsUp(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	for _, flavour := range []string{"9.2", "8.4"} {
 		t.Run(flavour, func(t *testing.T) { newBareStand(t, flavour).bringsUp() })
 	}

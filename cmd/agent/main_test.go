@@ -18,6 +18,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"go.uber.org/goleak"
 
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/golden"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pvehost"
@@ -56,6 +57,7 @@ func (l leakless) Run() int {
 // TestScripts runs the scripts of testdata/script: whole commands, with the
 // example repository in example/, the addon files in addons/, and the repositories that people come from in coming-from/.
 func TestScripts(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	examples, err := filepath.Abs("../../examples")
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/sources/notify"
@@ -85,6 +86,7 @@ func (b *inbox) said() string {
 // TestNotifications: people and programs are told of what they want to know, once,
 // over restarts; a target that refuses delays nothing, and its address is secret.
 func TestNotifications(t *testing.T) {
+	daemontest.LeaveToExhaust(t)
 	r := newRig(t, lab.Config{})
 	programs, people, broken := newInbox(t), newInbox(t), newInbox(t)
 	broken.refuses(true)

@@ -58,11 +58,11 @@ type ActionID struct {
 }
 
 // Claim is something that an action needs for itself while it is under way. Two
-// actions with a claim in common never run together.
+// actions with a claim in common never run together, but for those on a storage: of these
+// as many as the host's policy has.
 type Claim string
 
-// ClaimStorage claims allocation on a storage. Proxmox VE takes a lock per
-// storage for it and gives up after seconds, so that it is done one at a time.
+// ClaimStorage claims a place among those that may copy onto a storage at once.
 func ClaimStorage(host, storage string) Claim { return Claim("storage " + host + "/" + storage) }
 
 // OfStorage reports whether the claim is one on a storage.

@@ -135,13 +135,17 @@ type Capacity struct {
 	// ThinPercent is how much the disks on a thin storage may promise together, in
 	// percent of its size.
 	ThinPercent int
+	// CopiesPerStorage is how many VMs' disks may be copied onto a storage at once.
+	CopiesPerStorage int
 }
 
-// What holds where the policy has nothing else. Proxmox VE itself asks for 2 GiB; and
-// a thin storage that promises no more than it has never stops its VMs.
+// What holds where the policy has nothing else. Proxmox VE itself asks for 2 GiB; a thin
+// storage that promises no more than it has never stops its VMs; and one copy leaves a
+// storage idle for some of the time, as it reads and writes in turn.
 const (
 	defaultReserveMiB  = 2048
 	defaultThinPercent = 100
+	defaultCopies      = 2
 )
 
 // Reserve is the memory of a host that no VM gets, in bytes.
@@ -174,3 +178,6 @@ func (p Policy) Line(field string) string {
 	}
 	return file
 }
+
+// Copies is how many VMs' disks may be copied onto a storage at once.
+func (c Capacity) Copies() int { return cmp.Or(c.CopiesPerStorage, defaultCopies) }

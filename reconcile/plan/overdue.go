@@ -90,11 +90,11 @@ func (m *planner) copiesImage(host string) bool {
 	return slices.ContainsFunc(m.o.Hosts[host].Tasks.Value, func(t cluster.Task) bool { return t.Ours && t.Type == "imgcopy" })
 }
 
-// keeps names the storages that an action keeps from others meanwhile.
+// keeps names the storages that an action keeps from others meanwhile, alone or with others.
 func (m *planner) keeps(id cluster.ActionID) string {
 	var out []string
 	for c, by := range m.held {
-		if by == id && c.OfStorage() {
+		if slices.Contains(by, id) && c.OfStorage() && len(by) >= m.p.Capacity.Copies() {
 			out = append(out, string(c))
 		}
 	}

@@ -479,6 +479,8 @@ func (w *world) run(t testing.TB, line string) string {
 			}
 		case "thin":
 			w.p.Capacity.ThinPercent = w.number(t, arg(2))
+		case "copies":
+			w.p.Capacity.CopiesPerStorage = w.number(t, arg(2))
 		}
 	case "bound": // of pve1 in the inventory, in GiB
 		w.d.Spec.Capacity = map[string]cluster.HostCapacity{"pve1": {MemoryMiB: int64(w.number(t, arg(1))) << 10}}

@@ -61,6 +61,8 @@ type Config struct {
 	// AccessLog is the path of pveproxy's access log on the host that this program runs
 	// on, which Host is the name of; "": who sent a request that left no task is unknown.
 	AccessLog, Host string
+	// Copies is how many creations may copy onto a storage at once; nil: one.
+	Copies func() int
 	// AuditEvery is in how many passes every config of a quiet cluster is read
 	// once; 0 means 10.
 	AuditEvery int
@@ -81,8 +83,9 @@ type Client struct {
 	base      string         // https://host:port/api2/json
 	header    cluster.Secret // Authorization
 
-	turns turns.Turns
-	shown certificate // of the API
+	turns  turns.Turns
+	copies func() int  // at once onto a storage
+	shown  certificate // of the API
 
 	accessLog accesslog.Log
 
@@ -119,6 +122,9 @@ func New(c Config) (*Client, error) {
 	}
 	if p.log == nil {
 		p.log = slog.New(slog.DiscardHandler)
+	}
+	if p.copies = c.Copies; p.copies == nil {
+		p.copies = func() int { return 1 }
 	}
 	p.accessLog.Path, p.accessLog.Host, p.accessLog.Report = c.AccessLog, c.Host, p.reportAccessLog
 	p.shown.note(tlsc)

@@ -28,9 +28,8 @@ const conflicts = 4
 // creation that still runs is waited for. It takes a VMID only if Proxmox VE
 // calls it free at the same time.
 //
-// Creations on one storage take turns, because Proxmox VE gives up on a
-// storage's lock after ten seconds. The turn ends when the disks are there;
-// progress shows it.
+// Only so many creations at once copy onto one storage, lest the disks of all that
+// runs there wait. The turn ends when the disks are there; progress shows it.
 func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, progress func(cluster.Progress)) error {
 	if err := c.create(ctx, d, n, host, boot, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("create vm %d (%s): %w", n.VMID, n.Name, err)
@@ -118,7 +117,7 @@ func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node, 
 	}
 	for _, s := range slices.Compact(stores) {
 		what := "storage " + host + "/" + s
-		give, err := c.turns.Take(ctx, what, fmt.Sprintf("the creation of vm %d (%s)", n.VMID, n.Name), func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
+		give, err := c.turns.Take(ctx, what, fmt.Sprintf("the creation of vm %d (%s)", n.VMID, n.Name), c.copies(), func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
 		if err != nil {
 			done()
 			return nil, err
@@ -133,12 +132,13 @@ func waitsFor(what, holder string) string {
 	return fmt.Sprintf("waits for its turn on %s, which %s holds", what, cmp.Or(holder, "another"))
 }
 
-// make sees to it that the VM is there and ours. It asks for it at most once:
-// after a lost answer the world shows what came of it.
+// make sees to it that the VM is there and ours. It asks for it at most once, unless a
+// task ended because another one allocated on the storage for too long: after a lost answer
+// the world shows what came of it.
 func (c *Client) make(ctx context.Context, id identity, host string, wanted params, progress func(cluster.Progress)) (proven, error) {
 	var asked bool
 	var lost error
-	for range conflicts {
+	for busy := range conflicts {
 		p, err := c.prove(ctx, id)
 		var other *notOurs
 		if !errors.Is(err, errNotListed) && !(errors.As(err, &other) && other.unpooled) {
@@ -180,7 +180,10 @@ func (c *Client) make(ctx context.Context, id identity, host string, wanted para
 			continue
 		}
 		if err := c.wait(ctx, string(name), progress); err != nil {
-			return p, err
+			if !errors.Is(err, errBusy) || busy == conflicts-1 {
+				return p, err
+			}
+			asked = false // it left nothing behind
 		}
 	}
 	return proven{}, fmt.Errorf("vm %d keeps changing while it is made", id.vmid)

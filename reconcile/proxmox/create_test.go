@@ -389,6 +389,31 @@ func TestStart(t *testing.T) {
 	}
 }
 
+// TestCreationWaitsForTheStorage: that somebody else allocates on the storage for longer than
+// Proxmox VE waits is no failure of a creation, unless it does not end.
+func TestCreationWaitsForTheStorage(t *testing.T) {
+	for held, want := range map[time.Duration]string{15 * time.Second: "", 5 * time.Minute: "can't lock file '/var/lock/pve-manager/pve-storage-local' - got timeout"} {
+		onStand(t, "9.2", func(t *testing.T, s *stand) {
+			d := desired(1)
+			n := d.Spec.Nodes[0]
+			s.image()
+			c := s.client()
+			defer c.Close()
+			unlock, err := s.host.LockStorage(n.Placement.Pin, n.Datastore)
+			s.must(err)
+			s.world.After(held, unlock)
+			err = c.Create(t.Context(), d, n, n.Placement.Pin, bootOf(d), nil)
+			switch _, there := s.host.VM(n.VMID); {
+			case want == "" && (err != nil || !there):
+				t.Errorf("held for %s: %v", held, err)
+			case want != "" && (err == nil || !strings.Contains(err.Error(), want) || there):
+				t.Errorf("held for %s: got %v, want %q", held, err, want)
+			}
+			time.Sleep(held)
+		})
+	}
+}
+
 // TestLostCreationIsReported: a request that got lost is not sent again by the same
 // creation.
 func TestLostCreationIsReported(t *testing.T) {

@@ -85,7 +85,7 @@ func (c *Client) upload(ctx context.Context, at place, body io.Reader, progress 
 		return err
 	}
 	what := "image " + at.name + " on " + at.host + "/" + at.store
-	done, err := c.turns.Take(ctx, what, "another upload of it", func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
+	done, err := c.turns.Take(ctx, what, "another upload of it", 1, func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
 	if err != nil {
 		return err
 	}

@@ -63,6 +63,7 @@ func New(c Config) (*Agent, error) {
 	a.ctx, a.cancel = context.WithCancel(context.Background())
 	a.gate = callgate.New(a.ctx)
 	c.Proxmox.Wrap, c.Factory.Wrap = a.gate.HTTP("proxmox"), a.gate.HTTP("factory")
+	c.Proxmox.Copies = func() int { return c.Policy().Capacity.Copies() }
 	if a.pve, err = proxmox.New(c.Proxmox); err != nil {
 		return nil, err
 	}

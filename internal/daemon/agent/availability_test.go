@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -37,7 +36,6 @@ func (s *sim) listHA() string {
 // TestHighlyAvailable brings a cluster up whose VMs are those of Proxmox VE's HA manager, changes a node, which is ignored meanwhile, has
 // somebody stop a VM by way of the manager, removes a node, and takes all of it back; agents die in between.
 func TestHighlyAvailable(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}

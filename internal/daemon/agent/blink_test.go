@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -17,7 +16,6 @@ import (
 // TestAgentIsolatedFromItsNodes: a change of the network of all nodes waits for its window, and the
 // agent does not reach them meanwhile, for seconds or for longer. They work, and none is moved.
 func TestAgentIsolatedFromItsNodes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
@@ -81,7 +79,6 @@ func TestAgentIsolatedFromItsNodes(t *testing.T) {
 // mark on one control plane, which runs. It is replaced while etcd can do without it, and not
 // because the agent does not see the members of etcd for a moment.
 func TestWithdrawnDestructionOfAControlPlane(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}

@@ -10,12 +10,12 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 func TestBringUp(t *testing.T) {
+	t.Parallel()
 	for _, sz := range []size{{ControlPlanes: 1, Workers: 0}, {ControlPlanes: 1, Workers: 2}, {ControlPlanes: 3, Workers: 3}} {
 		t.Run(sz.String(), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -48,7 +48,6 @@ func TestBringUp(t *testing.T) {
 
 // TestCallsOfABringUp: what a new cluster asks of Proxmox VE until it is Ready, at most. The counts only go down.
 func TestCallsOfABringUp(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for sz, most := range map[size]int{{ControlPlanes: 1, Workers: 2}: 650, {ControlPlanes: 3, Workers: 10}: 1800} {
 		synctest.Test(t, func(t *testing.T) {
@@ -92,6 +91,7 @@ func (s *sim) reportedOnce(lapsed bool, runs []cluster.Run) {
 // TestTriggerRightAfterAPoll pushes just after the repository was read and has
 // the agent look: it must not be answered with what was read before.
 func TestTriggerRightAfterAPoll(t *testing.T) {
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, sz, lab.Config{})

@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -63,6 +62,7 @@ func (s *sim) attachedTo() (nodes []string) {
 // neither the Node object, the pods nor the volumes of the one before: a database that ran there
 // runs again, with its volume, and no Node object keeps a mark of that.
 func TestDestroyedMachinesLeaveNothing(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -109,6 +109,7 @@ func TestDestroyedMachinesLeaveNothing(t *testing.T) {
 // TestStoppedIsNotReady: a VM that is seen to be stopped, as when healing is off, is never shown as a
 // node that is Ready, not for a moment.
 func TestStoppedIsNotReady(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -139,7 +140,6 @@ func TestStoppedIsNotReady(t *testing.T) {
 // the token of the agent does not see it, is reported as that, and nothing is done to it; the
 // command of the hint brings it back.
 func TestTakenOutOfThePool(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
@@ -192,7 +192,6 @@ func TestTakenOutOfThePool(t *testing.T) {
 // is put back as it was, and one that somebody disconnected is connected again; a VM that is off is
 // started with it.
 func TestLostNetworkCard(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
@@ -261,7 +260,6 @@ func TestLostNetworkCard(t *testing.T) {
 // runs never joins again with its data. That is reported as such, all the time, with the way out;
 // nothing is done about it unasked, and another token ends it.
 func TestMemberThatSomebodyRemoved(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
@@ -306,7 +304,6 @@ func TestMemberThatSomebodyRemoved(t *testing.T) {
 // before its machine does. It is restarted, drained, when that has lasted, and joins again. Where heal is
 // observe it is left so.
 func TestEtcdThatSomebodyHadLeave(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
@@ -358,7 +355,6 @@ func TestEtcdThatSomebodyHadLeave(t *testing.T) {
 // them again while its own address is the endpoint. A vip that is pushed brings it back: the others get that
 // although it is not Ready.
 func TestEtcdOfTheEndpointThatSomebodyHadLeave(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	files := sz.Files()
@@ -386,7 +382,6 @@ func TestEtcdOfTheEndpointThatSomebodyHadLeave(t *testing.T) {
 // cannot leave, so that it comes back with its data after five minutes, and etcd has no quorum meanwhile.
 // The agent waits, and touches nothing.
 func TestResetWhileAnotherIsDead(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
@@ -426,7 +421,6 @@ func TestResetWhileAnotherIsDead(t *testing.T) {
 // TestLearnerThatStaysOne: a control plane whose machine restarts while it joins etcd stays a learner for
 // ever, and no other one can join. That is reported, and another token gives it a new machine.
 func TestLearnerThatStaysOne(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
@@ -501,7 +495,6 @@ func destroyedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points [
 // at every one, while a worker and a control plane whose VMs somebody has destroyed are made again:
 // another one ends it, with one machine for each, one Node object and one member of etcd.
 func TestCrashWhileADestroyedVMIsMadeAgain(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 12, destroyedWith)
 }

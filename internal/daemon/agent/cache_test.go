@@ -8,7 +8,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -16,6 +15,7 @@ import (
 // TestCacheDeletedInUse: the cache holds nothing that cannot be fetched again, and
 // may be deleted at any time.
 func TestCacheDeletedInUse(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
 		defer s.Close()
@@ -41,7 +41,6 @@ func TestCacheDeletedInUse(t *testing.T) {
 // has while the image is neither in the cache nor seen on the host, and the factory does not
 // give it. That it is on the host is enough.
 func TestReplacementWithoutTheImage(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}

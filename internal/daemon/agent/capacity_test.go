@@ -25,6 +25,7 @@ func blockFor(st cluster.Status, subject string, reason cluster.Reason) string {
 // do not come onto a host of 1 TiB and a storage of 16 TiB. Nothing of the cluster is
 // made, which is shown with the numbers; a smaller one is.
 func TestClusterLargerThanItsHost(t *testing.T) {
+	t.Parallel()
 	const small, large = "cpu: 4, ram: 8192, disk: 60G", "cpu: 4, ram: 2097152, disk: 10T"
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}

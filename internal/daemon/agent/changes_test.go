@@ -24,7 +24,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/host/doctor"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
@@ -111,6 +110,7 @@ func (w *turns) wantDown(want string) {
 // TestEdits pushes one edit after the other to a cluster that is Ready: each ends in a
 // cluster that matches, with the nodes that it takes down each once, one at a time.
 func TestEdits(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -187,6 +187,7 @@ func (s *sim) cordoned() []string {
 // is not taken down and returns to service, the budget is named, and the other worker has
 // its change; where the inventory has it, the pod is deleted in the end.
 func TestBudgetThatNeverYields(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		files := sz.Files()
@@ -224,6 +225,7 @@ func TestBudgetThatNeverYields(t *testing.T) {
 // TestEditsByHandAreUndone: what somebody changes or stops behind the inventory's back is put right,
 // with who it was, also while the newest push is broken or Git is not there.
 func TestEditsByHandAreUndone(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz, path := size{ControlPlanes: 1, Workers: 2}, filepath.Join(t.TempDir(), "access.log")
 		log, err := accesslog.Open(path)
@@ -390,6 +392,7 @@ func (s *sim) pointsSince(calls, steps int) (points []crashPoint) {
 // TestCrashDuringAResize kills the agent at every second instant of a turn, with -all-crashes
 // at every one: another one ends it, and the node goes down once.
 func TestCrashDuringAResize(t *testing.T) {
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	var points []crashPoint
 	synctest.Test(t, func(t *testing.T) { points, _ = resizedWith(t, sz, lab.Config{}, nil) })
@@ -412,7 +415,6 @@ func TestCrashDuringAResize(t *testing.T) {
 // TestNodeThatDoesNotComeBack: while a node that was taken down stays away no other one
 // goes, and when somebody has helped it the rest follows.
 func TestNodeThatDoesNotComeBack(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
@@ -442,6 +444,7 @@ func TestNodeThatDoesNotComeBack(t *testing.T) {
 // not taken down then; one that somebody cordoned is left alone until it is uncordoned; and
 // a push in the middle of a turn that takes the change back ends it.
 func TestPeopleInATurn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		files := sz.Files()

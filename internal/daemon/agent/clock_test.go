@@ -13,6 +13,7 @@ import (
 // TestClockOfHostIsAhead: the hardware clock of a host is in local time, and
 // nothing has set it right when the agent starts.
 func TestClockOfHostIsAhead(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

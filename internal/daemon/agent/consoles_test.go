@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
@@ -30,6 +29,7 @@ func (s *sim) node(name string) cluster.NodeStatus {
 // TestConsoleOfNoVM: of a node that has no VM nothing is asked of Proxmox VE, whose
 // refusal would be about permissions.
 func TestConsoleOfNoVM(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
 		defer s.Close()
@@ -52,7 +52,6 @@ func TestConsoleOfNoVM(t *testing.T) {
 // is overdue, read rarely, left to a person who wants it, and forgotten when the
 // machine is there.
 func TestConsoleOfAMachineThatDoesNotComeUp(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, flavour := range []string{"9.2", "8.4"} {
 		t.Run(flavour, func(t *testing.T) {
@@ -111,7 +110,6 @@ func TestConsoleOfAMachineThatDoesNotComeUp(t *testing.T) {
 // TestConsoleDuringAnUpgrade: what a machine prints while it reboots for another Talos is left to a person who reads it, and asked
 // for no more where Proxmox VE lets nobody at it; and that holds up nothing.
 func TestConsoleDuringAnUpgrade(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 3}
 	t.Run("of a worker a person reads it", func(t *testing.T) {

@@ -90,6 +90,7 @@ func every(t testing.TB, part int) int {
 // TestEveryCrash kills the agent at every instant of a bring-up, starts it
 // again, and wants the same cluster in the end, made once.
 func TestEveryCrash(t *testing.T) {
+	t.Parallel()
 	// A larger cluster repeats much of what a small one does, so that of it a
 	// part is enough for every day.
 	for sz, part := range map[size]int{{ControlPlanes: 1, Workers: 2}: 1, {ControlPlanes: 3, Workers: 3}: 5} {
@@ -182,6 +183,7 @@ func (s *sim) arm(p crashPoint) {
 
 // TestCrashDuringTearDown kills the agent at every instant of a tear-down.
 func TestCrashDuringTearDown(t *testing.T) {
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	var points []crashPoint
 	synctest.Test(t, func(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -52,7 +51,6 @@ func healedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 // while it heals the memory of a worker and of the control plane: another one ends it, and each goes
 // down once.
 func TestCrashDuringAHealingTurn(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 1, Workers: 2}, 8, healedWith)
 }
@@ -119,7 +117,6 @@ func heldWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cras
 // one, while a disruption budget holds a drain, and when it lets go: another one ends the turn, with no
 // pod deleted and the node down once.
 func TestCrashDuringADrainThatIsHeld(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 1, Workers: 2}, 8, heldWith)
 }

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -73,7 +72,6 @@ func upgradedWith(v versionsPair) func(*testing.T, size, lab.Config, *crashPoint
 // of an upgrade of machines that install in service, and of those that do on their way down: another one
 // ends it, and every node gets the version once.
 func TestCrashDuringAnUpgradeOfTalos(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for name, v := range map[string]versionsPair{
 		"in service":      {"v1.13.9", "v1.36.1", "v1.14.1", "v1.36.1"},
@@ -87,7 +85,6 @@ func TestCrashDuringAnUpgradeOfTalos(t *testing.T) {
 // one, while every component of every node gets another version: another one ends it, and no node is
 // taken down.
 func TestCrashDuringAnUpgradeOfKubernetes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 3}, 41, upgradedWith(versionsPair{"v1.13.9", "v1.35.10", "v1.13.9", "v1.36.1"}))
 }
@@ -95,7 +92,6 @@ func TestCrashDuringAnUpgradeOfKubernetes(t *testing.T) {
 // TestCrashBeforeManifestsFollow kills the agent when the nodes have another Talos and what Talos deploys once does not
 // yet: the one that comes next has not compared it, and reports no cluster as Ready before it has.
 func TestCrashBeforeManifestsFollow(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	crashWhere(t, size{ControlPlanes: 3, Workers: 3}, func(_ int, p crashPoint) bool {
 		return p.call.System == "kube" && strings.HasPrefix(p.call.Op, "PATCH") && strings.HasSuffix(p.call.Subject, "/coredns")
@@ -158,7 +154,6 @@ func losing(t *testing.T, v versionsPair, sz size, f world.Fault) (seen seenInUp
 // TestRequestsOfUpgradesAreLost: each kind of request of an upgrade is lost once, and each kind of answer: it ends all the
 // same, on every node.
 func TestRequestsOfUpgradesAreLost(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for name, v := range map[string]versionsPair{
 		"in service":      {"v1.13.9", "v1.36.1", "v1.14.1", "v1.36.1"},
@@ -184,7 +179,6 @@ func TestRequestsOfUpgradesAreLost(t *testing.T) {
 // TestCrashAroundAReset kills the agent when it asks for the reset of the only node, which hangs, or loses that request or its answer: it is
 // not asked for again for that commit, whatever came of it.
 func TestCrashAroundAReset(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for kind, helps := range map[world.FaultKind]bool{world.CrashBefore: false, world.LoseRequest: false, world.LoseReply: true, world.CrashAfter: true} {
 		t.Run(string(kind), func(t *testing.T) {

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -18,7 +17,6 @@ import (
 // get new machines, the second not before an hour has gone by; and when half of the
 // cluster hangs, nothing is deleted.
 func TestDeadNodesAreReplaced(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 3}
@@ -86,7 +84,6 @@ func waitsFor(st cluster.Status, node, words string) bool {
 // TestPausedIsNotDead: a VM that stands still, as when its storage is full, is named as
 // such, which no list of Proxmox VE shows, and is not replaced however long it lasts.
 func TestPausedIsNotDead(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
@@ -118,6 +115,7 @@ func TestPausedIsNotDead(t *testing.T) {
 // TestPausedBySomebodyGoesOn: a VM that somebody paused is resumed, with who it was in the log;
 // where healing is off it is left, and reported.
 func TestPausedBySomebodyGoesOn(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -224,7 +222,6 @@ func (s *sim) endReplaced(sz size, first map[string]string, nodes ...string) (de
 // TestCrashDuringADeadReplacement kills the agent at one instant in thirty, with -all-crashes at
 // every one, while a worker and a control plane that are dead get new machines: another one ends it.
 func TestCrashDuringADeadReplacement(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 30, func(t *testing.T, sz size, c lab.Config, p *crashPoint) ([]crashPoint, int) {
 		return hungWith(t, sz, c, p, "replace_dead: {worker: 10m, controlplane: 10m}\n", func(*sim, *guard, string) {})

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 )
@@ -64,6 +63,7 @@ func isDestroyed(st cluster.Status) bool {
 // TestDestroyKeepsARestoredCopy: a backup of a worker that was restored under another
 // VMID is not deleted with the worker. A second command shows it, and deletes it.
 func TestDestroyKeepsARestoredCopy(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
 		defer s.Close()
@@ -97,7 +97,6 @@ func TestDestroyKeepsARestoredCopy(t *testing.T) {
 // TestDestroyKeepsWhatCameLater: a copy that is restored while a destruction waits for
 // a backup was not shown to the administrator, and is kept.
 func TestDestroyKeepsWhatCameLater(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
@@ -130,7 +129,6 @@ func TestDestroyKeepsWhatCameLater(t *testing.T) {
 // cannot see is not nothing. The founding of etcd is remembered, so that no second one
 // is made beside it.
 func TestDestroyReportsAControlPlaneOutOfSight(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
@@ -169,6 +167,7 @@ func TestDestroyReportsAControlPlaneOutOfSight(t *testing.T) {
 // SMBIOS UUID is not another's. When it has it again, the destruction ends; when
 // nothing is left of it, root can declare that.
 func TestDestroyReportsAControlPlaneWithoutUUID(t *testing.T) {
+	t.Parallel()
 	for _, end := range []string{"it is given back", "root declares that it has no etcd"} {
 		t.Run(end, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 // TestDevicesOfHost: a node gets a device of its host in one turn, once the host's policy allows it and the host has one; before
 // that the VM is not taken down for it. What is taken out of the inventory is taken from the VM.
 func TestDevicesOfHost(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{Mappings: map[string][]string{"pci/gpu": {"pve9"}}})

@@ -13,6 +13,7 @@ import (
 // TestDiff: a difference is what the plan is about, looked at now for root, and a few
 // seconds ago for others; looking changes nothing.
 func TestDiff(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
 		defer s.Close()

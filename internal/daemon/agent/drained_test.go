@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -14,7 +13,6 @@ import (
 // no other one is touched for that; with its name set back the upgrade goes on. While the cluster is suspended nothing is changed, and the node that
 // was drained is shown.
 func TestRenamedWhileDrained(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	files := sz.Files()

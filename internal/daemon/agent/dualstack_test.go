@@ -37,6 +37,7 @@ func (s *sim) ipv6Of(node string) string {
 // Kubernetes, and stays as it is; an IPv6 address that somebody took from the VM is given back; and the cluster neither loses
 // IPv6 nor gets other networks of it.
 func TestDualStack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1}
 		files := func(six string) map[string][]byte {
@@ -79,6 +80,7 @@ func TestDualStack(t *testing.T) {
 
 // TestIPv6IsForNewClusters: a cluster of IPv4 alone that lives does not become dual stack.
 func TestIPv6IsForNewClusters(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 )
 
 // addVIP gives a cluster without one a VIP.
@@ -20,7 +19,6 @@ func addVIP(t *testing.T, files map[string][]byte) {
 // lost, in several ways. What the status proposes, a vip and then a new machine, ends in a cluster
 // that is whole.
 func TestEndpointIsLost(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name            string
@@ -63,7 +61,6 @@ func TestEndpointIsLost(t *testing.T) {
 // another name and a new machine at the same address, which could not be made while the others need
 // the old one. It stays until there is a vip.
 func TestEndpointIsRenamed(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	files := withoutVIP(t, sz)
@@ -93,7 +90,6 @@ func TestEndpointIsRenamed(t *testing.T) {
 // TestTwoOfFiveDestroyed: somebody destroys two of five control planes at once. Their members, which
 // no longer work, are removed one after the other, and both are made again.
 func TestTwoOfFiveDestroyed(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 5, Workers: 1}
 	inReadyCluster(t, sz, sz.Files(), func(t *testing.T, s *sim) {

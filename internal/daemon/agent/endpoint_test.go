@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/talos"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -47,7 +46,6 @@ func withoutVIP(t *testing.T, sz size) map[string][]byte {
 // inventory, of three and then of two. It works until every node that stays is seen to have the
 // new endpoint, which kubeconfig and talosconfig name.
 func TestEndpointLeaves(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
@@ -87,7 +85,6 @@ func TestEndpointLeaves(t *testing.T) {
 // TestEndpointIsReplaced: a control plane whose address was the endpoint, and that is replaced in
 // the push that has another one, works until every other node is seen to have that.
 func TestEndpointIsReplaced(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
@@ -116,7 +113,6 @@ func TestEndpointIsReplaced(t *testing.T) {
 // the endpoint by that. It is made and joins before another node has its address as the endpoint,
 // and the one that leaves works until all have.
 func TestEndpointIsNew(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
@@ -150,7 +146,6 @@ func TestEndpointIsNew(t *testing.T) {
 // worker has the VIP as its endpoint before a control plane serves it: one that restarts with it would
 // wait for ever for a certificate, and every control plane for that worker.
 func TestEndpointBecomesAVIP(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, reboots := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {

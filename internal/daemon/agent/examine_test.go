@@ -13,6 +13,7 @@ import (
 // TestExaminationsAreShared: whoever may only read can ask for an examination as often
 // as they like, and Proxmox VE is asked once.
 func TestExaminationsAreShared(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -78,7 +77,6 @@ var fieldEdits = map[string][3]string{
 // TestFieldsThatShareARow: each field of a row of the page of changes that has several leads to what
 // the row has, from the file of the inventory on.
 func TestFieldsThatShareARow(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	file, err := os.ReadFile("../../../docs/reference/changes.md")
 	if err != nil {

@@ -34,7 +34,6 @@ func (s *sim) wantRefusedPlan(what string, base, over map[string][]byte, reason 
 // with its place and the way back, and a worker that somebody stops is started by the revision
 // before, also after a restart. When it is reverted, all is well.
 func TestHealingUnderFixedChanges(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}

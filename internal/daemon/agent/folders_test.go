@@ -8,14 +8,12 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // TestSharedSecrets: a folder that is copied with its secrets, or renamed, is no second
 // cluster of the same authorities, in this life of the agent or in the next.
 func TestSharedSecrets(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, c := range []struct {
 		what    string
@@ -65,6 +63,7 @@ func TestSharedSecrets(t *testing.T) {
 // TestMisnamedFolder: a folder whose name no cluster can have is reported beside the
 // clusters that there are.
 func TestMisnamedFolder(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -17,6 +17,7 @@ import (
 // A cluster that is pushed just when the repository was read for its clusters is
 // taken up as soon as somebody has it fetched, and not an interval later.
 func TestClusterThatIsSeenMeanwhile(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -19,7 +18,6 @@ import (
 // the end and in that order; and so is what `plan --dir` shows, where no node has to be asked what
 // its new machine config takes.
 func TestForecastIsWhatHappens(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	patched := func(patch string) func(*testing.T, map[string][]byte) {
 		return func(t *testing.T, files map[string][]byte) {
@@ -99,6 +97,7 @@ func TestForecastIsWhatHappens(t *testing.T) {
 // TestForecastOfAddons: what `plan --dir` shows of an upgrade is why there is one, as it is shown
 // when that is pushed, also of a chart that was not fetched.
 func TestForecastOfAddons(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -138,7 +137,6 @@ func textsOf(f cluster.Forecast) (texts []string) {
 // TestPlanNamesLostPods: the plan that waits for approval, and that of a directory before the push, name
 // the pod of a node that is to be drained which no controller starts again, and none of another.
 func TestPlanNamesLostPods(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	files := sz.Files()

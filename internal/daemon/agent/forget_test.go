@@ -16,6 +16,7 @@ import (
 // leaves nothing behind. One of which something is left stays until it is destroyed,
 // and one that comes back is managed again.
 func TestRemovedClusterIsForgotten(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1}
 		s := newSim(t, sz, lab.Config{})

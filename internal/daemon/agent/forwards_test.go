@@ -27,6 +27,7 @@ func forwardingFiles(t *testing.T, sz size, ports string) map[string][]byte {
 // Ready, and to none any more when the cluster is destroyed or the policy has no such
 // port.
 func TestPortForwards(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "sim.dev.nft")
 	synctest.Test(t, func(t *testing.T) {

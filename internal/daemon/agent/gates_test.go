@@ -9,14 +9,12 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestGatesOfUpgrades: each node is upgraded only while the gates of the inventory hold, of Talos and of Kubernetes
 // alike, and what is installed on a node is not booted while one is closed. One that closes later stops the next node.
 func TestGatesOfUpgrades(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.8", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
@@ -76,7 +74,6 @@ func TestGatesOfUpgrades(t *testing.T) {
 // TestInstalledIsTakenBack: what is installed on a node that is not booted yet, and that another push takes back, is never run: the next
 // version is installed over it, or the one that the node runs, whatever it is booted for then.
 func TestInstalledIsTakenBack(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.7", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {

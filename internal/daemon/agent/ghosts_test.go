@@ -11,7 +11,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -62,7 +61,6 @@ func removal(files map[string][]byte) map[string][]byte {
 // of them: neither in the status nor at the forge nor on the disk, in this life or the next. A
 // cluster that has VMs stays.
 func TestGhosts(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
@@ -170,7 +168,6 @@ func TestGhosts(t *testing.T) {
 // that left the repository has VMs: it stays until it is. One whose pool the policy refuses has
 // none.
 func TestGhostThatMayHaveVMs(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})

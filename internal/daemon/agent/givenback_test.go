@@ -14,6 +14,7 @@ import (
 // TestCardAndAddressAreGivenBack: the MAC and the address that somebody edited on a VM are those
 // of the inventory again: for its next start where nothing has to go down, else in a turn.
 func TestCardAndAddressAreGivenBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})

@@ -12,6 +12,7 @@ import (
 // TestDiskThatDoesNotFit: a node is not drained for a disk that its storage has no room for,
 // and has its other changes. When the inventory asks for less, that disk grows.
 func TestDiskThatDoesNotFit(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})

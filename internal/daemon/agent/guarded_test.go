@@ -12,7 +12,6 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -83,6 +82,7 @@ func (g *guarded) want(what, words string) {
 // TestGuardOfConfigs: a config that takes no reboot is objected to where the switches of the
 // newest push do not let a node be changed, and only there.
 func TestGuardOfConfigs(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 1})
 		defer g.Close()
@@ -126,6 +126,7 @@ func TestGuardOfConfigs(t *testing.T) {
 // node is Ready or not; one that people have just had a hand in counts as it was before, and no
 // other for it.
 func TestGuardOfEtcd(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 3, Workers: 1})
 		defer g.Close()
@@ -168,7 +169,6 @@ func TestGuardOfEtcd(t *testing.T) {
 
 // TestGuardForgets: what is let pass for a reason is not when the reason has ended.
 func TestGuardForgets(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 1})
@@ -332,7 +332,6 @@ func (g *guarded) isolate(node string, d time.Duration) {
 // in its window, where the budget has room, and once; but for the window when it has not worked for
 // long, and for a drain that cannot be.
 func TestGuardOfIdleNodes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 3})
@@ -387,7 +386,6 @@ func TestGuardOfIdleNodes(t *testing.T) {
 // one within an hour, and none while more than a third of the nodes does not work, or no other
 // one on its host does.
 func TestGuardOfTheDead(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 5})
@@ -445,7 +443,6 @@ func TestGuardOfTheDead(t *testing.T) {
 // TestGuardOfLocked: what is done to a node that is locked is objected to, and what is done to
 // the others is not.
 func TestGuardOfLocked(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 2})
@@ -476,7 +473,6 @@ func TestGuardOfLocked(t *testing.T) {
 // inventory, or without which an even number of control planes is left where that is not to be; none
 // whose address others have as the endpoint; and no pod where none is to be deleted.
 func TestGuardOfWhatIsKept(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 3, Workers: 3}, func(w *wishes) {

@@ -15,7 +15,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/daemon/sandbox"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/worker"
@@ -219,7 +218,6 @@ func packagedPolicy() cluster.Policy {
 // TestHostilePushes: whatever somebody pushes, nothing of it reaches the host: it is reported
 // with what is wrong, and the cluster beside it stays Ready and is healed meanwhile.
 func TestHostilePushes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -65,7 +64,6 @@ func isDrained(st cluster.Status, node string) bool {
 // edited is as the inventory has it, and the node goes down once. One that somebody uncordons
 // while it is drained stays up, and has its turn later, which takes it down once.
 func TestPeopleInADrain(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
@@ -124,7 +122,6 @@ func TestPeopleInADrain(t *testing.T) {
 // cordon it again. Nothing on the Node shows that: the next agent finds the pod, and evicts it
 // before the machine goes down.
 func TestPeopleBetweenDrainAndRestart(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
@@ -173,7 +170,6 @@ func TestPeopleBetweenDrainAndRestart(t *testing.T) {
 // none down, and the status names who is away, also when one of them is back: a node that
 // is not Ready has spent the budget. When both are, the change rolls.
 func TestUnhealthyControlPlanesHoldTurns(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 5, Workers: 1}
@@ -219,7 +215,6 @@ func TestUnhealthyControlPlanesHoldTurns(t *testing.T) {
 // changed the second hangs, and etcd has no quorum. The first comes back with its change, and
 // no other goes down before the second is back, which has its change when it is started.
 func TestControlPlaneDiesInAnothersTurn(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
@@ -263,7 +258,6 @@ func TestControlPlaneDiesInAnothersTurn(t *testing.T) {
 // down the first node, and the agent is killed. The next one ends the change with what was
 // fetched before, and changes nothing when the repository is back.
 func TestOutageInARoll(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
@@ -305,7 +299,6 @@ func TestOutageInARoll(t *testing.T) {
 // TestFewerAtOnceInARoll: while two workers are drained to be changed, a push allows one at
 // a time. What was begun ends, and no more than one at a time goes down from then on.
 func TestFewerAtOnceInARoll(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 4}
@@ -379,7 +372,6 @@ func rolledWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []cr
 // TestCrashDuringARoll kills the agent at one instant in twenty, with -all-crashes at every one, while changes roll over control planes and workers:
 // another one ends them, and no node goes down more often than it has to.
 func TestCrashDuringARoll(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 3}, 20, rolledWith)
 }
@@ -404,6 +396,7 @@ func (s *sim) showsScheduler(node, version string) bool {
 // No other control plane gets its config before Kubernetes shows the pods of the one before as its
 // config has them.
 func TestStaticPodsOneControlPlaneAfterTheOther(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
 		files := sz.Files()

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/kube"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -105,7 +104,6 @@ func holdsForJob(words string) func(cluster.Status) bool {
 // TestJobsOfUpgrades: the agent starts the Job of a gate before each node is upgraded, once; one that fails holds the upgrade and is
 // notified, until a push has a fresh one started, or somebody has deleted it. None is left in the end.
 func TestJobsOfUpgrades(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inJobs(t, "v1.13.8", "v1.35.10", func(s *sim, push func(what, from, to string)) {
 		j, before := s.watchJobs(), len(s.Lab.World.Calls())
@@ -157,7 +155,6 @@ func TestJobsOfUpgrades(t *testing.T) {
 
 // TestJobsOfKubernetes: the same is so for each step of an upgrade of Kubernetes, whose nodes stay in service.
 func TestJobsOfKubernetes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inJobs(t, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string)) {
 		s.Lab.Kube.SetExit(smokeImage, kube.Exit{After: time.Minute, Code: 1})
@@ -179,7 +176,6 @@ func TestJobsOfKubernetes(t *testing.T) {
 // TestCrashAroundJobs kills the agent when it makes or deletes a Job, or loses that request or its answer: whatever comes next finds
 // what there is, none is started twice for one turn, and none is left.
 func TestCrashAroundJobs(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	const makes, deletes = "POST /apis/batch/v1/namespaces/{namespace}/jobs", "DELETE /apis/batch/v1/namespaces/{namespace}/jobs/{name}"
 	ways := map[string][2]string{"in one hop": {"v1.13.8", "v1.13.9"}, "in two hops": {"v1.12.11", "v1.14.1"}}

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -17,7 +16,6 @@ import (
 // TestHealingUnderMistakes: neither a typo nor a clash in another cluster's folder
 // keeps a stopped worker from being started, also after a restart.
 func TestHealingUnderMistakes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}

@@ -86,6 +86,7 @@ func rebootAt(s *sim, at map[string]string) {
 // TestDiscoveredAddresses: workers without an address are found where a DHCP server put them, followed where that puts them
 // later, also when two of them have each other's, and nothing else of them changes for that.
 func TestDiscoveredAddresses(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		files := leasedFiles(t, sz)
@@ -122,6 +123,7 @@ func TestDiscoveredAddresses(t *testing.T) {
 // TestAddressesThatAreNotANodes: nothing is sent to a machine at an address that was another one's by the time it was asked,
 // nor to what the inventory or the host has for others; the node waits, with where the agent has looked.
 func TestAddressesThatAreNotANodes(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, leasingLab)
@@ -160,6 +162,7 @@ func TestAddressesThatAreNotANodes(t *testing.T) {
 // TestAnotherMachineHasTheLease: where another machine answers at the address of a lease the node is looked for at its
 // other addresses, and is found.
 func TestAnotherMachineHasTheLease(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, leasingLab)
@@ -184,6 +187,7 @@ func TestAnotherMachineHasTheLease(t *testing.T) {
 // TestAddressesThatAreWrittenOrTakenOut: a worker that runs keeps its address whatever becomes of its ip in the inventory, which
 // is reported with what to do, until it gets a new machine.
 func TestAddressesThatAreWrittenOrTakenOut(t *testing.T) {
+	t.Parallel()
 	for _, story := range []struct{ name, from, to string }{
 		{"taken out", "ip: 10.10.0.41", "vmid: 541"},
 		{"written", "vmid: 541", "vmid: 541, ip: 10.10.0.41"},
@@ -245,6 +249,7 @@ func TestAddressesThatAreWrittenOrTakenOut(t *testing.T) {
 // TestReservationsBesideLeases: in a cluster whose workers may be without an address, those nodes that have one get their
 // reservation, where no gateway has them static, and no other does, also not while it leaves.
 func TestReservationsBesideLeases(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}

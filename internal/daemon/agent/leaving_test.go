@@ -14,7 +14,6 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/client"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -35,7 +34,6 @@ func withoutNode(t *testing.T, files map[string][]byte, name string) {
 // with its VM and its Node object, and the budget is named; where the inventory has it, the pod
 // is deleted in the end, and the node leaves.
 func TestBudgetHoldsARemoval(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
@@ -83,7 +81,6 @@ func pinned(files map[string][]byte, app, node string) {
 // another down, which works for minutes more while Talos drains it. The member of the first stays,
 // for without both there would be no quorum, until the other is back.
 func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	files := sz.Files()
@@ -122,7 +119,6 @@ func TestSomebodyTakesAControlPlaneDown(t *testing.T) {
 // TestRemovalsOfTwoPushes: a second push takes another worker out while the first one is drained,
 // where one may be removed without approval. The first removal ends, and then the second begins.
 func TestRemovalsOfTwoPushes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 3}
 	files := sz.Files()
@@ -147,6 +143,7 @@ func TestRemovalsOfTwoPushes(t *testing.T) {
 // gives the removal up for a while; and while it is drained again a push puts it back. It is in
 // service then, and nothing of it was deleted.
 func TestPeopleInARemoval(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		files := sz.Files()
@@ -190,7 +187,6 @@ func TestPeopleInARemoval(t *testing.T) {
 // being drained for its removal, and the agent is killed. The next one ends the removal with
 // what was fetched before, and removes nothing else.
 func TestOutageInARemoval(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
@@ -229,7 +225,6 @@ func TestOutageInARemoval(t *testing.T) {
 // TestNewMachineThatDoesNotCome: two workers are to have new machines, and that of the first
 // never comes up. The second keeps the one that it has until somebody has helped.
 func TestNewMachineThatDoesNotCome(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 3}
@@ -274,7 +269,6 @@ func TestNewMachineThatDoesNotCome(t *testing.T) {
 // removed, because etcd would lose its quorum; with one away none is either, because it may be
 // the next to be missed. When both are back one is.
 func TestUnhealthyControlPlanesHoldRemovals(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 5, Workers: 1}
@@ -321,7 +315,6 @@ func TestUnhealthyControlPlanesHoldRemovals(t *testing.T) {
 // be removed the second hangs. No member is removed while etcd would lose its quorum by that,
 // and the removal ends when the second is back.
 func TestControlPlaneDiesInAnothersRemoval(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}

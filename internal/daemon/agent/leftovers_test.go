@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -107,7 +106,6 @@ func destroyed(t *testing.T) *sim {
 // TestControlPlaneDestroyedByHand: what is left of a control plane whose VM and row were
 // deleted is removed: its member of etcd, and its Node object.
 func TestControlPlaneDestroyedByHand(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := destroyed(t)
@@ -124,6 +122,7 @@ func TestControlPlaneDestroyedByHand(t *testing.T) {
 // TestMemberOfANodeWithoutAnObject: the member of etcd of a control plane whose VM, Node object and row
 // people have deleted is removed as well: the agent knows that it was one of its own.
 func TestMemberOfANodeWithoutAnObject(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := destroyed(t)
 		defer s.Close()
@@ -141,6 +140,7 @@ func TestMemberOfANodeWithoutAnObject(t *testing.T) {
 // machine of ours, the agent's own record included, keeps the cluster from being Ready, and its
 // commit from success.
 func TestMemberWithoutANode(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := destroyed(t)
 		defer s.Close()

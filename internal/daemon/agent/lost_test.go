@@ -10,7 +10,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -21,7 +20,6 @@ import (
 // the agent is restarted meanwhile, and is made again when its VM is seen; what answers, and
 // what etcd cannot do without, is refused.
 func TestForget(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
@@ -101,7 +99,6 @@ func TestForget(t *testing.T) {
 // TestCrashDuringForget kills the agent at one instant in twelve, with -all-crashes at every one,
 // while the machines of nodes that root takes for lost are replaced: another one ends it.
 func TestCrashDuringForget(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 12, func(t *testing.T, sz size, c lab.Config, p *crashPoint) ([]crashPoint, int) {
 		return hungWith(t, sz, c, p, "", func(s *sim, g *guard, node string) {

@@ -14,7 +14,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -50,7 +49,6 @@ func (s *sim) lists(group, resource, namespace, name, key string) (there, listed
 // end, in a cluster of three control planes; and taken out of Talos' inventory. While a manifest that the config names cannot be downloaded,
 // nothing is: its objects look the same.
 func TestManifestsPruned(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
@@ -106,7 +104,6 @@ func TestManifestsPruned(t *testing.T) {
 // TestManifestsFollow: what Talos deploys once when a cluster is made follows each hop: kube-proxy the version of Kubernetes,
 // Flannel that of Talos. What a Helm release has taken over stays as it is.
 func TestManifestsFollow(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
@@ -156,7 +153,6 @@ func TestManifestsFollow(t *testing.T) {
 // shows as overdue, with the workload; when it can be, the upgrade goes on by itself. What the nodes go back to, they go back to with what Talos
 // deploys once, though the window is closed.
 func TestManifestsRollOut(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}

@@ -11,7 +11,6 @@ import (
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -66,7 +65,6 @@ func (g *guard) judgeStart(vm vmView) {
 // overwritten, or a machine started that somebody has switched off, also when something was pushed
 // meanwhile; and to neither where edits are corrected.
 func TestGuardOfEdits(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := newGuarded(t, size{ControlPlanes: 1, Workers: 1})

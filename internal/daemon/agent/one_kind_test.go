@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -23,7 +22,6 @@ func (s *sim) isBetween(version string) bool {
 // TestTalosWaitsForKubernetes: another Talos, or other extensions, that are pushed in the middle of a hop of Kubernetes wait for its end,
 // also while it is stuck, and a revert of the hop leads on. The world judges that both never go at once.
 func TestTalosWaitsForKubernetes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 2}
 	const oldKube, newKube = "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1"
@@ -75,7 +73,6 @@ func TestTalosWaitsForKubernetes(t *testing.T) {
 // TestKubernetesWaitsForTalosToGoBack: where one push sets Talos back in the middle of its hop, and Kubernetes forward, Talos goes back
 // first.
 func TestKubernetesWaitsForTalosToGoBack(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
@@ -95,7 +92,6 @@ func TestKubernetesWaitsForTalosToGoBack(t *testing.T) {
 // TestRevertThatIsNotPossible: versions that are set back to what Talos does not go back to move nothing, also not Kubernetes that could,
 // and that is shown at once.
 func TestRevertThatIsNotPossible(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.11.6", "v1.33.13", func(s *sim, push func(what, from, to string), w *turns) {
@@ -135,7 +131,6 @@ func TestRevertThatIsNotPossible(t *testing.T) {
 // TestRevertOverAnotherEtcd: a revert of both moves nothing where the control planes have a newer etcd than that of the Talos of before:
 // neither Kubernetes nor a worker goes back alone. Kubernetes alone goes back all the same, with that etcd.
 func TestRevertOverAnotherEtcd(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		const old, other = "talos_version: v1.13.9\nkubernetes_version: v1.35.10", "talos_version: v1.14.1\nkubernetes_version: v1.36.1"
@@ -167,7 +162,6 @@ func TestRevertOverAnotherEtcd(t *testing.T) {
 // TestLockedBehindInKubernetes: a worker that is locked in the inventory keeps its Kubernetes, and is named for that, with the Talos that
 // waits for it. Unlocked, it gets both.
 func TestLockedBehindInKubernetes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	files := sz.Files()

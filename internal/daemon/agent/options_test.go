@@ -15,6 +15,7 @@ import (
 // and else in one turn; a person's edit of it is taken back, and one of what the inventory never had is not.
 // What is taken out again becomes what a new VM has.
 func TestOptionsOfVMs(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -74,7 +73,6 @@ func (l *lockedBuffer) String() string {
 // waits. People are told when it has lasted, once, over restarts; and when it is
 // over.
 func TestRepositoryOutage(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 0}, lab.Config{})
@@ -155,6 +153,7 @@ func TestRepositoryOutage(t *testing.T) {
 // TestSilentRepositoryAfterARestart: a Git server that accepts and is silent keeps
 // nobody from healing what was applied last, and the status shows both.
 func TestSilentRepositoryAfterARestart(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -16,11 +16,13 @@ import (
 // name the task, what it keeps from others and what its log ends with; and in the
 // same words by the next agent, which did not begin it.
 func TestTaskThatNeverEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
 		defer s.Close()
 		s.Lab.World.Inject(world.Fault{System: "pve", Op: "POST /nodes/{node}/qemu", Kind: world.HangTask, Delay: 300 * time.Hour, Times: 1})
 		began := time.Now()
+		s.Copies = 1
 		s.Boot()
 		s.Until(time.Hour, "the task is overdue", func(st cluster.Status) bool {
 			if st.Condition == cluster.Stalled && time.Since(began) < 29*time.Minute {
@@ -61,6 +63,7 @@ func TestTaskThatNeverEnds(t *testing.T) {
 
 // TestImageCopyThatNeverEnds is the same of the task that puts the image in place.
 func TestImageCopyThatNeverEnds(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1}, lab.Config{})
 		defer s.Close()

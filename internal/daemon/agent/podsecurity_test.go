@@ -14,6 +14,7 @@ import (
 // label that is missing; a push of it makes the cluster Ready, and one that takes it
 // back takes it off the namespace.
 func TestAddonThatNeedsPrivileges(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -15,7 +14,6 @@ import (
 // the server cannot leave it out, whose clusters are healed as before, also after a restart;
 // a server that can has it as if it were not there. No history is rewritten for it.
 func TestCommitThatCannotBeFetched(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, filters := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

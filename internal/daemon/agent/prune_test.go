@@ -45,6 +45,7 @@ func (s *sim) untilAppliedIn(within time.Duration, what string) cluster.Status {
 // `prune: true` has it uninstalled. An agent that stops meanwhile finishes it; what the
 // inventory has then is installed again.
 func TestPrune(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -12,13 +12,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // TestPutBack deletes a workload and another object of an addon by hand: both are put
 // back, and with `heal: observe` the deletion is reported only.
 func TestPutBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -55,7 +55,6 @@ func TestPutBack(t *testing.T) {
 // history names who it was. What an autoscaler sets is left, and so is what insists; with
 // `heal: observe` an edit is reported only.
 func TestEditsArePutBack(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const (

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 )
@@ -15,7 +14,6 @@ import (
 // TestHostsWithoutAQuorum edits a VM by hand and takes the quorum of the Proxmox VE cluster away:
 // nothing is written, which is reported, and the edit is put back once the quorum is there again.
 func TestHostsWithoutAQuorum(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}

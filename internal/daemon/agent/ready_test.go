@@ -34,6 +34,7 @@ func changed(t *testing.T, files map[string][]byte, file, from, to string) {
 // TestFirstReadyWaitsForDNS: with every node short of disk from the first moment,
 // all of them are Ready, and no pod that resolves a name runs.
 func TestFirstReadyWaitsForDNS(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -77,6 +78,7 @@ func TestFirstReadyWaitsForDNS(t *testing.T) {
 
 // TestReadyWithoutDNS: what a patch switches off is not waited for.
 func TestReadyWithoutDNS(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 0}
 		s := newSim(t, sz, lab.Config{})
@@ -94,6 +96,7 @@ func TestReadyWithoutDNS(t *testing.T) {
 // TestBootstrapOnlyHoldsBackTheFirstReady: an addon that is left to others is
 // waited for once, when it is installed.
 func TestBootstrapOnlyHoldsBackTheFirstReady(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})
@@ -124,6 +127,7 @@ func TestBootstrapOnlyHoldsBackTheFirstReady(t *testing.T) {
 // TestNodeNamesItsFailingPods: a network that cannot start is named as what keeps
 // the nodes from being Ready.
 func TestNodeNamesItsFailingPods(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

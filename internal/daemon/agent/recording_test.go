@@ -10,6 +10,7 @@ import (
 // TestBoots: what a machine prints is told apart by the starts of kernels, in whatever pieces it comes, and only the end is
 // kept.
 func TestBoots(t *testing.T) {
+	t.Parallel()
 	const kernel = "[    0.000000] Linux version 6.18.9-talos\n"
 	many := strings.Repeat("a line of a boot\nand another\n", 500)
 	for _, c := range []struct{ name, printed, before, last string }{

@@ -14,7 +14,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -70,7 +69,6 @@ func (s *sim) nodeObjects() []string {
 // TestNodesThatLeaveTheInventory: a worker and two control planes are removed, with VM,
 // Node object and member of etcd, and the quorum is never lost.
 func TestNodesThatLeaveTheInventory(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 3}
@@ -110,7 +108,6 @@ func TestNodesThatLeaveTheInventory(t *testing.T) {
 // again, the founder's, too, after its member was removed from etcd; with two of three
 // destroyed nothing is, because etcd has no quorum.
 func TestControlPlanesThatSomebodyDestroyed(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 1}
@@ -156,7 +153,6 @@ func TestControlPlanesThatSomebodyDestroyed(t *testing.T) {
 // TestReplacement: each node whose token changed gets a new machine, once, and nothing
 // else is made again.
 func TestReplacement(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) { replacedWith(t, size{ControlPlanes: 3, Workers: 2}, lab.Config{}, nil) })
 }
@@ -245,14 +241,12 @@ func removedWith(t *testing.T, sz size, c lab.Config, p *crashPoint) (points []c
 // TestCrashDuringARemoval kills the agent at every third instant of the removal of a control
 // plane and of a worker, with -all-crashes at every one: another one ends it.
 func TestCrashDuringARemoval(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 2, Workers: 2}, 3, removedWith)
 }
 
 // TestCrashDuringAReplacement does the same to a replacement of both.
 func TestCrashDuringAReplacement(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	crashEverywhere(t, size{ControlPlanes: 3, Workers: 2}, 3, replacedWith)
 }
@@ -286,7 +280,6 @@ func crashWhere(t *testing.T, sz size, picked func(int, crashPoint) bool, lived 
 // TestApproval: a push that removes more nodes than the host lets go waits for an
 // approval, which is for the plan that was shown and for no other.
 func TestApproval(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 4}
@@ -341,6 +334,7 @@ func TestApproval(t *testing.T) {
 // TestGuardedNodeLeaves: a node that was protected when it left the inventory is removed
 // when that is approved, also by an agent that was started since.
 func TestGuardedNodeLeaves(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -373,7 +367,6 @@ func TestGuardedNodeLeaves(t *testing.T) {
 // TestPoolThatIsLost: all VMs were taken out of their pool, so that the agent sees none, and a worker
 // leaves the inventory. Nothing of the cluster is removed for that, and nothing is made beside it.
 func TestPoolThatIsLost(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
@@ -408,7 +401,6 @@ func TestPoolThatIsLost(t *testing.T) {
 // TestRemovalOutsideThePolicy: root of the host takes the VMID of a node out of the policy, and a push takes
 // the node out of the inventory. Its VM runs on, in service, until the policy allows that again.
 func TestRemovalOutsideThePolicy(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	files := sz.Files()
@@ -442,7 +434,6 @@ func TestRemovalOutsideThePolicy(t *testing.T) {
 // pushes a README, twice, and the agent is started again in between: nothing waits for another approval.
 // A push that asks for more does.
 func TestApprovalOutlivesAReadme(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	files := sz.Files()

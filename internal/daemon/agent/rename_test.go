@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -17,7 +16,6 @@ import (
 // place, is kept until somebody asks for a new one. Then it is removed as any that leaves the
 // inventory, and the new one is made in its place.
 func TestRenamedNodes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
@@ -64,7 +62,6 @@ func TestRenamedNodes(t *testing.T) {
 // TestRestoredMachineIsKept: a machine that somebody restores from a backup of before its
 // replacement is not replaced once more, until another token asks for that.
 func TestRestoredMachineIsKept(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}

@@ -16,6 +16,7 @@ import (
 // Several states of the files can have one revision: a work tree that is edited
 // (+dirty), directories that are sent to be planned. Each is judged by itself.
 func TestRendererJudgesWhatItIsGiven(t *testing.T) {
+	t.Parallel()
 	f, err := factory.New(factory.Config{URL: "https://factory.example.org", CacheDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -35,6 +36,7 @@ func TestRendererJudgesWhatItIsGiven(t *testing.T) {
 
 // What the policy refuses for its size is not rendered first.
 func TestNothingIsRenderedForARefusal(t *testing.T) {
+	t.Parallel()
 	f, err := factory.New(factory.Config{URL: "https://factory.example.org", CacheDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
@@ -62,6 +64,7 @@ func TestNothingIsRenderedForARefusal(t *testing.T) {
 // The host's clock is set while the agent runs: what was minted by the wrong time
 // must not stay in use.
 func TestCredentialsFollowTheClock(t *testing.T) {
+	t.Parallel()
 	f, err := factory.New(factory.Config{URL: "https://factory.example.org", CacheDir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -22,7 +21,6 @@ const (
 // a correction that changes every node. No worker can be Ready without an API, so that the control
 // planes get theirs without waiting for one.
 func TestAPIThatItsConfigKeepsDown(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name    string

@@ -14,6 +14,7 @@ import (
 // TestReservationsKeepWithinThePolicy: no reservation is written of an address that the host does not allow, such as that of a router, whatever
 // machine it would be of.
 func TestReservationsKeepWithinThePolicy(t *testing.T) {
+	t.Parallel()
 	for name, forbid := range map[string]func(*cluster.Policy){
 		"networks": func(p *cluster.Policy) { p.Networks = []netip.Prefix{netip.MustParsePrefix("10.99.0.0/24")} },
 		"taken":    func(p *cluster.Policy) { p.Taken = append(p.Taken, netip.MustParseAddr("10.10.0.11")) },

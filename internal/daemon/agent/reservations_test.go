@@ -69,6 +69,7 @@ func reservingLab(nodes map[string]string) lab.Config {
 // is left alone after that, is what the inventory has, and is removed with a node and with the
 // cluster.
 func TestReservations(t *testing.T) {
+	t.Parallel()
 	nodes := map[string]string{"dev-cp-1": "10.10.0.11", "dev-wk-1": "10.10.0.41", "dev-wk-2": "10.10.0.42"}
 	line := func(node string) string { return reservation(node, nodes[node]) }
 	dir := t.TempDir()
@@ -165,6 +166,7 @@ func TestReservations(t *testing.T) {
 // TestReservationsCannotBeWritten: it is reported with the path, the cluster comes up all the same
 // where the server knows its nodes, and what is there is right as soon as it can be written.
 func TestReservationsCannotBeWritten(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "later")
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1}
@@ -206,6 +208,7 @@ func TestReservationsCannotBeWritten(t *testing.T) {
 // TestReservationsOfARemovedCluster: they stay while anything is left of the cluster, and none are
 // written of one whose nodes have static addresses.
 func TestReservationsOfARemovedCluster(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"reserved", "static"} {
 		t.Run(mode, func(t *testing.T) {
 			dir := t.TempDir()
@@ -249,6 +252,7 @@ func TestReservationsOfARemovedCluster(t *testing.T) {
 // TestReservationsOfOtherMachines: a repository that names the MAC of another machine has no address written for
 // that, unless the host's policy allows it; the other nodes have theirs, and it is reported.
 func TestReservationsOfOtherMachines(t *testing.T) {
+	t.Parallel()
 	const printer = "00:80:77:00:00:01"
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
@@ -301,6 +305,7 @@ func TestReservationsOfOtherMachines(t *testing.T) {
 // TestReservationsThatCannotBeRemoved: those of a cluster that is not managed any more are reported until they are
 // removed, also when nothing else is reported of it.
 func TestReservationsThatCannotBeRemoved(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1}

@@ -9,14 +9,12 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // TestRoleOfANodeStays: a control plane that somebody moves to the workers of nodes.yaml goes on
 // as what it is, with its vote; nothing of it is drained or restarted, until it is put back.
 func TestRoleOfANodeStays(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3}
@@ -53,6 +51,7 @@ func TestRoleOfANodeStays(t *testing.T) {
 // TestNetworkOfAClusterStays: Cilium is not installed beside Flannel in a cluster that runs with
 // it, and its nodes keep their configs, until the inventory has flannel again.
 func TestNetworkOfAClusterStays(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1}
 		s := newSim(t, sz, lab.Config{})

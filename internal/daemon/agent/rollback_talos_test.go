@@ -9,7 +9,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -26,7 +25,6 @@ func (s *sim) untilRolledBack(name, version string) {
 // TestRollback: root has a worker, and then a control plane, boot the Talos of before, although the window is closed and the agent
 // ends in the middle. They stay there until another commit, and no other node is upgraded meanwhile. What cannot go back is named.
 func TestRollback(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 3, Workers: 2}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		if err := s.Cluster().RollBack("dev-wk-1", "ann"); cluster.ReasonOf(err) != cluster.NothingToDo {
@@ -67,7 +65,6 @@ func TestRollback(t *testing.T) {
 // TestRollbackIsAskedOnce: where the answer to a rollback is lost the machine is not asked again, which could lead it forth; and where
 // Talos refuses, the node is put back into service as it was.
 func TestRollbackIsAskedOnce(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	const call = "machine.MachineService/Rollback"
 	sz := size{ControlPlanes: 1, Workers: 2}
@@ -118,7 +115,6 @@ func TestRollbackIsAskedOnce(t *testing.T) {
 // TestOrdersAreWithdrawn: root withdraws an order before it is carried out, and what was as before it is so again; where there is none, or
 // the machine was asked already, that is named.
 func TestOrdersAreWithdrawn(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		if err := s.Cluster().CancelUpgrade("ann"); cluster.ReasonOf(err) != cluster.NothingToDo {
@@ -167,6 +163,7 @@ func TestOrdersAreWithdrawn(t *testing.T) {
 
 // TestRollbackInTheHistory: a rollback that is ordered while an upgrade goes on ends that run, and is the cause of the next one.
 func TestRollbackInTheHistory(t *testing.T) {
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), _ *turns) {
 		push("another talos", "talos_version: v1.13.8", "talos_version: v1.13.9\nsoak: 20m")
 		s.Until(2*time.Hour, "the control plane upgraded", func(st cluster.Status) bool {

@@ -33,6 +33,7 @@ spec:
 // back to what was ready, also over a restart of the agent in the middle, is not tried
 // again, and the next push that changes it is.
 func TestUpgradeIsRolledBack(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		files := sz.Files()

@@ -20,7 +20,6 @@ import (
 	talosresource "github.com/siderolabs/talos/pkg/machinery/resources/config"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -28,7 +27,6 @@ import (
 // answers with a certificate that the agent does not know, and no node of the cluster is taken down
 // before the authority is that of the secrets again.
 func TestTalosAuthorityThatSomebodyRotates(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		const rotated = "10.10.0.13"

@@ -36,6 +36,7 @@ func (s *sim) wantSecure() {
 // TestSecureBootUpgrade: a cluster with Secure Boot comes up, and is upgraded and set back with the installer that is signed as well:
 // with the other one no machine would boot again.
 func TestSecureBootUpgrade(t *testing.T) {
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inSecureCluster(t, sz, "v1.14.0", func(s *sim, push func(what, from, to string), w *turns) {
 		s.wantSecure()
@@ -59,6 +60,7 @@ func TestSecureBootUpgrade(t *testing.T) {
 // TestSecureBootLater: Secure Boot that is asked for of a cluster that runs without it changes no node, nor does another Talos that is asked
 // for with it; each gets it with a new machine.
 func TestSecureBootLater(t *testing.T) {
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	files := sz.Files()
 	inClusterOfFiles(t, sz, lab.Config{}, files, "v1.14.0", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {

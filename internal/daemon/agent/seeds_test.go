@@ -32,6 +32,7 @@ var (
 //
 // To see one again: go test ./internal/daemon/agent -run TestSeeds -seed N -seeds 1 -v
 func TestSeeds(t *testing.T) {
+	t.Parallel()
 	calls := usualCalls(t)
 	var faults, deaths, hands, downs atomic.Int64
 	count := max(min(*seedCount, 5), *seedCount/daemontest.Thin(t))

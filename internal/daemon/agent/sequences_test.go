@@ -15,7 +15,6 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/talos"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -26,7 +25,6 @@ import (
 // shown, the agent takes the node down no more often than the new config needs, and it has that in the
 // end.
 func TestRebootBesideAnotherSequence(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	reset := func(graceful bool) func(context.Context, *client.Client) error {
 		return func(ctx context.Context, c *client.Client) error {

@@ -1,7 +1,9 @@
 package agent_test
 
 import (
+	"flag"
 	"runtime/debug"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -16,6 +18,12 @@ import (
 func TestMain(m *testing.M) {
 	// Thousands of clusters are brought up in here: memory for time.
 	debug.SetGCPercent(400)
+	flag.Parse()
+	if chosen := flag.Lookup("test.run").Value; daemontest.Thinner > 1 && testing.Short() && chosen.String() == "" {
+		if err := chosen.Set("^(" + strings.Join(raced, "|") + ")$"); err != nil {
+			panic(err)
+		}
+	}
 	goleak.VerifyTestMain(m)
 }
 

@@ -13,7 +13,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/daemon/agent"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/accesslog"
@@ -23,7 +22,6 @@ import (
 // since then, and stays so over every restart and crash; who came before the stop, or after it, is not
 // named for it.
 func TestWhoChangedItWhileNoAgentRan(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz, path := size{ControlPlanes: 1, Workers: 2}, filepath.Join(t.TempDir(), "access.log")
@@ -126,7 +124,6 @@ func TestWhoChangedItWhileNoAgentRan(t *testing.T) {
 // TestEditUnderOtherVersions: that somebody edited a machine config is reported, and left, while the
 // inventory has other versions than the nodes run; of the others there is nothing to report.
 func TestEditUnderOtherVersions(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 2}, lab.Config{})

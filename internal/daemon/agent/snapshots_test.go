@@ -170,7 +170,6 @@ func (v *vault) untilTaken(s *sim, n int, within time.Duration) {
 // TestSnapshotsOnSchedule: one is taken when a cluster is Ready for the first time, and every six
 // hours, while the cluster stays Ready; an agent that is restarted takes none before that.
 func TestSnapshotsOnSchedule(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inSnapshots(t, size{ControlPlanes: 1, Workers: 1}, func(t *testing.T, s *sim, v *vault) {
 		v.untilTaken(s, 1, 3*time.Minute)
@@ -212,7 +211,6 @@ func TestSnapshotsOnSchedule(t *testing.T) {
 // TestSnapshotsThatFail: whatever a member sends, or a disk does, no bad file is there, and the next
 // attempt stores a good one; the cluster is kept up meanwhile, and shows what is wrong.
 func TestSnapshotsThatFail(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name  string
@@ -255,7 +253,6 @@ func TestSnapshotsThatFail(t *testing.T) {
 // TestSnapshotBeforeARemoval: no member of a control plane that works leaves etcd before there is a
 // verified snapshot that is younger than an hour, and none is drained without one.
 func TestSnapshotBeforeARemoval(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inSnapshots(t, size{ControlPlanes: 3, Workers: 1}, func(t *testing.T, s *sim, v *vault) {
 		v.untilTaken(s, 1, 3*time.Minute)
@@ -297,7 +294,6 @@ func (v *vault) flipNewest() {
 // since, once it was read again. One of which a bit is another since then is found, and another is taken before
 // anything is installed.
 func TestUpgradeAfterARestart(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, flipped := range []bool{false, true} {
 		t.Run(fmt.Sprintf("flipped %v", flipped), func(t *testing.T) {
@@ -349,7 +345,6 @@ func TestUpgradeAfterARestart(t *testing.T) {
 // TestSnapshotThatSomebodyAsksFor: it is taken at once, also after attempts that failed, is manual, and the
 // status shows that it was asked for until it is there; a cluster that is suspended takes none.
 func TestSnapshotThatSomebodyAsksFor(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inSnapshots(t, size{ControlPlanes: 1}, func(t *testing.T, s *sim, v *vault) {
 		v.untilTaken(s, 1, 3*time.Minute)
@@ -379,6 +374,7 @@ func TestSnapshotThatSomebodyAsksFor(t *testing.T) {
 
 // TestNoSnapshots: a host that takes none shows none, and removes control planes all the same.
 func TestNoSnapshots(t *testing.T) {
+	t.Parallel()
 	inReadyCluster(t, size{ControlPlanes: 1}, nil, func(t *testing.T, s *sim) {
 		if err := s.Cluster().RequestSnapshot(); cluster.ReasonOf(err) != cluster.NoSnapshots || s.Status().Snapshots != nil {
 			t.Errorf("%v, %+v", err, s.Status().Snapshots)

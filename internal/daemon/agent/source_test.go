@@ -43,6 +43,7 @@ func (drip) Descends(context.Context, string, string) (bool, error) { return tru
 // wait for it look stuck to the watchdog, nor the loop that fetches, whether it
 // answers in the end or not.
 func TestClustersThatWaitForOneRepository(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		asked int // questions before
@@ -78,6 +79,7 @@ func TestClustersThatWaitForOneRepository(t *testing.T) {
 // TestSourceReadsOnce: however often a cluster's loop asks, the inventory is read
 // once from every result.
 func TestSourceReadsOnce(t *testing.T) {
+	t.Parallel()
 	repo, err := sources.New(sources.Config{Store: drip{new(int)}})
 	if err != nil {
 		t.Fatal(err)
@@ -115,6 +117,7 @@ func TestSourceReadsOnce(t *testing.T) {
 // TestDirectoryThatIsNoTop: who names a folder below the top of the repository, or
 // another repository, hears what to name.
 func TestDirectoryThatIsNoTop(t *testing.T) {
+	t.Parallel()
 	repo, err := sources.New(sources.Config{Clusters: []string{"dev"}})
 	if err != nil {
 		t.Fatal(err)
@@ -154,6 +157,7 @@ func (c *counted) Open(name string) (fs.File, error) {
 
 // A panic over the repository's files is reported, and does not end the daemon.
 func TestPanicOverTheRepository(t *testing.T) {
+	t.Parallel()
 	a, err := New(newConfig(t))
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
 )
@@ -50,7 +49,6 @@ func (s *sim) onHosts() string {
 // TestSpreadOverHosts brings a cluster up on three hosts, the agent dying in between, scales it, and has somebody migrate
 // and delete VMs: what was migrated stays, and is no drift.
 func TestSpreadOverHosts(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 3}

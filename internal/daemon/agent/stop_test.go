@@ -16,6 +16,7 @@ import (
 // Nothing may be asked of anybody after that, it must be out in ten seconds, and
 // the next agent must finish what was begun.
 func TestEveryStop(t *testing.T) {
+	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	var points []world.CallRecord
 	synctest.Test(t, func(t *testing.T) {

@@ -7,14 +7,12 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
 // TestSwitchesOfTheNewestPush: a switch, or a window, is in force as soon as it is read, also when
 // the same push has another machine config, which the nodes do not run yet.
 func TestSwitchesOfTheNewestPush(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
@@ -64,6 +62,7 @@ func TestSwitchesOfTheNewestPush(t *testing.T) {
 // TestNewNodesUnderTheSwitches: a new node is made, and gets its first machine config, under any
 // of the switches by which nodes that are there are left alone.
 func TestNewNodesUnderTheSwitches(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{})
 		defer s.Close()

@@ -15,6 +15,7 @@ import (
 // attached again in the web interface, which drops its serial, are told of, and the
 // command of the hint brings the node back.
 func TestDetachedSystemDisk(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 1}
 		s := newSim(t, sz, lab.Config{})

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
@@ -20,6 +19,7 @@ const (
 // that tries it goes back, no other does, it is not tried again, and a corrected one
 // reaches everybody.
 func TestFirewallThatLocksTheAgentOut(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 3, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -59,7 +59,6 @@ func TestFirewallThatLocksTheAgentOut(t *testing.T) {
 // node is taken down for it, and all answer; a push that goes back is enough. A corrected one is
 // given before the reboots, of which each node has one.
 func TestFirewallWithWhatTakesAReboot(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
@@ -115,7 +114,6 @@ func TestFirewallWithWhatTakesAReboot(t *testing.T) {
 // gets the next config as it boots, in a boot of its own where that takes one, and the others
 // follow.
 func TestNodeThatBootsForEver(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for name, c := range map[string]struct{ proxy, wk1 string }{
 		"corrected as it boots": {"http://10.10.0.1:3128", "dev-wk-1:1"},
@@ -158,6 +156,7 @@ func checkNodeThatBootsForEver(t *testing.T, proxy, down string) {
 // is given it, and all go on as they are; one that there is reaches everybody, each of whom
 // has pulled it before.
 func TestKubeletImageThatIsNowhere(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		sz := size{ControlPlanes: 1, Workers: 2}
 		s := newSim(t, sz, lab.Config{})
@@ -198,7 +197,6 @@ func TestKubeletImageThatIsNowhere(t *testing.T) {
 // registry has, or that only one has that does not answer: the control plane is not given them, its
 // kube-apiserver serves on, and a corrected config reaches it.
 func TestStaticPodImageThatIsNowhere(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for name, c := range map[string]struct{ part, image, want string }{
 		"of no registry":                     {"scheduler", "registry.k8s.io/kube-schedulr", "there is no image registry.k8s.io/kube-schedulr:v1.36.1"},

@@ -9,14 +9,12 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestBothTakenBack: a revert of a push of both leads back, Kubernetes first and over no other etcd, in the middle of the
 // hop of Kubernetes and after all of it, also where Talos installs on its way down.
 func TestBothTakenBack(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		from, to string // versions of Kubernetes
@@ -71,7 +69,6 @@ func (s *sim) wantTalosOf(version string) {
 // TestTakenBackBeforeItsBoot: what was installed on a node that is held in its drain is not booted when it is taken back, nor by
 // somebody who boots the node: what it runs is installed over it.
 func TestTakenBackBeforeItsBoot(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		node := s.holdPod()
@@ -99,7 +96,6 @@ func TestTakenBackBeforeItsBoot(t *testing.T) {
 // TestSwitchedOffInItsReboot: a VM that somebody switches off while its node reboots for its turn is started at once, and not when the
 // machine has had its time.
 func TestSwitchedOffInItsReboot(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
@@ -126,7 +122,6 @@ func TestSwitchedOffInItsReboot(t *testing.T) {
 // TestTakenBackInADeath: an agent dies in an installation, which goes on, and the upgrade is taken back before the next one looks.
 // The cluster is not Ready as long as the next boot of that machine may run what was taken back, and what it runs is installed over it.
 func TestTakenBackInADeath(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
@@ -160,7 +155,6 @@ func TestTakenBackInADeath(t *testing.T) {
 // TestComponentIsWatchedOverARestart: the only control plane is watched for a minute after each component of Kubernetes that it is
 // given, also where the agent ends meanwhile.
 func TestComponentIsWatchedOverARestart(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), _ *turns) {
 		isGiven := func(component string) func(cluster.Status) bool {
@@ -191,7 +185,6 @@ func TestComponentIsWatchedOverARestart(t *testing.T) {
 // TestComponentThatIsNotGiven: a component that the only control plane could not be given is tried again as soon as any action is, and
 // nothing is watched meanwhile.
 func TestComponentThatIsNotGiven(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), _ *turns) {
 		push("another kubernetes", "kubernetes_version: v1.35.10", "kubernetes_version: v1.36.1")

@@ -13,13 +13,11 @@ import (
 	talosresource "github.com/siderolabs/talos/pkg/machinery/resources/config"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 )
 
 // TestKubernetesUpgradedByHand: a Kubernetes that somebody has upgraded the whole cluster to while no agent ran is not taken back, for
 // nobody has asked for that: it is reported, and a push of that version ends it. That can be taken back then.
 func TestKubernetesUpgradedByHand(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		file, err := s.Cluster().Talosconfig()

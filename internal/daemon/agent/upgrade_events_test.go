@@ -9,7 +9,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -59,7 +58,6 @@ func lostOnce(have, done occurrences, rnd *rand.Rand, later int, kinds ...world.
 // arrive and those after it do, or the connection breaks in its place. The upgrade ends all the same. Of each kind that is the first
 // one, and of some, drawn from the seed, a later one; with -all-crashes, of all.
 func TestEventsOfUpgradesAreLost(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz, rnd := size{ControlPlanes: 1, Workers: 1}, rand.New(rand.NewPCG(*firstSeed, 20261129))
 	reads, events := occurrences{}, occurrences{}

@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 )
 
 // stuckBudget is where somebody has a disruption budget that never lets its only pod go, and stuckAPI whom they ask.
@@ -39,7 +38,6 @@ func (s *sim) holdPod() (node string) {
 // there, or is not installed yet where Talos does that on its way down; it is back in service between the tries, the budget is named
 // with what to do about it, and no other node is touched, by the next agent neither. When the budget is gone all are upgraded.
 func TestBudgetHoldsAnUpgrade(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for name, from := range map[string]string{"in service": "v1.13.8", "on its way down": "v1.12.11"} {
 		t.Run(name, func(t *testing.T) {
@@ -99,7 +97,6 @@ func (s *sim) leader() string {
 // neither. When a person has disarmed it all are upgraded, who leads etcd as the last of the control planes, so that there is no
 // more than one other leader.
 func TestAlarmHoldsAnUpgrade(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	inClusterOf(t, sz, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
@@ -138,7 +135,6 @@ func TestAlarmHoldsAnUpgrade(t *testing.T) {
 // TestAlarmHoldsAReboot: an alarm that comes up while a control plane is drained for another Talos keeps it up until a person has disarmed
 // it.
 func TestAlarmHoldsAReboot(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	inClusterOf(t, sz, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
@@ -177,7 +173,6 @@ func (s *sim) orderInstalled(since int) (out []string) {
 // names it and how to see it. Where it has given the VM up that is named, too. Once it is out of HA, and the manager has
 // forgotten it, all are upgraded.
 func TestServiceHoldsAnUpgrade(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {

@@ -6,13 +6,11 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 )
 
 // TestCanaryAndSoakOfKubelets: in a hop of Kubernetes the kubelet of the canary is the first, and the next one follows when the soak has
 // passed, or at once by order.
 func TestCanaryAndSoakOfKubelets(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {

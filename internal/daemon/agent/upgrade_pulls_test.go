@@ -7,14 +7,12 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestImagesOfKubernetesFirst: while one node cannot pull the images of a hop of Kubernetes no node gets any of it. When it can, the
 // hop begins.
 func TestImagesOfKubernetesFirst(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 2}, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
 		s.Lab.World.Inject(world.Fault{System: "talos", Op: "machine.ImageService/Pull", Subject: "dev-wk-2", Kind: world.Answer, Status: 14, Text: "the registry does not answer"})

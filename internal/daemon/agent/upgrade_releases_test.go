@@ -9,13 +9,11 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 )
 
 // TestUpgradeNamesReleases: what somebody has installed with Helm, with an API that the hop takes away, is named to who is to approve the hop, and
 // the steps of that name what gets which version.
 func TestUpgradeNamesReleases(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.9", "v1.33.13", func(s *sim, push func(what, from, to string), w *turns) {
 		s.installByHand("old", "apiVersion: admissionregistration.k8s.io/v1beta1\nkind: ValidatingAdmissionPolicy\nmetadata: {name: old}\n")

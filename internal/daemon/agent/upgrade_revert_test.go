@@ -6,13 +6,11 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 )
 
 // TestRevertBeyondTalos sets both versions back by more than Talos goes, after the upgrade has ended: that is refused as what it is, node by
 // node, and nothing goes back; and the inventory is valid.
 func TestRevertBeyondTalos(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.12.11", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
@@ -32,7 +30,6 @@ func TestRevertBeyondTalos(t *testing.T) {
 // TestRevertOfBothIsShown: what the plan and the status have of a way back of both begins with Kubernetes, and has Talos after it, while an
 // action of it is under way, too.
 func TestRevertOfBothIsShown(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.12.11", "v1.34.13", func(s *sim, push func(what, from, to string), w *turns) {

@@ -14,7 +14,6 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/api"
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -127,6 +126,7 @@ func (s *sim) timesInstalled(since int) map[string]int {
 // TestUpgradeOfTalos: another version is pushed, and every node is drained and rebooted for it once, after its
 // installation, control planes first.
 func TestUpgradeOfTalos(t *testing.T) {
+	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
 		before := len(s.Lab.World.Calls())
@@ -148,7 +148,6 @@ func TestUpgradeOfTalos(t *testing.T) {
 // TestUpgradeOverSeveralVersions: one push leads over every version in between, each for all nodes, also where
 // Talos installs on its way down.
 func TestUpgradeOverSeveralVersions(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 1}
 	inClusterOf(t, sz, "v1.11.6", "v1.34.3", func(s *sim, push func(what, from, to string), w *turns) {
@@ -169,7 +168,6 @@ func TestUpgradeOverSeveralVersions(t *testing.T) {
 // old version and in service, nothing else is upgraded, and it is not tried again for that commit, nor for others that do not change the
 // cluster's files, also by an agent that is started again. A commit that does has it tried again, and so has an order; the version set back ends it.
 func TestUpgradeThatFails(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, c := range []struct {
 		name   string
@@ -254,7 +252,6 @@ func (s *sim) timesReset(since int) (n int) {
 // TestUpgradeThatHangs: the VM of a node that does not come back from the reboot of its upgrade is reset once. Where that helps the
 // upgrade goes on, and else nothing more is done for that commit, also by an agent that is started anew, and no other node is touched.
 func TestUpgradeThatHangs(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, talos := range []string{"v1.13.8", "v1.12.11"} {
 		t.Run("until it is reset, from "+talos, func(t *testing.T) {
@@ -312,7 +309,6 @@ func TestUpgradeThatHangs(t *testing.T) {
 // TestUpgradeToWhatBootsSlowly: a Talos whose every boot takes longer than a machine may be silent by default has one VM reset, and what
 // that boot took is known for the other nodes.
 func TestUpgradeToWhatBootsSlowly(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 3}, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
 		s.Lab.Talos.SpoilImage("v1.13.9", installer.BootsSlowly)
@@ -329,7 +325,6 @@ func TestUpgradeToWhatBootsSlowly(t *testing.T) {
 // TestUpgradeWithoutInstaller: an extension that the last version of the way lacks stops the upgrade before anything is done
 // to a node, also while the factory does not answer, and a version that has it leads on.
 func TestUpgradeWithoutInstaller(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	c := lab.Config{MissingExtensions: map[string][]string{"v1.14.1": {"siderolabs/iscsi-tools"}}}
@@ -364,7 +359,6 @@ func TestUpgradeWithoutInstaller(t *testing.T) {
 
 // TestUpgradeWithOtherExtensions: another schematic is an upgrade to the same version.
 func TestUpgradeWithOtherExtensions(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
@@ -381,7 +375,6 @@ func TestUpgradeWithOtherExtensions(t *testing.T) {
 // TestOtherExtensionsInAHop: other extensions that are pushed while the last node of a hop makes it have no node asked for them before
 // that one is back in service, and no node asked twice in one boot: they come with the next hop. The world judges that.
 func TestOtherExtensionsInAHop(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.12.11", "v1.34.3", func(s *sim, push func(what, from, to string), w *turns) {
@@ -400,7 +393,6 @@ func TestOtherExtensionsInAHop(t *testing.T) {
 // TestUpgradeTakenBack: a revert in the middle leads back, outside of the window, and no control plane goes back over another etcd
 // once all have left the older one.
 func TestUpgradeTakenBack(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
@@ -418,7 +410,6 @@ func TestUpgradeTakenBack(t *testing.T) {
 
 // TestAnswersOfUpgradesAreLost: whatever answer of an upgrade is lost, every node ends with the version, and gets it once.
 func TestAnswersOfUpgradesAreLost(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, from := range []string{"v1.12.11", "v1.13.8"} {
 		t.Run(from, func(t *testing.T) {
@@ -465,7 +456,6 @@ func (s *sim) wantKubernetes(version string) {
 // TestUpgradeOfKubernetes: another version is pushed, and every component of every node gets it, without a reboot and
 // without a kubelet that is newer than a kube-apiserver.
 func TestUpgradeOfKubernetes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 3, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
@@ -480,7 +470,6 @@ func TestUpgradeOfKubernetes(t *testing.T) {
 
 // TestUpgradeOfBoth: one push leads over every version of both, Talos first wherever it can be.
 func TestUpgradeOfBoth(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.11.6", "v1.33.13", func(s *sim, push func(what, from, to string), w *turns) {
@@ -495,7 +484,6 @@ func TestUpgradeOfBoth(t *testing.T) {
 // TestKubernetesTakenBack: a revert in the middle leads back, also where every component of some nodes has the newer
 // version already, and outside of the window.
 func TestKubernetesTakenBack(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 2}
 	inClusterOf(t, sz, "v1.13.9", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
@@ -521,7 +509,6 @@ func closedFor(d time.Duration) string {
 // agent, and the order is gone with its end. A node that there is not, an upgrade that there is not, and a switch
 // are named.
 func TestUpgradeByOrder(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
@@ -561,7 +548,6 @@ func TestUpgradeByOrder(t *testing.T) {
 // TestUpgradeIsApproved: what is shown of an upgrade that waits for approval, of what was pushed and before it is, is what is done
 // after it.
 func TestUpgradeIsApproved(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.13.9", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
@@ -597,7 +583,6 @@ func TestUpgradeIsApproved(t *testing.T) {
 // TestApprovalLastsOverHops: a way of several hops is approved once. What Talos deploys is approved after each, with the plan of what is left
 // of the way, and that does not take back what was approved of it.
 func TestApprovalLastsOverHops(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.12.8", "v1.35.10", func(s *sim, push func(what, from, to string), w *turns) {
@@ -633,7 +618,6 @@ func TestApprovalLastsOverHops(t *testing.T) {
 // TestWindowClosesBetweenNodes: a window that closes while nodes are upgraded holds the next one, and takes none out of service; the
 // rest follows when it is open.
 func TestWindowClosesBetweenNodes(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 5}
 	inClusterOf(t, sz, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), w *turns) {
@@ -670,6 +654,7 @@ func TestWindowClosesBetweenNodes(t *testing.T) {
 // TestPhaseOfANodeThatReboots: a node that the agent reboots is shown as Ready neither while nothing answers there nor in what
 // the cluster is doing, however short that is, and its phase is of since then.
 func TestPhaseOfANodeThatReboots(t *testing.T) {
+	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.8", "v1.36.1", func(s *sim, push func(what, from, to string), _ *turns) {
 		const node, lag = "dev-wk-1", time.Second
 		push("another Talos", "talos_version: v1.13.8", "talos_version: v1.13.9")

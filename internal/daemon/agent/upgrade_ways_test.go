@@ -7,14 +7,12 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // TestUpgradeFromTheOldest: one push leads from the oldest versions that there is a way from to the newest, over every version in between.
 func TestUpgradeFromTheOldest(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	sz := size{ControlPlanes: 1, Workers: 1}
 	inClusterOf(t, sz, "v1.8.4", "v1.31.14", func(s *sim, push func(what, from, to string), w *turns) {
@@ -28,7 +26,6 @@ func TestUpgradeFromTheOldest(t *testing.T) {
 
 // TestBadImageOnTheCanary: a version that does not start is tried on the canary alone, and the control planes stay as they are.
 func TestBadImageOnTheCanary(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 3, Workers: 2}, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
 		s.Lab.Talos.SpoilImage("v1.13.9", installer.CrashesOnBoot)
@@ -49,7 +46,6 @@ func TestBadImageOnTheCanary(t *testing.T) {
 // TestBadImageWithoutAnAnswer: where it is not known how the installation of what does not start has ended it is made once more, and
 // then never again.
 func TestBadImageWithoutAnAnswer(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	inClusterOf(t, size{ControlPlanes: 1, Workers: 1}, "v1.13.8", "v1.35.3", func(s *sim, push func(what, from, to string), w *turns) {
 		s.Lab.Talos.SpoilImage("v1.13.9", installer.CrashesOnBoot)

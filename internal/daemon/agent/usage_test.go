@@ -13,6 +13,7 @@ import (
 // TestUsage: what is in use is asked for when somebody wants to know it, once for all
 // who ask at a time, and no pass asks for more than before.
 func TestUsage(t *testing.T) {
+	t.Parallel()
 	for _, flavour := range []string{"9.2", "8.4"} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, size{ControlPlanes: 1, Workers: 1}, lab.Config{Flavour: flavour})

@@ -3,15 +3,12 @@ package agent_test
 import (
 	"testing"
 	"time"
-
-	"github.com/talos-agent/talos-agent/internal/daemon/daemontest"
 )
 
 // TestClusterOfEveryTalos: a cluster is built with each minor version of Talos that can be upgraded
 // from or to, by what that version answers, and with a Kubernetes that runs on it. It then has
 // both, and is left as it is.
 func TestClusterOfEveryTalos(t *testing.T) {
-	daemontest.LeaveToExhaust(t)
 	t.Parallel()
 	for _, c := range []struct{ talos, kubernetes string }{
 		{"v1.8.4", "v1.31.14"}, {"v1.9.6", "v1.32.13"}, {"v1.10.9", "v1.33.13"}, {"v1.11.6", "v1.33.13"}, {"v1.12.11", "v1.35.10"}, {"v1.14.1", "v1.37.2"},

@@ -18,6 +18,7 @@ import (
 // what waits for the VIP is not blamed on bridges and consoles, and who has the
 // address is told within a minute.
 func TestTakenVIP(t *testing.T) {
+	t.Parallel()
 	const mac = "BC:24:11:00:00:99"
 	sz := size{ControlPlanes: 3, Workers: 1}
 	synctest.Test(t, func(t *testing.T) {
@@ -80,6 +81,7 @@ func hangUp(l net.Listener) {
 // installed, which needs nothing that waits for the address, and a load balancer when somebody switches it on. Until then that
 // is what is waited for, and afterwards all control planes join.
 func TestVIPOfOthers(t *testing.T) {
+	t.Parallel()
 	for by, blamed := range map[string]string{"kube-vip": "grep kube-vip", "external": "load balancer"} {
 		t.Run(by, func(t *testing.T) {
 			sz := size{ControlPlanes: 3, Workers: 1}

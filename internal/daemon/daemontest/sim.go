@@ -192,6 +192,8 @@ type Sim struct {
 	HA bool
 	// Removals is how many nodes the host lets be removed at once; 0: one.
 	Removals int
+	// Copies is how many VMs at once the host lets copy onto a storage; 0: the default.
+	Copies int
 	// Deaths is how often one has died.
 	Deaths int
 
@@ -255,7 +257,7 @@ func (s *Sim) config() agent.Config {
 	for i := range targets {
 		targets[i].To.Dial = link.DialContext
 	}
-	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", Removals: s.Removals, Mappings: s.Mappings, HA: s.HA, VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
+	policy := cluster.Policy{File: "policy.yaml", Pool: "talos", Removals: s.Removals, Capacity: cluster.Capacity{CopiesPerStorage: s.Copies}, Mappings: s.Mappings, HA: s.HA, VMIDs: []cluster.Range{{First: 400, Last: 2999}}}
 	options := inventory.Options{Owner: "sim", Pool: "talos", ImageDatastore: "local"}
 	return agent.Config{
 		Owner: "sim", Clusters: []string{"dev"}, Known: s.Disk.journals(), Interval: time.Minute, Policy: func() cluster.Policy { return policy },

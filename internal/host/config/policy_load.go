@@ -74,7 +74,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 	}{
 		{"pool", -1}, {"vmids", len(f.VMIDs)}, {"datastores", len(f.Datastores)}, {"bridges", len(f.Bridges)}, {"cpu_units", -1}, {"ha", -1}, {"firewall", -1}, {"port_forwards", -1}, {"pci_mappings", -1}, {"usb_mappings", -1}, {"macs", len(f.MACs)}, {"networks", len(f.Networks)},
 		{"limits.nodes", -1}, {"limits.cores", -1}, {"limits.ram", -1}, {"limits.disk", -1},
-		{"capacity.memory_reserve", -1}, {"capacity.thin_overcommit", -1}, {"heal", -1}, {"apply", -1}, {"upgrade", -1}, {"window", -1}, {"max_unavailable", -1}, {"drain.on_timeout", -1}, {"drain.timeout", -1}, {"removals", -1},
+		{"capacity.memory_reserve", -1}, {"capacity.thin_overcommit", -1}, {"capacity.copies_per_storage", -1}, {"heal", -1}, {"apply", -1}, {"upgrade", -1}, {"window", -1}, {"max_unavailable", -1}, {"drain.on_timeout", -1}, {"drain.timeout", -1}, {"removals", -1},
 		{"sources.factory", len(f.Sources.Factory)}, {"sources.charts", len(f.Sources.Charts)},
 	} {
 		if !d.Has(rule.field) {
@@ -106,7 +106,7 @@ func ParsePolicy(path string, data []byte) (cluster.Policy, cluster.Problems) {
 		Limits:         cluster.Limits{Nodes: f.Limits.Nodes, Cores: f.Limits.Cores, MemoryMiB: int64(f.Limits.RAM) / int64(yamlschema.MiB), DiskBytes: int64(f.Limits.Disk)},
 		MaxUnavailable: f.MaxUnavailable, DrainStops: f.Drain.OnTimeout == "stop", DrainWithin: f.Drain.Timeout,
 		Switches:  cluster.Switches{ObserveOnly: f.Heal == "observe", ApplyOff: f.Apply == "off", ApplyApproved: f.Apply == "approve", Upgrade: upgrade},
-		Capacity:  cluster.Capacity{MemoryReserveMiB: int64(f.Capacity.MemoryReserve) / int64(yamlschema.MiB), ThinPercent: f.Capacity.ThinOvercommit},
+		Capacity:  cluster.Capacity{MemoryReserveMiB: int64(f.Capacity.MemoryReserve) / int64(yamlschema.MiB), ThinPercent: f.Capacity.ThinOvercommit, CopiesPerStorage: f.Capacity.CopiesPerStorage},
 		Factories: f.Sources.Factory, Charts: f.Sources.Charts, Lines: lines,
 	}, d.Finish()
 }

@@ -31,7 +31,7 @@ sources:
   charts:
     - https://helm.cilium.io
     - oci://ghcr.io/org
-capacity: {memory_reserve: 8GiB, thin_overcommit: 150}
+capacity: {memory_reserve: 8GiB, thin_overcommit: 150, copies_per_storage: 4}
 heal: observe
 apply: off
 window: {days: [sat], from: "22:00", to: "05:00"}
@@ -51,12 +51,12 @@ ha: true
 	want := cluster.Policy{File: path, Pool: "talos", VMIDs: []cluster.Range{{First: 400, Last: 499}, {First: 600, Last: 699}},
 		Datastores: []string{"local", "local-lvm"}, Bridges: []string{"vmbr1"}, CPUUnits: 200, HA: true, Firewall: true, MACs: []string{"BC:24:11", "02:00:00:00:00:1A"}, Forwards: []int{80, 443}, Mappings: map[string][]string{device.PCIMapping: {"gpu", "nic"}},
 		Limits:         cluster.Limits{Nodes: 10, Cores: 32, MemoryMiB: 65536, DiskBytes: 1 << 40},
-		Capacity:       cluster.Capacity{MemoryReserveMiB: 8192, ThinPercent: 150},
+		Capacity:       cluster.Capacity{MemoryReserveMiB: 8192, ThinPercent: 150, CopiesPerStorage: 4},
 		Switches:       cluster.Switches{ObserveOnly: true, ApplyOff: true},
 		MaxUnavailable: 2, DrainStops: true, DrainWithin: 10 * time.Minute,
 		Window:    window.Window{Days: []time.Weekday{time.Saturday}, From: 22 * 60, To: 5 * 60, Zone: time.UTC},
 		Factories: []string{"https://factory.talos.dev"}, Charts: []string{"https://helm.cilium.io", "oci://ghcr.io/org"},
-		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12, "capacity.memory_reserve": 15, "capacity.thin_overcommit": 15, "heal": 16, "apply": 17, "window": 18, "max_unavailable": 19, "drain.on_timeout": 20, "drain.timeout": 20, "cpu_units": 21, "pci_mappings": 22, "port_forwards": 23, "macs": 24, "firewall": 25, "ha": 26}}
+		Lines: map[string]int{"pool": 2, "vmids": 3, "datastores": 4, "bridges": 7, "limits.nodes": 8, "limits.cores": 8, "limits.ram": 9, "limits.disk": 9, "sources.factory": 11, "sources.charts": 12, "capacity.memory_reserve": 15, "capacity.thin_overcommit": 15, "capacity.copies_per_storage": 15, "heal": 16, "apply": 17, "window": 18, "max_unavailable": 19, "drain.on_timeout": 20, "drain.timeout": 20, "cpu_units": 21, "pci_mappings": 22, "port_forwards": 23, "macs": 24, "firewall": 25, "ha": 26}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
 	}
@@ -71,7 +71,7 @@ func TestSmallestPolicy(t *testing.T) {
 	if len(problems) > 0 {
 		t.Fatal(problems)
 	}
-	if len(got.Datastores)+len(got.Bridges)+len(got.MACs)+len(got.Factories)+len(got.Charts) > 0 || got.MaxUnavailable != 0 || got.CPUUnits != 0 || got.Mappings != nil || got.Firewall || got.HA || got.Forwards == nil || len(got.Forwards) > 0 || got.DrainStops || got.DrainWithin != 0 || got.Limits != (cluster.Limits{}) || got.Capacity != (cluster.Capacity{}) || got.Capacity.Reserve() != 2<<30 || got.Capacity.Thin() != 100 || !maps.Equal(got.Lines, map[string]int{"pool": 1, "vmids": 2}) {
+	if len(got.Datastores)+len(got.Bridges)+len(got.MACs)+len(got.Factories)+len(got.Charts) > 0 || got.MaxUnavailable != 0 || got.CPUUnits != 0 || got.Mappings != nil || got.Firewall || got.HA || got.Forwards == nil || len(got.Forwards) > 0 || got.DrainStops || got.DrainWithin != 0 || got.Limits != (cluster.Limits{}) || got.Capacity != (cluster.Capacity{}) || got.Capacity.Reserve() != 2<<30 || got.Capacity.Thin() != 100 || got.Capacity.Copies() != 2 || !maps.Equal(got.Lines, map[string]int{"pool": 1, "vmids": 2}) {
 		t.Errorf("%+v", got)
 	}
 }

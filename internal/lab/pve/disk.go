@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/copying"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 )
 
@@ -154,14 +155,18 @@ func (s *Server) makeDisk(t *task, h *host, id int, key string, m []string, d op
 	case "tpmstate0":
 		bytes = tpmBytes
 	}
-	s.mu.Lock()
-	st := h.storage(m[1])
-	format := cmp.Or(d["format"], "raw")
-	v := s.allocateDisk(st, st.diskName(id, "vm", format), format, id, bytes)
-	if key == "efidisk0" {
-		v.file = v.bytes
+	st, format := s.storageOf(h, m[1]), cmp.Or(d["format"], "raw")
+	var v *volume
+	err = s.allocate(t, st, 0, func() error {
+		v = s.allocateDisk(st, st.diskName(id, "vm", format), format, id, bytes)
+		if key == "efidisk0" {
+			v.file = v.bytes
+		}
+		return nil
+	})
+	if err != nil {
+		return placed{}, err
 	}
-	s.mu.Unlock()
 	s.logFormatting(t, st, v)
 	if key == "efidisk0" {
 		s.logTransferred(t, v.bytes)
@@ -173,20 +178,23 @@ func (s *Server) makeDisk(t *task, h *host, id int, key string, m []string, d op
 }
 
 func (s *Server) makeCloudInit(t *task, h *host, id int, key, storage string, d options.Properties) (placed, error) {
-	s.mu.Lock()
-	st := h.storage(storage)
-	format := cmp.Or(d["format"], "qcow2")
+	st, format := s.storageOf(h, storage), cmp.Or(d["format"], "qcow2")
 	name := st.imageName(id, fmt.Sprintf("vm-%d-cloudinit", id), format)
-	if st.volumes[name] != nil {
-		s.mu.Unlock()
-		if st.kind == "lvmthin" {
-			return placed{}, perlError("lvcreate 'pve/%s' error:   Logical Volume %q already exists in volume group \"pve\"", name, name)
+	var v *volume
+	err := s.allocate(t, st, 0, func() error {
+		switch {
+		case st.volumes[name] != nil && st.kind == "lvmthin":
+			return perlError("lvcreate 'pve/%s' error:   Logical Volume %q already exists in volume group \"pve\"", name, name)
+		case st.volumes[name] != nil:
+			return perlError("disk image '%s' already exists", st.file(name))
 		}
-		return placed{}, perlError("disk image '%s' already exists", st.file(name))
+		v = s.allocateDisk(st, name, format, id, cloudInitBytes)
+		v.disk = nil // the host writes it, the guest keeps nothing on it
+		return nil
+	})
+	if err != nil {
+		return placed{}, err
 	}
-	v := s.allocateDisk(st, name, format, id, cloudInitBytes)
-	v.disk = nil // the host writes it, the guest keeps nothing on it
-	s.mu.Unlock()
 	s.logFormatting(t, st, v)
 	delete(d, "format")
 	delete(d, "size")
@@ -195,8 +203,8 @@ func (s *Server) makeCloudInit(t *task, h *host, id int, key, storage string, d 
 	return placed{text: d.String(), volid: d["file"]}, nil
 }
 
-// importDisk copies an image onto a storage. One copy at a time: the storage's
-// lock is what makes creations side by side wait for one another.
+// importDisk copies an image onto a storage. Creations side by side wait for one another
+// while a volume is allocated, and share the storage's speed while it is filled.
 func (s *Server) importDisk(t *task, h *host, id int, key, storage string, d options.Properties) (placed, error) {
 	from := d["import-from"]
 	s.mu.Lock()
@@ -211,16 +219,23 @@ func (s *Server) importDisk(t *task, h *host, id int, key, storage string, d opt
 		format = "raw"
 	}
 	s.logLine(t, "create full clone of drive (%s)", from)
-	s.mu.Lock()
-	v := s.allocateDisk(st, st.diskName(id, "vm", format), format, id, src.bytes)
-	v.disk.Image = src.heldImage()
-	s.mu.Unlock()
+	var v *volume
+	subject, allocation := strconv.Itoa(id), s.world.Latency.Import/allocations
+	err := s.allocate(t, st, allocation, func() error {
+		v = s.allocateDisk(st, st.diskName(id, "vm", format), format, id, src.bytes)
+		v.disk.Image = src.heldImage()
+		return nil
+	})
+	if err != nil {
+		return placed{}, err
+	}
+	s.world.Spend("allocate", subject, allocation, "upload/"+h.name, "delete/"+subject)
 	volid := st.volid(v)
 	s.logFormatting(t, st, v)
 	if s.flavour.nine {
 		s.logLine(t, "allocated target volume '%s'", volid)
 	}
-	if err := s.copyOnto(t, st, id, s.world.Latency.Import, "upload/"+h.name, "delete/"+strconv.Itoa(id)); err != nil {
+	if err := s.copyOnto(t, st, id, s.world.Latency.Import-allocation, "allocate/"+subject); err != nil {
 		if errors.Is(err, errInterrupted) {
 			err = perlError("cannot import from '%s' - copy failed: command '/usr/bin/qemu-img convert -p -n -f %s -O %s %s zeroinit:%s' failed: %s",
 				from, src.format, format, srcStorage.file(src.name), st.file(v.name), err)
@@ -244,26 +259,50 @@ func fileOf(h *host, volid string) string {
 	return volid
 }
 
-// copyOnto spends the time of a copy onto a storage, holding its lock.
+// allocations is how many allocations take as long as filling one volume: a logical volume
+// is there in a fifth of a second.
+const allocations = 40
+
+// copyOnto spends the time of a copy onto a storage: longer where others copy at once.
 func (s *Server) copyOnto(t *task, st *storage, id int, d time.Duration, after ...string) error {
-	select {
-	case st.copying <- struct{}{}:
-	case <-t.ctx.Done():
-		return context.Cause(t.ctx)
-	}
-	defer func() { <-st.copying }()
+	began := time.Now()
 	s.mu.Lock()
-	if st.lastCopy != "" {
+	if st.lastCopy != "" { // which may have kept it waiting
 		after = append(after, st.lastCopy)
 	}
 	s.mu.Unlock()
-	if err := s.spendTime(t, "import", strconv.Itoa(id), d, after...); err != nil {
+	if err := st.writes.Copy(t.ctx, s.world.Scale(d)); err != nil {
 		return err
 	}
+	if _, err := s.passTime(t, 0); err != nil {
+		return err
+	}
+	s.world.Spend("import", strconv.Itoa(id), s.hostTime(time.Since(began)), after...)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st.lastCopy = "import/" + strconv.Itoa(id)
 	return nil
+}
+
+// allocate makes a volume under the lock of its storage, which is kept for as long as
+// that takes. qemu-server 9.2.6 has given it back when the volume is filled.
+func (s *Server) allocate(t *task, st *storage, took time.Duration, make func() error) error {
+	unlock, err := st.writes.Lock(t.ctx, s.world.Scale(fileLockWait))
+	switch {
+	case errors.Is(err, copying.ErrLocked) && st.shared:
+		return perlError("cfs-lock 'storage-%s' error: got lock request timeout", st.name)
+	case errors.Is(err, copying.ErrLocked):
+		return perlError("can't lock file '/var/lock/pve-manager/pve-storage-%s' - got timeout", st.name)
+	case err != nil:
+		return err
+	}
+	defer unlock()
+	if s.world.Sleep(t.ctx, took) != nil || t.ctx.Err() != nil {
+		return context.Cause(t.ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return make()
 }
 
 // logFormatting is what making a volume leaves in a task's log.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/copying"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -18,8 +19,8 @@ type storage struct {
 	content          []string
 	total, used      int64
 	shared, inactive bool
-	// copying is held while an image is copied onto the storage: one at a time.
-	copying chan struct{}
+	// writes is what all that is written onto the storage shares.
+	writes *copying.Storage
 
 	volumes  map[string]*volume // by name without the storage
 	lastCopy string             // span of the copy that had the storage last
@@ -43,7 +44,7 @@ type volume struct {
 func newStorage(c Storage) *storage {
 	st := &storage{
 		name: c.Name, kind: c.Type, path: c.Path, content: c.Content, total: c.TotalBytes, used: c.UsedBytes, shared: c.Shared,
-		copying: make(chan struct{}, 1), volumes: map[string]*volume{},
+		writes: copying.New(), volumes: map[string]*volume{},
 	}
 	if st.kind == "" {
 		st.kind = "dir"
@@ -68,6 +69,27 @@ func (h *host) storage(name string) *storage {
 		}
 	}
 	return nil
+}
+
+// storageOf is storage for who does not hold s.mu.
+func (s *Server) storageOf(h *host, name string) *storage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return h.storage(name)
+}
+
+// LockStorage takes the lock of a storage of a host, as an allocation does that takes
+// long: of a file whose blocks are all reserved, or of a volume of a slow cluster of storages.
+func (s *Server) LockStorage(node, name string) (unlock func(), err error) {
+	i := slices.IndexFunc(s.hosts, func(h *host) bool { return h.name == node })
+	if i < 0 {
+		return nil, fmt.Errorf("there is no host %s", node)
+	}
+	st := s.storageOf(s.hosts[i], name)
+	if st == nil {
+		return nil, fmt.Errorf("host %s has no storage %s", node, name)
+	}
+	return st.writes.Lock(s.ctx, s.world.Scale(fileLockWait))
 }
 
 // volume finds a volume by its full name, "local:import/x.qcow2".

@@ -1,67 +1,84 @@
-// Package turns lets one at a time do what Proxmox VE does one at a time, and names who has the turn.
+// Package turns lets only so many at a time do what Proxmox VE does for few at a time, and names who has a turn.
 package turns
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
-// Turns lets one at a time do something that has a name. The zero value is ready.
+// Turns lets only so many at a time do something that has a name. The zero value is ready.
 type Turns struct {
-	mu      sync.Mutex
-	waiting map[string]*turn
+	mu  sync.Mutex
+	all map[string]*turn
 }
 
 type turn struct {
-	slot   chan struct{}
-	users  int
-	holder string // who has it, in words
+	holders []*holder
+	queue   []*holder
 }
 
-// Take waits for the turn of a name, and calls waits with who has it if that is
-// somebody else. The caller, which is called who, gives it back with done.
-func (t *Turns) Take(ctx context.Context, name, who string, waits func(holder string)) (done func(), err error) {
+// holder has a turn, or waits for one until ready is closed.
+type holder struct {
+	who    string // in words
+	places int    // how many may have a turn beside each other, itself included
+	ready  chan struct{}
+}
+
+// Take waits until fewer than places have a turn of a name, in the order of those who ask, and
+// calls waits with one who has it if that takes time. The caller, which is called who, gives it
+// back with done.
+func (t *Turns) Take(ctx context.Context, name, who string, places int, waits func(holder string)) (done func(), err error) {
+	mine := &holder{who: who, places: max(1, places), ready: make(chan struct{})}
 	t.mu.Lock()
-	if t.waiting == nil {
-		t.waiting = map[string]*turn{}
+	if t.all == nil {
+		t.all = map[string]*turn{}
 	}
-	w := t.waiting[name]
+	w := t.all[name]
 	if w == nil {
-		w = &turn{slot: make(chan struct{}, 1)}
-		t.waiting[name] = w
+		w = &turn{}
+		t.all[name] = w
 	}
-	w.users++
-	holder := w.holder
+	w.queue = append(w.queue, mine)
+	w.admit()
+	before := ""
+	if len(w.holders) > 0 {
+		before = w.holders[0].who
+	}
 	t.mu.Unlock()
-	leave := func() {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		if w.users--; w.users == 0 {
-			delete(t.waiting, name)
-		}
-	}
-	hold := func() (func(), error) {
-		t.hold(w, who)
-		return func() { t.hold(w, ""); <-w.slot; leave() }, nil
-	}
+	done = func() { t.leave(name, mine) }
 	select {
-	case w.slot <- struct{}{}:
-		return hold()
+	case <-mine.ready:
+		return done, nil
 	default:
-		waits(holder)
+		waits(before)
 	}
 	select {
-	case w.slot <- struct{}{}:
-		return hold()
+	case <-mine.ready:
+		return done, nil
 	case <-ctx.Done():
-		leave()
+		t.leave(name, mine)
 		return nil, ctx.Err()
 	}
 }
 
-// hold notes who has a turn.
-func (t *Turns) hold(w *turn, who string) {
+// admit gives a turn to those who wait while there are places. Turns.mu is held.
+func (w *turn) admit() {
+	for len(w.queue) > 0 && len(w.holders) < w.queue[0].places {
+		close(w.queue[0].ready)
+		w.holders, w.queue = append(w.holders, w.queue[0]), w.queue[1:]
+	}
+}
+
+// leave ends a turn, or the wait for one.
+func (t *Turns) leave(name string, mine *holder) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	w.holder = who
+	w := t.all[name]
+	is := func(h *holder) bool { return h == mine }
+	w.holders, w.queue = slices.DeleteFunc(w.holders, is), slices.DeleteFunc(w.queue, is)
+	w.admit()
+	if len(w.holders) == 0 {
+		delete(t.all, name)
+	}
 }
