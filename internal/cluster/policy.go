@@ -139,20 +139,16 @@ type Capacity struct {
 	CopiesPerStorage int
 }
 
-// What holds where the policy has nothing else. Proxmox VE itself asks for 2 GiB; a thin
-// storage that promises no more than it has never stops its VMs; and one copy leaves a
-// storage idle for some of the time, as it reads and writes in turn.
-const (
-	defaultReserveMiB  = 2048
-	defaultThinPercent = 100
-	defaultCopies      = 2
-)
+// Reserve is the memory of a host that no VM gets, in bytes: by default what Proxmox VE itself asks for.
+func (c Capacity) Reserve() int64 { return cmp.Or(c.MemoryReserveMiB, 2048) << 20 }
 
-// Reserve is the memory of a host that no VM gets, in bytes.
-func (c Capacity) Reserve() int64 { return cmp.Or(c.MemoryReserveMiB, defaultReserveMiB) << 20 }
+// Thin is how much a thin storage may promise, in percent of its size: by default no more than it
+// has, so that it never stops its VMs.
+func (c Capacity) Thin() int { return cmp.Or(c.ThinPercent, 100) }
 
-// Thin is how much a thin storage may promise, in percent of its size.
-func (c Capacity) Thin() int { return cmp.Or(c.ThinPercent, defaultThinPercent) }
+// Copies is how many VMs' disks may be copied onto a storage at once: by default two, because one
+// copy reads and writes in turn, and leaves the storage idle meanwhile.
+func (c Capacity) Copies() int { return cmp.Or(c.CopiesPerStorage, 2) }
 
 // AllowsAddress reports whether addresses of nodes and VIPs may lie where this one does.
 func (p Policy) AllowsAddress(a netip.Addr) bool {
@@ -178,6 +174,3 @@ func (p Policy) Line(field string) string {
 	}
 	return file
 }
-
-// Copies is how many VMs' disks may be copied onto a storage at once.
-func (c Capacity) Copies() int { return cmp.Or(c.CopiesPerStorage, defaultCopies) }

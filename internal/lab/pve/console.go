@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
+	"github.com/talos-agent/talos-agent/internal/lab/pve/roles"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -330,7 +331,7 @@ func (s *Server) AgentToken(scope AgentScope) string {
 	if scope.DeleteImages {
 		store = append(store, "Datastore.Allocate")
 	}
-	vmRole := append(strings.Split(vmConfigPrivileges, ","), "VM.Allocate", "VM.Audit", "VM.PowerMgmt", "VM.Console", "Pool.Audit", s.flavour.agentPrivilege())
+	vmRole := append(strings.Split(roles.VMConfigPrivileges, ","), "VM.Allocate", "VM.Audit", "VM.PowerMgmt", "VM.Console", "Pool.Audit", s.flavour.agentPrivilege())
 	s.Role("TalosAgentVM", vmRole...)
 	s.Role("TalosAgentStore", store...)
 	s.Role("TalosAgentNet", "SDN.Use")

@@ -287,8 +287,7 @@ func (s *Server) copyOnto(t *task, st *storage, id int, d time.Duration, after .
 // allocate makes a volume under the lock of its storage, which is kept for as long as
 // that takes. qemu-server 9.2.6 has given it back when the volume is filled.
 func (s *Server) allocate(t *task, st *storage, took time.Duration, make func() error) error {
-	unlock, err := st.writes.Lock(t.ctx, s.world.Scale(fileLockWait))
-	switch {
+	switch err := st.writes.Take(t.ctx, s.world.Scale(fileLockWait), nil); {
 	case errors.Is(err, copying.ErrLocked) && st.shared:
 		return perlError("cfs-lock 'storage-%s' error: got lock request timeout", st.name)
 	case errors.Is(err, copying.ErrLocked):
@@ -296,7 +295,7 @@ func (s *Server) allocate(t *task, st *storage, took time.Duration, make func() 
 	case err != nil:
 		return err
 	}
-	defer unlock()
+	defer func() { <-st.writes.Lock }()
 	if s.world.Sleep(t.ctx, took) != nil || t.ctx.Err() != nil {
 		return context.Cause(t.ctx)
 	}
@@ -320,17 +319,7 @@ func (s *Server) logFormatting(t *task, st *storage, v *volume) {
 
 // logTransferred is what copying leaves in a task's log.
 func (s *Server) logTransferred(t *task, bytes int64) {
-	s.logLine(t, "transferred 0.0 B of %s (0.00%%)", humanSize(bytes))
-	s.logLine(t, "transferred %s of %[1]s (100.00%%)", humanSize(bytes))
-	s.logLine(t, "transferred %s of %[1]s (100.00%%)", humanSize(bytes))
-}
-
-// humanSize renders a size as Proxmox VE's logs do.
-func humanSize(bytes int64) string {
-	n, units := float64(bytes), []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	i := 0
-	for n >= 1024 && i < len(units)-1 {
-		n, i = n/1024, i+1
+	for _, line := range copying.Transferred(bytes) {
+		s.logLine(t, "%s", line)
 	}
-	return fmt.Sprintf("%.1f %s", n, units[i])
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/roles"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -189,7 +190,7 @@ var directions = []direction{
 		st.send(root, "POST", "/access/users/lp@pve/token/tok", "privsep=1")
 	}},
 	{"", "841-lp-pool-only", func(st *stage) {
-		st.server.Role("LP", strings.Split("VM.Allocate,VM.Audit,VM.Clone,VM.PowerMgmt,"+vmConfigPrivileges, ",")...)
+		st.server.Role("LP", strings.Split("VM.Allocate,VM.Audit,VM.Clone,VM.PowerMgmt,"+roles.VMConfigPrivileges, ",")...)
 		st.grantLP("LP", "/pool/talos")
 	}},
 	{"", "842-lp-plus-storage", func(st *stage) { st.grantLP("PVEDatastoreUser", "/storage/local") }},

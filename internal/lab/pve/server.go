@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/pve/accesslog"
+	"github.com/talos-agent/talos-agent/internal/lab/pve/copying"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/ha"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -116,7 +117,7 @@ type Server struct {
 	tickets   map[string]ticket
 	tasks     []*task // oldest first
 	byUPID    map[string]*task
-	flocks    map[int]chan struct{}
+	flocks    map[int]copying.Lock
 	nextPID   int
 	boot      time.Time
 	uploads   map[string]int // destination -> uploads of the agent in flight
@@ -164,7 +165,7 @@ func New(c Config) (*Server, error) {
 		agent: cmp.Or(c.Agent, defaultAgent), log: c.World.Log,
 		ctx: ctx, cancel: cancel,
 		vms: map[int]*vm{}, pools: map[string]*pool{}, member: map[int]string{}, byUPID: map[string]*task{}, users: map[string]*user{}, roles: f.builtinRoles(),
-		tickets: map[string]ticket{}, flocks: map[int]chan struct{}{}, uploads: map[string]int{},
+		tickets: map[string]ticket{}, flocks: map[int]copying.Lock{}, uploads: map[string]int{},
 		reads: map[readKey]time.Time{}, terminals: map[int]*terminal{}, readers: map[int]*terminal{},
 		nextPID: 1000, boot: now.Add(-time.Hour),
 	}

@@ -89,7 +89,7 @@ func (s *Server) LockStorage(node, name string) (unlock func(), err error) {
 	if st == nil {
 		return nil, fmt.Errorf("host %s has no storage %s", node, name)
 	}
-	return st.writes.Lock(s.ctx, s.world.Scale(fileLockWait))
+	return func() { <-st.writes.Lock }, st.writes.Take(s.ctx, s.world.Scale(fileLockWait), nil)
 }
 
 // volume finds a volume by its full name, "local:import/x.qcow2".

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/copying"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -55,7 +56,7 @@ type task struct {
 	ended    bool
 	end      time.Time
 	exit     string
-	held     []chan struct{} // file locks, which die with the process
+	held     []copying.Lock // file locks, which die with the process
 }
 
 // wasKilled reports whether a worker ended without a chance to clean up.
@@ -182,32 +183,19 @@ func (s *Server) lockFile(t *task, id int) (release func(), err error) {
 
 // acquireLock waits for a VM's lock file. The caller gives it back by receiving
 // from it.
-func (s *Server) acquireLock(ctx context.Context, id int, waiting func()) (chan struct{}, error) {
+func (s *Server) acquireLock(ctx context.Context, id int, waiting func()) (copying.Lock, error) {
 	s.mu.Lock()
 	lock := s.flocks[id]
 	if lock == nil {
-		lock = make(chan struct{}, 1)
+		lock = copying.NewLock()
 		s.flocks[id] = lock
 	}
 	s.mu.Unlock()
-	select {
-	case lock <- struct{}{}:
-		return lock, nil
-	default:
+	err := lock.Take(ctx, s.world.Scale(fileLockWait), waiting)
+	if errors.Is(err, copying.ErrLocked) {
+		err = perlError("can't lock file '/var/lock/qemu-server/lock-%d.conf' - got timeout", id)
 	}
-	if waiting != nil {
-		waiting()
-	}
-	timeout := time.NewTimer(s.world.Scale(fileLockWait))
-	defer timeout.Stop()
-	select {
-	case lock <- struct{}{}:
-		return lock, nil
-	case <-timeout.C:
-		return nil, perlError("can't lock file '/var/lock/qemu-server/lock-%d.conf' - got timeout", id)
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
+	return lock, err
 }
 
 // isOwn reports whether a task is somebody's own. A user's are those of the

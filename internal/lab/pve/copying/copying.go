@@ -5,6 +5,7 @@ package copying
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"time"
 )
@@ -17,9 +18,38 @@ const FullSpeed = 2
 // ErrLocked means that others kept the lock for too long.
 var ErrLocked = errors.New("got timeout")
 
+// Lock is what one worker at a time has. Who has it gives it back by receiving from it.
+type Lock chan struct{}
+
+// NewLock makes a lock that nobody has.
+func NewLock() Lock { return make(Lock, 1) }
+
+// Take takes the lock, and calls waiting, unless it is nil, where that takes time. It is ErrLocked
+// when the lock is not free within so much time.
+func (l Lock) Take(ctx context.Context, within time.Duration, waiting func()) error {
+	select {
+	case l <- struct{}{}:
+		return nil
+	default:
+	}
+	if waiting != nil {
+		waiting()
+	}
+	timeout := time.NewTimer(within)
+	defer timeout.Stop()
+	select {
+	case l <- struct{}{}:
+		return nil
+	case <-timeout.C:
+		return ErrLocked
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // Storage is one storage. Several workers use it at once.
 type Storage struct {
-	lock chan struct{}
+	Lock // under which volumes are allocated
 
 	mu      sync.Mutex
 	copies  int           // that are under way
@@ -27,28 +57,7 @@ type Storage struct {
 }
 
 // New makes a storage onto which nothing is copied.
-func New() *Storage { return &Storage{lock: make(chan struct{}, 1), changed: make(chan struct{})} }
-
-// Lock takes the lock for an allocation. It is ErrLocked when it is not free within so much
-// time.
-func (s *Storage) Lock(ctx context.Context, within time.Duration) (unlock func(), err error) {
-	unlock = func() { <-s.lock }
-	select {
-	case s.lock <- struct{}{}:
-		return unlock, nil
-	default:
-	}
-	timeout := time.NewTimer(within)
-	defer timeout.Stop()
-	select {
-	case s.lock <- struct{}{}:
-		return unlock, nil
-	case <-timeout.C:
-		return nil, ErrLocked
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
+func New() *Storage { return &Storage{Lock: NewLock(), changed: make(chan struct{})} }
 
 // Copy takes the time of a copy that would take d alone, and longer beside others.
 func (s *Storage) Copy(ctx context.Context, d time.Duration) error {
@@ -85,4 +94,16 @@ func (s *Storage) speed() (float64, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return min(1, float64(FullSpeed)/float64(s.copies)), s.changed
+}
+
+// Transferred is what copying so many bytes leaves in a task's log.
+func Transferred(bytes int64) []string {
+	n, units := float64(bytes), []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	i := 0
+	for n >= 1024 && i < len(units)-1 {
+		n, i = n/1024, i+1
+	}
+	size := fmt.Sprintf("%.1f %s", n, units[i])
+	all := fmt.Sprintf("transferred %s of %[1]s (100.00%%)", size)
+	return []string{fmt.Sprintf("transferred 0.0 B of %s (0.00%%)", size), all, all}
 }

@@ -82,23 +82,21 @@ func TestCopyThatIsStopped(t *testing.T) {
 func TestLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
-		unlock, err := s.Lock(t.Context(), time.Second)
-		if err != nil {
+		if err := s.Take(t.Context(), time.Second, nil); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.Lock(t.Context(), time.Second); !errors.Is(err, ErrLocked) {
+		waits := 0
+		if err := s.Take(t.Context(), time.Second, func() { waits++ }); !errors.Is(err, ErrLocked) || waits != 1 {
 			t.Errorf("a second one: %v", err)
 		}
 		ctx, stop := context.WithCancel(t.Context())
 		stop()
-		if _, err := s.Lock(ctx, time.Second); !errors.Is(err, context.Canceled) {
+		if err := s.Take(ctx, time.Second, nil); !errors.Is(err, context.Canceled) {
 			t.Errorf("one that is stopped: %v", err)
 		}
-		time.AfterFunc(time.Second/2, unlock)
-		if unlock, err = s.Lock(t.Context(), time.Second); err != nil {
+		time.AfterFunc(time.Second/2, func() { <-s.Lock })
+		if err := s.Take(t.Context(), time.Second, nil); err != nil {
 			t.Errorf("one that waits: %v", err)
-		} else {
-			unlock()
 		}
 	})
 }
