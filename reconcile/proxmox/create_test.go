@@ -392,7 +392,7 @@ func TestStart(t *testing.T) {
 // TestCreationWaitsForTheStorage: that somebody else allocates on the storage for longer than
 // Proxmox VE waits is no failure of a creation, unless it does not end.
 func TestCreationWaitsForTheStorage(t *testing.T) {
-	for held, want := range map[time.Duration]string{15 * time.Second: "", 5 * time.Minute: "can't lock file '/var/lock/pve-manager/pve-storage-local' - got timeout"} {
+	for held, want := range map[time.Duration]string{15 * time.Second: "", 5 * time.Minute: "can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout"} {
 		onStand(t, "9.2", func(t *testing.T, s *stand) {
 			d := desired(1)
 			n := d.Spec.Nodes[0]
