@@ -142,8 +142,7 @@ type Capacity struct {
 // Reserve is the memory of a host that no VM gets, in bytes: by default what Proxmox VE itself asks for.
 func (c Capacity) Reserve() int64 { return cmp.Or(c.MemoryReserveMiB, 2048) << 20 }
 
-// Thin is how much a thin storage may promise, in percent of its size: by default no more than it
-// has, so that it never stops its VMs.
+// Thin is how much a thin storage may promise, in percent of its size: by default no more than it has.
 func (c Capacity) Thin() int { return cmp.Or(c.ThinPercent, 100) }
 
 // Copies is how many VMs' disks may be copied onto a storage at once: by default two, because one

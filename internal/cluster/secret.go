@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"strings"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Redacted is what a Secret prints as, whatever the verb, encoder or handler.
@@ -110,7 +111,7 @@ type Token struct {
 }
 
 // tokenForm is what pveum prints, and what the API takes.
-var tokenForm = regexp.MustCompile(`^[^\s:/@!=]+@[A-Za-z][A-Za-z0-9._-]+![A-Za-z][A-Za-z0-9._-]*=[!-~]+$`)
+var tokenForm = pattern.New(`^[^\s:/@!=]+@[A-Za-z][A-Za-z0-9._-]+![A-Za-z][A-Za-z0-9._-]*=[!-~]+$`)
 
 // ParseToken reads the line by which a token is stored and sent,
 // user@realm!name=secret. It reports whether the line has that form.

@@ -3,7 +3,6 @@ package terminal
 import (
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -146,7 +146,7 @@ func formatField(f cluster.FieldDifference) string {
 }
 
 // isDigest matches what a machine config is compared by.
-var isDigest = regexp.MustCompile(`^[0-9a-f]{64}$`).MatchString
+var isDigest = pattern.New(`^[0-9a-f]{64}$`).MatchString
 
 // formatDrift is what differs, and the message of its wait or block does not have: which field, from what
 // to what, or who made it so. Digests of machine configs, which mean nothing to a person, count as there.

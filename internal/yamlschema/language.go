@@ -2,12 +2,13 @@ package yamlschema
 
 import (
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Language is what the files of one purpose have in common. The types of the
@@ -55,7 +56,7 @@ type Language struct {
 type Format struct {
 	What    string // what the text is: "a VMID"
 	Write   string // a value to show
-	Pattern *regexp.Regexp
+	Pattern *pattern.Pattern
 	Max     int // characters
 	// Empty allows the empty text in an optional key. It means that the key is
 	// not written.
@@ -65,9 +66,9 @@ type Format struct {
 	Private bool
 }
 
-// Text makes the rule of a kind of text. The pattern must match all of it.
-func Text(what, write, pattern string, most int) Format {
-	return Format{What: what, Write: write, Pattern: regexp.MustCompile(pattern), Max: most}
+// Text makes the rule of a kind of text, which the expression must match as a whole.
+func Text(what, write, expression string, most int) Format {
+	return Format{What: what, Write: write, Pattern: pattern.New(expression), Max: most}
 }
 
 // OrEmpty is the same rule with the empty text allowed in an optional key.

@@ -2,12 +2,12 @@ package yamlschema
 
 import (
 	"errors"
-	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // syntax records an error of the YAML parser, at the place that is to be
@@ -36,9 +36,9 @@ const (
 
 var (
 	// noSpace is a line like key:value; the rest of a URL is no value.
-	noSpace = regexp.MustCompile(`^(\s*(?:- )?[A-Za-z_][A-Za-z0-9_.-]*:)[^\s:/]`)
+	noSpace = pattern.New(`^(\s*(?:- )?[A-Za-z_][A-Za-z0-9_.-]*:)[^\s:/]`)
 	// pair is a line with a key, or an item of a list, or no content.
-	pair = regexp.MustCompile(`:(\s|$)|^\s*(-(\s|$)|#|$)`)
+	pair = pattern.New(`:(\s|$)|^\s*(-(\s|$)|#|$)`)
 	// flow are the brackets that the parser was between, by its words for it.
 	flow = map[string]string{"while parsing a flow mapping": "{}", "while parsing a flow sequence": "[]"}
 	// reasons are what the parser's messages come from, in most files.

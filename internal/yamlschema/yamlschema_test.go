@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -14,6 +13,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/yamlschema/schematest"
 )
 
@@ -416,7 +416,7 @@ func TestVerify(t *testing.T) {
 		t.Error(wrong)
 	}
 	bad := gardens
-	bad.Formats = map[string]Format{"odd": {What: "odd", Write: "1", Pattern: regexp.MustCompile("^2$")}}
+	bad.Formats = map[string]Format{"odd": {What: "odd", Write: "1", Pattern: pattern.New("^2$")}}
 	got := strings.Join(bad.Verify(reflect.TypeFor[weeds]()), "\n")
 	for _, want := range []string{"weeds.Silent says nothing whole", "weeds.Ruleless is a text without a rule", "weeds.Endless is a number without unit or bounds",
 		"weeds.Lying has an example that is wrong", `weeds.Short has a short form for "nothing"`, `weeds.Counted has a short form for "many"`, `weeds.Alone may be replaced by "other"`, `format odd shows "1", which it refuses`} {

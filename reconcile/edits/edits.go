@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/structured-merge-diff/v6/fieldpath"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Edit is a field of an object that has another value than in the manifest.
@@ -300,7 +301,7 @@ func showValues(path fieldpath.Path, has, wants any) (string, string) {
 	return h, w
 }
 
-var unclean = regexp.MustCompile(`[^\x21-\x7e]+`)
+var unclean = pattern.New(`[^\x21-\x7e]+`)
 
 // clean makes a word of what others wrote fit to be shown.
 func clean(s string) string {
@@ -310,7 +311,7 @@ func clean(s string) string {
 	return unclean.ReplaceAllString(s, "?")
 }
 
-var plainName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
+var plainName = pattern.New(`^[A-Za-z0-9_-]+$`)
 
 // formatPath writes a path as people do: spec.template.spec.containers[web].image.
 func formatPath(path fieldpath.Path) string {

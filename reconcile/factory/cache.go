@@ -10,13 +10,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
@@ -45,8 +45,8 @@ func (n note) pin() cluster.ImagePin {
 }
 
 var (
-	imageName = regexp.MustCompile(`^talos-v[0-9A-Za-z.+-]+-nocloud-amd64(-secureboot)?\.qcow2$`)
-	version   = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
+	imageName = pattern.New(`^talos-v[0-9A-Za-z.+-]+-nocloud-amd64(-secureboot)?\.qcow2$`)
+	version   = pattern.New(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 )
 
 // checkName refuses an image whose fields do not belong together. Names become

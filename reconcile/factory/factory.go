@@ -15,7 +15,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +23,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/certpool"
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
@@ -145,7 +145,7 @@ func checkRedirect(r *http.Request, via []*http.Request) error {
 	return nil
 }
 
-var schematicID = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var schematicID = pattern.New(`^[0-9a-f]{64}$`)
 
 // vanilla is the id of the schematic that asks for nothing. Source: the Image
 // Factory's API documentation; every factory knows it.

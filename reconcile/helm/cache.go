@@ -9,12 +9,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/platform"
 )
 
@@ -28,7 +28,7 @@ const (
 	manifestFile = ".json" // of a chart in an OCI registry
 )
 
-var hexDigest = regexp.MustCompile(`^[0-9a-f]{64}$`)
+var hexDigest = pattern.New(`^[0-9a-f]{64}$`)
 
 // hexOf is the hex part of a digest in either notation, "" when it is none.
 func hexOf(digest string) string {

@@ -3,11 +3,12 @@ package helm
 import (
 	"cmp"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // The kinds whose readiness decides that of a release, as keys have them.
@@ -31,7 +32,7 @@ func (o object) String() string {
 }
 
 // aWorkload finds documents that are worth parsing: most are not.
-var aWorkload = regexp.MustCompile(`(?m)^kind:\s*["']?(DaemonSet|Deployment|StatefulSet)\b`)
+var aWorkload = pattern.New(`(?m)^kind:\s*["']?(DaemonSet|Deployment|StatefulSet)\b`)
 
 // workloadsIn lists the workloads of a manifest in the order it has them, which
 // is that of Helm's installation, and their documents. Those without a namespace are in

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,6 +21,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // labelManager of a release holds the id of the cluster that manages it. A release
@@ -38,7 +38,7 @@ const (
 // aNetwork finds the container network in a manifest: its pods write its
 // configuration into the folder that the kubelet's runtime reads; that of Calico is made
 // by its operator. Source: containerd 2.1, the default of conf_dir; Talos 1.14.
-var aNetwork = regexp.MustCompile(`/etc/cni/net\.d|operator\.tigera\.io`)
+var aNetwork = pattern.New(`/etc/cni/net\.d|operator\.tigera\.io`)
 
 // isNetwork reports whether a release is, or may be, the container network.
 func isNetwork(release, manifest string) bool {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -17,6 +16,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/kubeapi"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // The labels that are read. Source: Talos v1.13.9, manifests of CoreDNS; whatever
@@ -175,8 +175,8 @@ func inParentheses(s string) string {
 // Of a URL, the part before its host and the query may hold credentials or a
 // signature. The query of one that is truncated or oddly quoted ends with the word.
 var (
-	userInURL  = regexp.MustCompile(`://[^/\s@]*@`)
-	queryInURL = regexp.MustCompile(`(://[^\s?"'\x60]*)\?[^\s"'\x60]*`)
+	userInURL  = pattern.New(`://[^/\s@]*@`)
+	queryInURL = pattern.New(`(://[^\s?"'\x60]*)\?[^\s"'\x60]*`)
 )
 
 func redactURLs(s string) string {

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // misfit is why a patch cannot be decoded, and where in its text; line 0 is the
@@ -19,11 +21,11 @@ type misfit struct {
 
 // What the machine library's errors about a patch have in common.
 var (
-	decoding     = regexp.MustCompile(`^error decoding document \S* \(line (\d+)\): `)
-	unregistered = regexp.MustCompile(`^"([^"]*)" "([^"]*)": not registered`)
-	constructing = regexp.MustCompile(`^error decoding \S* ?to \S+: yaml: construct errors: `)
-	lineOf       = regexp.MustCompile(`^line (\d+): `)
-	unfit        = regexp.MustCompile(`^cannot construct (!!\w+)(?: ` + regexp.QuoteMeta(masked) + `)? into (\S+)`)
+	decoding     = pattern.New(`^error decoding document \S* \(line (\d+)\): `)
+	unregistered = pattern.New(`^"([^"]*)" "([^"]*)": not registered`)
+	constructing = pattern.New(`^error decoding \S* ?to \S+: yaml: construct errors: `)
+	lineOf       = pattern.New(`^line (\d+): `)
+	unfit        = pattern.New(`^cannot construct (!!\w+)(?: ` + regexp.QuoteMeta(masked) + `)? into (\S+)`)
 )
 
 // explainPatch rewrites the error of a patch that the machine library cannot
@@ -81,7 +83,7 @@ var kinds = map[string]string{"!!str": "a text", "!!int": "a number", "!!float":
 var types = map[string]string{"bool": "true or false", "string": "a text", "time.Duration": "a duration like 30s",
 	"block.ByteSize": "a size like 10GiB", "v1alpha1.FileMode": "permissions like 0o644", "v1alpha1.Endpoint": "a URL"}
 
-var numeric = regexp.MustCompile(`^u?int\d*$|^float\d+$`)
+var numeric = pattern.New(`^u?int\d*$|^float\d+$`)
 
 // describeType puts the Go type of a setting in words.
 func describeType(name string) string {

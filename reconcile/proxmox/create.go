@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
@@ -75,7 +75,7 @@ func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, 
 
 // leftOverVolume matches what a storage reports of a volume that is there already:
 // a logical volume, a file or a dataset, by its own name.
-var leftOverVolume = regexp.MustCompile(`\b(vm-([0-9]+)-(cloudinit|disk-[0-9]+)(?:\.(?:raw|qcow2))?)\b.*already exists`)
+var leftOverVolume = pattern.New(`\b(vm-([0-9]+)-(cloudinit|disk-[0-9]+)(?:\.(?:raw|qcow2))?)\b.*already exists`)
 
 // nameLeftOver explains a creation that failed because a volume with the VM's
 // number is there already. As its VMID was free, it is of an earlier VM that was

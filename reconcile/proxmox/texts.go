@@ -2,8 +2,9 @@ package proxmox
 
 import (
 	"errors"
-	"regexp"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // What a refusal means. Errors of this package carry these as kinds where the
@@ -74,4 +75,4 @@ func phraseIn(words string) (phrase, bool) {
 // missingPrivilege matches what Proxmox VE answers about a missing privilege:
 // `Permission check failed (/storage/local, Datastore.AllocateSpace)` (9.2.11,
 // 8.4.21). A list with | asks for one of them.
-var missingPrivilege = regexp.MustCompile(`Permission check failed \((/[^,]*), ([A-Za-z.|, ]+)\)`)
+var missingPrivilege = pattern.New(`Permission check failed \((/[^,]*), ([A-Za-z.|, ]+)\)`)

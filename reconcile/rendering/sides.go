@@ -1,12 +1,12 @@
 package rendering
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/pmezard/go-difflib/difflib"
 
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/reconcile/machineconfig"
 )
 
@@ -40,15 +40,15 @@ func (s *sides) wanted(v machineconfig.Scalar) string {
 
 // mayHoldSecret matches the places, and what is right below them, at which people write
 // secrets: texts of files, environments, and whatever is called so.
-var mayHoldSecret = regexp.MustCompile(`(?i)(pass|secret|token|credential|private|auth|key|content|env|variables|data)[^. ]*([.][^.]*)?$`)
+var mayHoldSecret = pattern.New(`(?i)(pass|secret|token|credential|private|auth|key|content|env|variables|data)[^. ]*([.][^.]*)?$`)
 
 // namesSecret matches the places that are called after a secret, whatever should stand
 // there now: a text of the inventory may have taken the place of one of its secrets, which
 // is nowhere else any longer.
-var namesSecret = regexp.MustCompile(`(?i)(pass|secret|token|credential|(private|api|access)[_-]?key|dsn)[^. ]*$`)
+var namesSecret = pattern.New(`(?i)(pass|secret|token|credential|(private|api|access)[_-]?key|dsn)[^. ]*$`)
 
 // hasLogin matches addresses with a password in them.
-var hasLogin = regexp.MustCompile(`://[^/@\s]*:[^/@\s]+@`)
+var hasLogin = pattern.New(`://[^/@\s]*:[^/@\s]+@`)
 
 // running hides the secrets of what is there: besides those that are known, whatever
 // stands where a secret should, or, at a place that the wanted side does not have, beside

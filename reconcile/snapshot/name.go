@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
 )
 
@@ -29,7 +30,7 @@ func (n Name) String() string {
 }
 
 // A cluster is called as the folder of its inventory: a DNS label.
-var namePattern = regexp.MustCompile(`^([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)-([0-9]{8}T[0-9]{6}Z)-([a-z-]+)` + regexp.QuoteMeta(Suffix) + `$`)
+var namePattern = pattern.New(`^([a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?)-([0-9]{8}T[0-9]{6}Z)-([a-z-]+)` + regexp.QuoteMeta(Suffix) + `$`)
 
 // ParseName reads the name of a file; false for files of others.
 func ParseName(file string) (Name, bool) {

@@ -3,7 +3,6 @@ package talos
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/reconcile/talos/installer"
 )
 
@@ -64,7 +64,7 @@ func pullImage(ctx context.Context, conn grpc.ClientConnInterface, i image, mino
 
 // location is what an error quotes of where an image is: after a redirect that may have a
 // signature in it.
-var location = regexp.MustCompile(`https?://[^\s"]+`)
+var location = pattern.New(`https?://[^\s"]+`)
 
 // explainPull returns why an image was not pulled, with what to do about it.
 func explainPull(i image, n cluster.Node, err error) error {

@@ -3,12 +3,12 @@ package talos
 import (
 	"context"
 	"errors"
-	"regexp"
 	"strings"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/talos/redaction"
 )
@@ -21,7 +21,7 @@ func sanitize(s string) string { return text.Sanitize(s, maxWords) }
 
 // noise is what errors carry that people do not need: gRPC's preamble, and the
 // addresses of a connection, whose port is another one every time.
-var noise = regexp.MustCompile(`rpc error: code = \w+ desc = |\w+ tcp \S+->\S+: |dial tcp \S+: `)
+var noise = pattern.New(`rpc error: code = \w+ desc = |\w+ tcp \S+->\S+: |dial tcp \S+: `)
 
 // late is what a time that is over is called: gRPC has several texts for it
 // (recorded).
@@ -34,7 +34,7 @@ const (
 	clockHint = "compare the clocks: `timedatectl` on this host must show the right time; the agent's certificates are good for a day before and after it"
 )
 
-var expiredAlert = regexp.MustCompile(`(connection error: desc = )?"?([^":]*: )*remote error: ` + text.Expired + `"?`)
+var expiredAlert = pattern.New(`(connection error: desc = )?"?([^":]*: )*remote error: ` + text.Expired + `"?`)
 
 // formatError returns an error in one line, and the same words for the same
 // error.

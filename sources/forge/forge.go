@@ -16,7 +16,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"regexp"
 	"strings"
 	"time"
 	"unicode"
@@ -24,6 +23,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/certpool"
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -144,9 +144,9 @@ func (c *Client) Format(f fmt.State, _ rune) {
 }
 
 var (
-	ownerName = regexp.MustCompile(`^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$`)
-	project   = regexp.MustCompile(`^([0-9]+|[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+)$`)
-	commitID  = regexp.MustCompile(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
+	ownerName = pattern.New(`^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$`)
+	project   = pattern.New(`^([0-9]+|[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)+)$`)
+	commitID  = pattern.New(`^([0-9a-f]{40}|[0-9a-f]{64})$`)
 )
 
 // New checks c; it sends nothing. Errors are FieldErrors, joined.

@@ -2,18 +2,18 @@ package inventory
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
 // The alphabets of Kubernetes labels, taints and annotations.
 var (
-	labelName  = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
-	labelValue = regexp.MustCompile(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
+	labelName  = pattern.New(`^[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?$`)
+	labelValue = pattern.New(`^([A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?)?$`)
 )
 
 const qualifiedName = "write a name like zone or example.org/zone: letters, digits and - _ . , at most 63; a domain before the slash is in lower case"

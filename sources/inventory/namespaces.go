@@ -2,11 +2,11 @@ package inventory
 
 import (
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
@@ -23,7 +23,7 @@ const (
 var (
 	securityLevels  = []string{"privileged", "baseline", "restricted"}
 	securityModes   = []string{"enforce", "audit", "warn"}
-	securityVersion = regexp.MustCompile(`^(latest|v1\.(0|[1-9][0-9]*))$`)
+	securityVersion = pattern.New(`^(latest|v1\.(0|[1-9][0-9]*))$`)
 )
 
 // checkNamespace checks what an addon asks of its namespace.

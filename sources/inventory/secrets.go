@@ -3,13 +3,13 @@ package inventory
 import (
 	"crypto/sha256"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
@@ -29,7 +29,7 @@ var authorities = []string{"etcd", "k8s", "os"}
 // bundleKeys are the top-level keys of a Talos secrets bundle.
 var bundleKeys = []string{"cluster", "secrets", "trustdinfo", "certs"}
 
-var valueName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,99}$`)
+var valueName = pattern.New(`^[A-Za-z_][A-Za-z0-9_.-]{0,99}$`)
 
 // ParseSecrets splits decrypted secrets into the Talos bundle and the values
 // for patches and addons. No problem shows a piece of the text; name is the

@@ -4,13 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 )
 
@@ -181,7 +181,7 @@ var ambiguous = []string{"y", "Y", "n", "N", "yes", "Yes", "YES", "no", "No", "N
 	"True", "TRUE", "False", "FALSE"}
 
 // plainNumber is a number that every reader of YAML and JSON reads alike.
-var plainNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
+var plainNumber = pattern.New(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$`)
 
 // plainValue turns a tree into the values JSON has. What YAML's dialects read
 // differently is recorded and refused: a chart's values must not depend on

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -17,6 +16,7 @@ import (
 	"github.com/nicholas-fedor/shoutrrr/pkg/util/jsonclient"
 
 	"github.com/talos-agent/talos-agent/internal/fault"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -137,8 +137,8 @@ func (c *chat) send(n Notice) (err error) {
 }
 
 var (
-	anAddress = regexp.MustCompile(`"?[a-zA-Z][a-zA-Z0-9+.-]*://[^\s"]*"?`)
-	between   = regexp.MustCompile(`[^\p{L}\p{N}]+`)
+	anAddress = pattern.New(`"?[a-zA-Z][a-zA-Z0-9+.-]*://[^\s"]*"?`)
+	between   = pattern.New(`[^\p{L}\p{N}]+`)
 )
 
 // clean is an error of the library without anything of the address, which it

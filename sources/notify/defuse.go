@@ -1,9 +1,10 @@
 package notify
 
 import (
-	"regexp"
 	"strings"
 	"unicode"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // defuse returns a notice in whose words no chat service finds a command. Much of them
@@ -22,12 +23,12 @@ func (n Notice) defuse() Notice {
 // wherever it stands (Discord, Matrix). Between the two may stand what is not
 // seen, which goes first. An address like a@b and a revision stay as they are.
 var (
-	callsSomebody = regexp.MustCompile(`(^|[^\p{L}\p{N}])@`)
-	callsAll      = regexp.MustCompile(`(?i)@(everyone|channel|here|room|all)`)
+	callsSomebody = pattern.New(`(^|[^\p{L}\p{N}])@`)
+	callsAll      = pattern.New(`(?i)@(everyone|channel|here|room|all)`)
 	// A link whose text is not where it leads, or a picture; and where one leads
 	// that stands elsewhere.
-	leads  = regexp.MustCompile(`\]([(\[])`)
-	leadTo = regexp.MustCompile(`^( *\[[^\]]*\]):`)
+	leads  = pattern.New(`\]([(\[])`)
+	leadTo = pattern.New(`^( *\[[^\]]*\]):`)
 
 	brackets = strings.NewReplacer("<", "\u2039", ">", "\u203a")
 )

@@ -5,12 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strings"
 
 	// The YAML package that sops itself parses with: another one might see
 	// another document in the same bytes.
 	"go.yaml.in/yaml/v3"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Limits of a document.
@@ -167,4 +168,4 @@ const clearHint = "remove encrypted_regex, encrypted_suffix and the unencrypted_
 
 // cipherText is an encrypted value exactly as sops writes it. sops 3.13 itself
 // takes more: the type bytes, which it never writes, makes it panic.
-var cipherText = regexp.MustCompile(`^ENC\[AES256_GCM,data:[A-Za-z0-9+/=]+,iv:[A-Za-z0-9+/=]+,tag:[A-Za-z0-9+/=]+,type:(str|int|float|bool|time|comment)\]$`)
+var cipherText = pattern.New(`^ENC\[AES256_GCM,data:[A-Za-z0-9+/=]+,iv:[A-Za-z0-9+/=]+,tag:[A-Za-z0-9+/=]+,type:(str|int|float|bool|time|comment)\]$`)

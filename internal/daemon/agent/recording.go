@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -169,7 +169,7 @@ type boots struct {
 }
 
 // kernelStart is the first line of a kernel.
-var kernelStart = regexp.MustCompile(`\[ +0\.0+\] Linux version `)
+var kernelStart = pattern.New(`\[ +0\.0+\] Linux version `)
 
 func (b *boots) add(printed string) {
 	b.partial += printed

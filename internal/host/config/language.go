@@ -3,8 +3,8 @@ package config
 import (
 	_ "embed"
 	"reflect"
-	"regexp"
 
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/yamlschema"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
@@ -88,7 +88,7 @@ var language = yamlschema.Language{
 // amount is a number of bytes that is written with a unit.
 type amount yamlschema.Size
 
-var plainDigits = regexp.MustCompile(`^[0-9]+$`)
+var plainDigits = pattern.New(`^[0-9]+$`)
 
 // parseAmount reads an amount. A plain number is refused: beside the MiB of the
 // inventory's ram and the GiB of its disks its unit is not clear, and a

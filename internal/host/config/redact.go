@@ -7,10 +7,11 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
-	"regexp"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // What takes the place of values in a file that is shown to others.
@@ -30,7 +31,7 @@ var showable = map[string]func(dir, text string) string{
 }
 
 // aNumber matches numbers, ranges, sizes and durations.
-var aNumber = regexp.MustCompile(`^([0-9]+(-[0-9]+)?|[0-9.]+ ?[KMGT]i?B?|([0-9.]+(ns|us|ms|s|m|h))+)$`)
+var aNumber = pattern.New(`^([0-9]+(-[0-9]+)?|[0-9.]+ ?[KMGT]i?B?|([0-9.]+(ns|us|ms|s|m|h))+)$`)
 
 func showText(_, text string) string { return text }
 

@@ -2,16 +2,16 @@ package setup
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // poolName is what Proxmox VE takes for the name of a pool, as far as the agent
 // does too.
-var poolName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
+var poolName = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]*$`)
 
 // Check returns what keeps a host from being set up as wished, all of it, and
 // warnings. A problem's field is the flag that changes it.

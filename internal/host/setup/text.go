@@ -3,9 +3,10 @@ package setup
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // page is a commented YAML file of the package whose keys are filled in. Keys
@@ -15,7 +16,7 @@ type page []string
 
 // keyLine matches a line with a key, commented out or not: the comment's sign,
 // the indentation, the key, and what follows.
-var keyLine = regexp.MustCompile(`^(# ?)?( *)([a-z_]+):(.*)$`)
+var keyLine = pattern.New(`^(# ?)?( *)([a-z_]+):(.*)$`)
 
 // find returns the line of a key below a section ("" is the top), and the line
 // after the section's last.

@@ -2,12 +2,12 @@ package setup
 
 import (
 	"fmt"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Wishes are what a host is set up for. They hold no secret: the record keeps
@@ -66,7 +66,7 @@ func (l Limits) String() string {
 const noLimits = "none"
 
 // amountForm is how the policy takes an amount.
-var amountForm = regexp.MustCompile(`^[1-9][0-9]*(MiB|GiB|TiB)$`)
+var amountForm = pattern.New(`^[1-9][0-9]*(MiB|GiB|TiB)$`)
 
 // ParseLimits reads limits as people write them: nodes=10,ram=64GiB, or none. An
 // error describes what to write instead.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"maps"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Config sizes an Image Factory.
@@ -56,7 +56,7 @@ var listedExtensions = []string{
 }
 
 // extensionName is the form of an official extension's name.
-var extensionName = regexp.MustCompile(`^siderolabs/[a-z0-9][a-z0-9._-]*$`)
+var extensionName = pattern.New(`^siderolabs/[a-z0-9][a-z0-9._-]*$`)
 
 // imageFile and signedFile are the boot assets this factory builds.
 const (
@@ -305,7 +305,7 @@ func (f *Factory) listExtensions(rw http.ResponseWriter, r *http.Request) {
 	httpservice.WriteJSON(rw, http.StatusOK, list)
 }
 
-var semver = regexp.MustCompile(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
+var semver = pattern.New(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 
 // checkVersion checks a version; the leading v may be missing. The real factory
 // answers 500 to what is no version and 404 to one it does not build.
@@ -432,7 +432,7 @@ func (f *Factory) sendImage(rw http.ResponseWriter, r *http.Request, version, id
 // mediaIndex is the media type of an OCI image index.
 const mediaIndex = "application/vnd.oci.image.index.v1+json"
 
-var installerName = regexp.MustCompile(`^([a-z-]+-)?installer(-secureboot)?$`)
+var installerName = pattern.New(`^([a-z-]+-)?installer(-secureboot)?$`)
 
 // getInstaller answers whether an installer image can be pulled, for who checks before an upgrade.
 // As the real factory it builds the image first, so what is refused is what is refused of a disk image.

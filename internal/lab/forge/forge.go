@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab/httpservice"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Kind names which forge's API is simulated.
@@ -183,7 +183,7 @@ func (f *Forge) hasCommit(commit string) bool {
 	return commitName.MatchString(commit) && strings.Trim(commit, "0") != "" && (f.config.Knows == nil || f.config.Knows(commit))
 }
 
-var commitName = regexp.MustCompile(`^[0-9a-f]{40}$`)
+var commitName = pattern.New(`^[0-9a-f]{40}$`)
 
 // hasRepository reports whether the forge has a repository.
 func (f *Forge) hasRepository(repository string) bool {

@@ -5,13 +5,13 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/roles"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // The methods of this file are what a person with root's password does at the
@@ -255,7 +255,7 @@ func (s *Server) AddFile(host, storageName, name string, bytes int64, image worl
 	return nil
 }
 
-var diskName = regexp.MustCompile(`^(?:\d+/)?(?:vm|base)-(\d{1,9})-`)
+var diskName = pattern.New(`^(?:\d+/)?(?:vm|base)-(\d{1,9})-`)
 
 // SetPassword gives a user a password, which root needs for what no token may
 // do. The user is made if there is none.

@@ -5,20 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/pve/copying"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // newDisk matches what asks for a new disk: a storage and a size in GiB.
-var newDisk = regexp.MustCompile(`^([^:\s]+):(\d+(?:\.\d+)?)$`)
+var newDisk = pattern.New(`^([^:\s]+):(\d+(?:\.\d+)?)$`)
 
 // cloudInitDisk matches what asks for a cloud-init drive.
-var cloudInitDisk = regexp.MustCompile(`^([^:\s]+):cloudinit$`)
+var cloudInitDisk = pattern.New(`^([^:\s]+):cloudinit$`)
 
 // The sizes of what the firmware keeps, whatever was asked for.
 const (

@@ -1,12 +1,12 @@
 package pve
 
 import (
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // acl is one entry of the access control list.
@@ -89,7 +89,7 @@ func (s *Server) evaluatePath(c *call, e schema.Expression, alone bool) error {
 	return denyAccess(path + ", " + strings.Join(e.Privileges, separator))
 }
 
-var pathParam = regexp.MustCompile(`\{[a-z]+\}`)
+var pathParam = pattern.New(`\{[a-z]+\}`)
 
 // needPrivileges asks for all of some privileges on a path. s.mu is held.
 func (s *Server) needPrivileges(who identity, path string, privileges ...string) error {
@@ -238,7 +238,7 @@ func listLevels(path string) []string {
 }
 
 // aclPath matches the paths an access control list may name.
-var aclPath = regexp.MustCompile(`^/(?:access(?:/groups(?:/[^/]+)?|/realm(?:/[^/]+)?)?|nodes(?:/[^/]+)?|pool(?:/.+)?|` +
+var aclPath = pattern.New(`^/(?:access(?:/groups(?:/[^/]+)?|/realm(?:/[^/]+)?)?|nodes(?:/[^/]+)?|pool(?:/.+)?|` +
 	`sdn(?:/zones(?:/[^/]+){0,3}|/.*)?|storage(?:/[^/]+)?|vms(?:/[1-9][0-9]{2,})?|mapping(?:/.*)?)?$`)
 
 // pool is a resource pool. Who is in it is in Server.member.

@@ -10,6 +10,7 @@ import (
 	"text/template"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 //go:embed files
@@ -22,7 +23,7 @@ func SecretsPattern(folder string) string {
 
 // release matches a version with its tag, and what git describe adds to one that
 // comes after it.
-var release = regexp.MustCompile(`^v([0-9]+\.[0-9]+\.[0-9]+)(-[0-9]+-g[0-9a-f]+)?(-dirty)?$`)
+var release = pattern.New(`^v([0-9]+\.[0-9]+\.[0-9]+)(-[0-9]+-g[0-9a-f]+)?(-dirty)?$`)
 
 // releaseOf is the release that a program of some version is, or comes after; "" where
 // there is none.

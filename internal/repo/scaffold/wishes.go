@@ -3,11 +3,11 @@ package scaffold
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // The versions that a cluster begins with: those that the agent is tested with.
@@ -113,7 +113,7 @@ func (w Wishes) PathFlag() string {
 }
 
 var (
-	label  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	label  = pattern.New(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	forges = []string{"github", "gitlab", "gitea"}
 )
 

@@ -2,11 +2,11 @@ package validation
 
 import (
 	"path"
-	"regexp"
 	"strings"
 	"unicode/utf8"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 )
 
@@ -14,7 +14,7 @@ import (
 const longestExcerpt = 100
 
 // credentials are the user and password of a URL.
-var credentials = regexp.MustCompile(`://[^/\s"']*@`)
+var credentials = pattern.New(`://[^/\s"']*@`)
 
 // Excerpt returns the line that a problem points at, and the column in it, both
 // for display: cut around the place, with blanks for tabs. There is none of a

@@ -1,11 +1,12 @@
 package accesslog
 
 import (
-	"regexp"
 	"strconv"
 	"time"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Request is a request of somebody who was authenticated, which changed a VM and
@@ -24,12 +25,12 @@ type Request struct {
 // linePattern is a line of a request to a VM that was answered with success. The server
 // writes address, user and time before the request, which is the one part that is raw:
 // a request that contains quotes or more words than three matches nothing.
-var linePattern = regexp.MustCompile(`^[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)? - (\S+) \[(` + stamp + `)\] ` +
+var linePattern = pattern.New(`^[0-9A-Fa-f:.]+(?:%[0-9A-Za-z._-]+)? - (\S+) \[(` + stamp + `)\] ` +
 	`"(PUT|POST|DELETE) /api2/[a-z][a-z0-9]*/nodes/([A-Za-z0-9][A-Za-z0-9-]*)/qemu/([1-9][0-9]{2,8})(?:/([A-Za-z0-9_/-]*))?(?:\?[^"\s]*)? HTTP/1\.[01]" ` +
 	`2[0-9]{2} (?:[0-9]+|-)$`)
 
 // stampPattern is the beginning of any line, with its time.
-var stampPattern = regexp.MustCompile(`^\S+ - \S+ \[(` + stamp + `)\] "`)
+var stampPattern = pattern.New(`^\S+ - \S+ \[(` + stamp + `)\] "`)
 
 // stamp is a time as the log has it, and stampLayout the same for package time.
 const (
@@ -39,14 +40,14 @@ const (
 
 // userPattern is the name of a user or a token (PVE::Auth::Plugin and
 // PVE::AccessControl), without what could pass for another part of a line.
-var userPattern = regexp.MustCompile(`^[^\s:/"\[\]]+@[A-Za-z][A-Za-z0-9._-]*(?:![A-Za-z][A-Za-z0-9._-]*)?$`)
+var userPattern = pattern.New(`^[^\s:/"\[\]]+@[A-Za-z][A-Za-z0-9._-]*(?:![A-Za-z][A-Za-z0-9._-]*)?$`)
 
 // longestUser is more bytes than the 64 characters of a user and those of a token take.
 const longestUser = 200
 
 // callPattern are the calls that change a VM or its state. The console, the guest agent,
 // the firewall and snapshots that are taken are none.
-var callPattern = regexp.MustCompile(`^(?:PUT (?:config|resize|unlink)|POST (?:config|move_disk|migrate|remote_migrate|template|status/(?:start|stop|shutdown|reboot|reset|suspend|resume)|snapshot/[A-Za-z0-9_-]+/rollback)|DELETE )$`)
+var callPattern = pattern.New(`^(?:PUT (?:config|resize|unlink)|POST (?:config|move_disk|migrate|remote_migrate|template|status/(?:start|stop|shutdown|reboot|reset|suspend|resume)|snapshot/[A-Za-z0-9_-]+/rollback)|DELETE )$`)
 
 // parseLine reads one line of the log, without its newline. ok is false where it is no
 // request that changed a VM with success, or not well-formed.

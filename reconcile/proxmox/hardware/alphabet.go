@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"math/big"
 	"net/netip"
-	"regexp"
 	"strconv"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // The alphabets of everything that reaches Proxmox VE from an inventory. They
@@ -17,20 +17,20 @@ import (
 // semicolon, a colon, a slash (pools apart) or a blank, with which a value
 // could become another property, volume or path.
 var (
-	HostPattern        = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
-	StoragePattern     = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,98}[A-Za-z0-9]$`)
-	poolPattern        = regexp.MustCompile(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+){0,2}$`)
-	bridgePattern      = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._-]{0,14}$`)
-	tokenPattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
-	NamePattern        = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
-	cpuPattern         = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
-	cardPattern        = regexp.MustCompile(`^(virtio|e1000|e1000e|vmxnet3)$`)
-	macPattern         = regexp.MustCompile(`^[0-9A-F][02468ACE](:[0-9A-F]{2}){5}$`)
-	UUIDPattern        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
-	serialPattern      = regexp.MustCompile(`^[A-Za-z0-9_-]{1,20}$`)
-	diskOptionsPattern = regexp.MustCompile(`^(,aio=(io_uring|native|threads)|,backup=0|,cache=(directsync|writethrough|writeback|unsafe)|,discard=on|,(ssd|iothread)=1)*$`)
-	tagPattern         = regexp.MustCompile(`^[a-z0-9_][a-z0-9_+.-]{0,123}$`)
-	ImagePattern       = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}\.(qcow2|raw)$`)
+	HostPattern        = pattern.New(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
+	StoragePattern     = pattern.New(`^[A-Za-z][A-Za-z0-9._-]{0,98}[A-Za-z0-9]$`)
+	poolPattern        = pattern.New(`^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+){0,2}$`)
+	bridgePattern      = pattern.New(`^[A-Za-z][A-Za-z0-9._-]{0,14}$`)
+	tokenPattern       = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,62}$`)
+	NamePattern        = pattern.New(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?)*$`)
+	cpuPattern         = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
+	cardPattern        = pattern.New(`^(virtio|e1000|e1000e|vmxnet3)$`)
+	macPattern         = pattern.New(`^[0-9A-F][02468ACE](:[0-9A-F]{2}){5}$`)
+	UUIDPattern        = pattern.New(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	serialPattern      = pattern.New(`^[A-Za-z0-9_-]{1,20}$`)
+	diskOptionsPattern = pattern.New(`^(,aio=(io_uring|native|threads)|,backup=0|,cache=(directsync|writethrough|writeback|unsafe)|,discard=on|,(ssd|iothread)=1)*$`)
+	tagPattern         = pattern.New(`^[a-z0-9_][a-z0-9_+.-]{0,123}$`)
+	ImagePattern       = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}\.(qcow2|raw)$`)
 )
 
 // controllers are the SCSI controllers a node may have.
@@ -42,7 +42,7 @@ const maxVMID = 999999999
 type Checks struct{ problems []error }
 
 // Is refuses a value that does not fit its alphabet.
-func (c *Checks) Is(what, value string, p *regexp.Regexp) string {
+func (c *Checks) Is(what, value string, p *pattern.Pattern) string {
 	if !p.MatchString(value) {
 		c.problems = append(c.problems, fmt.Errorf("%s %q has characters or a length that Proxmox VE is not given", what, value))
 		return ""

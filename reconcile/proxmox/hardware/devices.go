@@ -3,23 +3,23 @@ package hardware
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // devicePatterns are the alphabets of devices, by their options without the number. None leaves room for another property.
-var devicePatterns = map[string]*regexp.Regexp{
-	"net":     regexp.MustCompile(`^(virtio|e1000|e1000e|vmxnet3)=[0-9A-F][02468ACE](:[0-9A-F]{2}){5},bridge=[A-Za-z][A-Za-z0-9._-]{0,14}(,firewall=1)?(,mtu=[1-9][0-9]{0,4})?(,tag=[1-9][0-9]{0,3})?$`),
-	"hostpci": regexp.MustCompile(`^mapping=[A-Za-z][A-Za-z0-9_-]{1,63}(,pcie=1)?(,rombar=0)?$`),
-	"usb":     regexp.MustCompile(`^mapping=[A-Za-z][A-Za-z0-9_-]{1,63}(,usb3=1)?$`),
+var devicePatterns = map[string]*pattern.Pattern{
+	"net":     pattern.New(`^(virtio|e1000|e1000e|vmxnet3)=[0-9A-F][02468ACE](:[0-9A-F]{2}){5},bridge=[A-Za-z][A-Za-z0-9._-]{0,14}(,firewall=1)?(,mtu=[1-9][0-9]{0,4})?(,tag=[1-9][0-9]{0,3})?$`),
+	"hostpci": pattern.New(`^mapping=[A-Za-z][A-Za-z0-9_-]{1,63}(,pcie=1)?(,rombar=0)?$`),
+	"usb":     pattern.New(`^mapping=[A-Za-z][A-Za-z0-9_-]{1,63}(,usb3=1)?$`),
 }
 
 // deviceKinds matches the options that may be devices.
-var deviceKinds = regexp.MustCompile(`^(net|hostpci|usb)[0-9]{1,2}$`)
+var deviceKinds = pattern.New(`^(net|hostpci|usb)[0-9]{1,2}$`)
 
 // setDevice sets a device in the request that makes a VM. "none" is a device that it had once.
 func setDevice(p map[string]string, key string, field cluster.VMField, value string) []error {

@@ -8,11 +8,11 @@ package hardware
 
 import (
 	"cmp"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
@@ -22,7 +22,7 @@ const SerialPrefix = "talos-"
 
 // drivePattern matches the options that are drives. efidisk0, tpmstate0 and
 // what is detached are not: the guest does not see them as disks.
-var drivePattern = regexp.MustCompile(`^(?:ide|sata|scsi|virtio)[0-9]{1,2}$`)
+var drivePattern = pattern.New(`^(?:ide|sata|scsi|virtio)[0-9]{1,2}$`)
 
 // Of is a VM's hardware in the terms of the inventory. What is not set
 // has the value Proxmox VE takes then.
@@ -177,10 +177,10 @@ func UUIDOf(o pveconf.Options) string {
 
 // ownedVolume matches the last part of the name of a volume that belongs to a
 // VM: vm-410-disk-0, base-104-disk-0.qcow2, vm-410-cloudinit.
-var ownedVolume = regexp.MustCompile(`^(?:vm|base|subvol)-([0-9]+)-`)
+var ownedVolume = pattern.New(`^(?:vm|base|subvol)-([0-9]+)-`)
 
 // volumePattern matches the options that hold a volume which goes with the VM.
-var volumePattern = regexp.MustCompile(`^(?:(?:ide|sata|scsi|virtio|unused)[0-9]{1,3}|efidisk0|tpmstate0|vmstate)$`)
+var volumePattern = pattern.New(`^(?:(?:ide|sata|scsi|virtio|unused)[0-9]{1,3}|efidisk0|tpmstate0|vmstate)$`)
 
 // ListOthersVolumes lists the volumes that Proxmox VE would delete with the VM and
 // that are not known to be ours: everything attached that belongs to the VM's number and is

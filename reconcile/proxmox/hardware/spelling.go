@@ -3,12 +3,12 @@ package hardware
 import (
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // SetOptions sets the further options of a VM that its node has in the request that makes it. It returns what is no
@@ -41,7 +41,7 @@ func OptionOf(field cluster.VMField) (key, otherwise string) {
 // spelling is how a further option of a VM is spelled.
 type spelling struct {
 	key       string // the option of Proxmox VE; "": edit sets it
-	pattern   *regexp.Regexp
+	pattern   *pattern.Pattern
 	edit      func(p map[string]string, value string)
 	otherwise string // the value of key where the inventory does not have it
 }
@@ -59,23 +59,23 @@ func (s spelling) spell(value string) string {
 
 // spellings are the further options of a VM that are not of a disk.
 var spellings = map[cluster.VMField]spelling{
-	cluster.FieldCPULimit:   {key: "cpulimit", pattern: regexp.MustCompile(`^(none|[1-9][0-9]{0,2})$`), otherwise: "0"},
-	cluster.FieldCPUUnits:   {key: "cpuunits", pattern: regexp.MustCompile(`^[1-9][0-9]{0,4}$`), otherwise: "100"},
-	cluster.FieldNUMA:       {key: "numa", pattern: regexp.MustCompile(`^(on|off)$`), otherwise: "0"},
-	cluster.FieldBalloonMin: {key: "balloon", pattern: regexp.MustCompile(`^(none|[1-9][0-9]{0,7})$`), otherwise: "0"},
-	cluster.FieldDisplay:    {pattern: regexp.MustCompile(`^(std|virtio|qxl|serial0|none)$`), edit: func(p map[string]string, value string) { p["vga"] = value }},
-	cluster.FieldMachinePin: {pattern: regexp.MustCompile(`^(q35|pc-q35-[0-9]{1,2}\.[0-9]{1,2}(\+pve[0-9]{1,2})?)$`), edit: func(p map[string]string, value string) { p["machine"] = value }},
-	cluster.FieldFirewall: {pattern: regexp.MustCompile(`^(on|off)$`), edit: func(p map[string]string, value string) {
+	cluster.FieldCPULimit:   {key: "cpulimit", pattern: pattern.New(`^(none|[1-9][0-9]{0,2})$`), otherwise: "0"},
+	cluster.FieldCPUUnits:   {key: "cpuunits", pattern: pattern.New(`^[1-9][0-9]{0,4}$`), otherwise: "100"},
+	cluster.FieldNUMA:       {key: "numa", pattern: pattern.New(`^(on|off)$`), otherwise: "0"},
+	cluster.FieldBalloonMin: {key: "balloon", pattern: pattern.New(`^(none|[1-9][0-9]{0,7})$`), otherwise: "0"},
+	cluster.FieldDisplay:    {pattern: pattern.New(`^(std|virtio|qxl|serial0|none)$`), edit: func(p map[string]string, value string) { p["vga"] = value }},
+	cluster.FieldMachinePin: {pattern: pattern.New(`^(q35|pc-q35-[0-9]{1,2}\.[0-9]{1,2}(\+pve[0-9]{1,2})?)$`), edit: func(p map[string]string, value string) { p["machine"] = value }},
+	cluster.FieldFirewall: {pattern: pattern.New(`^(on|off)$`), edit: func(p map[string]string, value string) {
 		if value == cluster.OptionOn {
 			p["net0"] = strings.Replace(p["net0"], ",firewall=0", ",firewall=1", 1)
 		}
 	}},
-	cluster.FieldMTU: {pattern: regexp.MustCompile(`^(none|[1-9][0-9]{0,4})$`), edit: func(p map[string]string, value string) {
+	cluster.FieldMTU: {pattern: pattern.New(`^(none|[1-9][0-9]{0,4})$`), edit: func(p map[string]string, value string) {
 		if value != cluster.OptionNone {
 			p["net0"] += ",mtu=" + value
 		}
 	}},
-	cluster.FieldCPUFlags: {pattern: regexp.MustCompile(`^(none|[+-][a-z0-9-]{1,20}(;[+-][a-z0-9-]{1,20}){0,19})$`), edit: func(p map[string]string, value string) {
+	cluster.FieldCPUFlags: {pattern: pattern.New(`^(none|[+-][a-z0-9-]{1,20}(;[+-][a-z0-9-]{1,20}){0,19})$`), edit: func(p map[string]string, value string) {
 		if value != cluster.OptionNone {
 			p["cpu"] += ",flags=" + value
 		}

@@ -7,11 +7,12 @@ import (
 	"maps"
 	"math"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Scalar is a JSON scalar as text, whatever type Proxmox VE gave it this time:
@@ -195,7 +196,7 @@ func (p Properties) String() string {
 }
 
 // macPair matches a MAC in any case.
-var macPair = regexp.MustCompile(`^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`)
+var macPair = pattern.New(`^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`)
 
 // MAC is the MAC of a network card in capital letters, which is the value of the model's
 // name: "virtio=BC:24:11:00:00:11". "" when there is none.

@@ -7,10 +7,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // For how long answers hold. What is not named here is asked each time.
@@ -36,7 +37,7 @@ const (
 )
 
 type rule struct {
-	asked  *regexp.Regexp // a path, with its query
+	asked  *pattern.Pattern // a path, with its query
 	within time.Duration
 	until  reach
 	// first: a look begins with it, and what it asks next and outlives no change of ours is not older.
@@ -44,17 +45,17 @@ type rule struct {
 }
 
 var rules = []*rule{
-	{asked: regexp.MustCompile(`^/cluster/resources map\[\]$`), within: listsFor, until: every, first: true},
-	{asked: regexp.MustCompile(`^/nodes/[^/]+/tasks map\[.*source:active\]$`), within: listsFor, until: every},
-	{asked: regexp.MustCompile(`^/nodes/[^/]+/storage(/[^/]+/content)? `), within: storesFor, until: storing},
-	{asked: regexp.MustCompile(`^/cluster/status `), within: listsFor},
-	{asked: regexp.MustCompile(`^/cluster/nextid `), within: freeFor, until: making},
+	{asked: pattern.New(`^/cluster/resources map\[\]$`), within: listsFor, until: every, first: true},
+	{asked: pattern.New(`^/nodes/[^/]+/tasks map\[.*source:active\]$`), within: listsFor, until: every},
+	{asked: pattern.New(`^/nodes/[^/]+/storage(/[^/]+/content)? `), within: storesFor, until: storing},
+	{asked: pattern.New(`^/cluster/status `), within: listsFor},
+	{asked: pattern.New(`^/cluster/nextid `), within: freeFor, until: making},
 }
 
 var (
-	makes = regexp.MustCompile(`^POST /nodes/[^/]+/qemu$`)
+	makes = pattern.New(`^POST /nodes/[^/]+/qemu$`)
 	// onlyVM are requests that no storage shows; to POST a config may make a disk.
-	onlyVM = regexp.MustCompile(`^(PUT /nodes/[^/]+/qemu/[0-9]+/config|POST /nodes/[^/]+/qemu/[0-9]+/status/[a-z]+)$`)
+	onlyVM = pattern.New(`^(PUT /nodes/[^/]+/qemu/[0-9]+/config|POST /nodes/[^/]+/qemu/[0-9]+/status/[a-z]+)$`)
 	// onlyPower are the tasks of which no storage shows anything (PVE 9: qemu-server).
 	onlyPower = []string{"qmstart", "qmshutdown", "qmstop", "qmreset", "qmreboot", "qmresume", "vncproxy"}
 )

@@ -12,12 +12,12 @@ import (
 	"io"
 	"net/netip"
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
 
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/text"
 )
 
@@ -33,8 +33,8 @@ const masked = "[...]"
 const unknownKeys = "unknown keys found during decoding:"
 
 var (
-	difference = regexp.MustCompile(`(?s)\s*(Config diff|\bdiff):\s*\n.*`)
-	countLine  = regexp.MustCompile(`\d+ errors? occurred:`)
+	difference = pattern.New(`(?s)\s*(Config diff|\bdiff):\s*\n.*`)
+	countLine  = pattern.New(`\d+ errors? occurred:`)
 )
 
 // Message writes a machine's message about a machine config in one line,

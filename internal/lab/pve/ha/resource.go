@@ -6,10 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Call is a request, whose parameters fit the API's description.
@@ -133,8 +134,8 @@ func (m *Manager) ReadResource(c Call) (any, error) {
 }
 
 var (
-	digits = regexp.MustCompile(`^\d+$`)
-	vmid   = regexp.MustCompile(`^[1-9][0-9]+$`)
+	digits = pattern.New(`^\d+$`)
+	vmid   = pattern.New(`^[1-9][0-9]+$`)
 )
 
 // sid is the resource that a call names, by its id or by the number of the guest.

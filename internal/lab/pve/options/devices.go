@@ -2,12 +2,13 @@ package options
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // deviceOption matches the options that pass a device of the host to a VM.
-var deviceOption = regexp.MustCompile(`^(?:host)?(pci|usb)[0-9]+$`)
+var deviceOption = pattern.New(`^(?:host)?(pci|usb)[0-9]+$`)
 
 // IsDevice reports whether an option passes a device of the host to a VM.
 func IsDevice(key string) bool { return deviceOption.MatchString(key) }

@@ -8,16 +8,16 @@ import (
 	"crypto/rand"
 	"fmt"
 	"maps"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // drivePattern matches the options that are drives.
-var drivePattern = regexp.MustCompile(`^(?:ide[0-3]|sata[0-5]|scsi(?:[12]?\d|30)|virtio(?:\d|1[0-5])|efidisk0|tpmstate0)$`)
+var drivePattern = pattern.New(`^(?:ide[0-3]|sata[0-5]|scsi(?:[12]?\d|30)|virtio(?:\d|1[0-5])|efidisk0|tpmstate0)$`)
 
 // IsDrive reports whether an option is a drive.
 func IsDrive(key string) bool { return drivePattern.MatchString(key) }

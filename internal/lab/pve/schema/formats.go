@@ -4,33 +4,34 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // The patterns behind Proxmox VE's named formats.
 var (
-	dnsNamePattern  = regexp.MustCompile(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*$`)
-	nodeNamePattern = regexp.MustCompile(`^[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
-	configIDPattern = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9_-]+$`)
-	storageName     = regexp.MustCompile(`^[a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]$`)
-	poolPattern     = regexp.MustCompile(`^[A-Za-z0-9.\-_]+(?:/[A-Za-z0-9.\-_]+){0,2}$`)
-	namePattern     = regexp.MustCompile(`^[A-Za-z0-9.\-_]+$`)
-	userPattern     = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+$`)
-	tokenPattern    = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+$`)
-	MACPattern      = regexp.MustCompile(`^[a-fA-F0-9][02468aceACE](?::[a-fA-F0-9]{2}){5}$`)
-	tagPattern      = regexp.MustCompile(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
-	sizePattern     = regexp.MustCompile(`^\d+(?:\.\d+)?[KMGT]?$`)
-	VolumePattern   = regexp.MustCompile(`^([a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]):(.+)$`)
-	urlencPattern   = regexp.MustCompile(`^[-%a-zA-Z0-9_.!~*'()]*$`)
-	bridgePattern   = regexp.MustCompile(`^[-_.\w]+$`)
+	dnsNamePattern  = pattern.New(`^(?:[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)(?:\.[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?)*$`)
+	nodeNamePattern = pattern.New(`^[a-zA-Z0-9](?:[a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
+	configIDPattern = pattern.New(`^[a-zA-Z][a-zA-Z0-9_-]+$`)
+	storageName     = pattern.New(`^[a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]$`)
+	poolPattern     = pattern.New(`^[A-Za-z0-9.\-_]+(?:/[A-Za-z0-9.\-_]+){0,2}$`)
+	namePattern     = pattern.New(`^[A-Za-z0-9.\-_]+$`)
+	userPattern     = pattern.New(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+$`)
+	tokenPattern    = pattern.New(`^[^\s:/]+@[A-Za-z][A-Za-z0-9.\-_]+![A-Za-z][A-Za-z0-9.\-_]+$`)
+	MACPattern      = pattern.New(`^[a-fA-F0-9][02468aceACE](?::[a-fA-F0-9]{2}){5}$`)
+	tagPattern      = pattern.New(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
+	sizePattern     = pattern.New(`^\d+(?:\.\d+)?[KMGT]?$`)
+	VolumePattern   = pattern.New(`^([a-zA-Z][a-zA-Z0-9\-_.]*[a-zA-Z0-9]):(.+)$`)
+	urlencPattern   = pattern.New(`^[-%a-zA-Z0-9_.!~*'()]*$`)
+	bridgePattern   = pattern.New(`^[-_.\w]+$`)
 	uuidPattern     = `[a-fA-F0-9]{8}(?:-[a-fA-F0-9]{4}){3}-[a-fA-F0-9]{12}`
 	base64Pattern   = `[A-Za-z0-9+/]+={0,2}`
-	haPattern       = regexp.MustCompile(`^[a-z]+:\S+$`)
-	haOrVMPattern   = regexp.MustCompile(`^(?:[a-z]+:\S+|\d+)$`)
-	listSeparator   = regexp.MustCompile(`[,;\s\x00]+`)
+	haPattern       = pattern.New(`^[a-z]+:\S+$`)
+	haOrVMPattern   = pattern.New(`^(?:[a-z]+:\S+|\d+)$`)
+	listSeparator   = pattern.New(`[,;\s\x00]+`)
 )
 
 // namedFormats are the formats whose values are property strings.
@@ -60,11 +61,11 @@ var namedFormats = map[string]map[string]*Property{
 		"hv-vendor-id": {}, "level": {Type: "integer"}, "phys-bits": {}, "reported-model": {},
 	}),
 	"pve-qm-boot": makeOptional(map[string]*Property{
-		"legacy": {DefaultKey: true, pattern: regexp.MustCompile(`^[acdn]{1,4}$`)}, "order": {},
+		"legacy": {DefaultKey: true, pattern: pattern.New(`^[acdn]{1,4}$`)}, "order": {},
 	}),
 }
 
-func newPattern(p string) *Property { return &Property{pattern: regexp.MustCompile("^(?:" + p + ")$")} }
+func newPattern(p string) *Property { return &Property{pattern: pattern.New("^(?:" + p + ")$")} }
 
 // makeOptional makes every field of a property string optional.
 func makeOptional(fields map[string]*Property) map[string]*Property {
@@ -154,11 +155,11 @@ func errorUnless(ok bool, text string) error {
 	return errors.New(text)
 }
 
-func matchText(re *regexp.Regexp, text string) func(string) error {
+func matchText(re *pattern.Pattern, text string) func(string) error {
 	return func(v string) error { return errorUnless(re.MatchString(v), text) }
 }
 
-func matchQuoting(re *regexp.Regexp, text string) func(string) error {
+func matchQuoting(re *pattern.Pattern, text string) func(string) error {
 	return func(v string) error { return errorUnless(re.MatchString(v), fmt.Sprintf(text, v)) }
 }
 

@@ -4,12 +4,13 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"regexp"
 	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"sync"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // schemaText is the part of Proxmox VE's own API description that the routes
@@ -49,7 +50,7 @@ type Property struct {
 	KeyAlias   string         `json:"keyalias,omitempty"`
 	DefaultKey bool           `json:"key,omitempty"`
 
-	pattern *regexp.Regexp
+	pattern *pattern.Pattern
 	fields  map[string]*Property
 }
 
@@ -77,11 +78,7 @@ var schemas = sync.OnceValues(func() (map[string]map[string]*Method, error) {
 	for i := range file.Properties {
 		p := &file.Properties[i]
 		if p.Pattern != "" {
-			re, err := regexp.Compile("^(?:" + p.Pattern + ")$")
-			if err != nil {
-				return nil, fmt.Errorf("read embedded API schema: %w", err)
-			}
-			p.pattern = re
+			p.pattern = pattern.New("^(?:" + p.Pattern + ")$")
 		}
 		for name, index := range p.Fields {
 			if p.fields == nil {
@@ -202,7 +199,7 @@ func (p *Property) checkLimits(text string) string {
 	return ""
 }
 
-var integerPattern = regexp.MustCompile(`^[+-]?\d+$`)
+var integerPattern = pattern.New(`^[+-]?\d+$`)
 
 func isType(kind, text string) bool {
 	switch kind {

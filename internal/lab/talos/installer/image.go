@@ -2,7 +2,6 @@ package installer
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 
 	"github.com/talos-agent/talos-agent/internal/lab/world"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Flaw is what is wrong with a version of Talos, for tests.
@@ -52,7 +52,7 @@ type Reference struct {
 
 // references are those of the official installer and of the Image Factory's, whose name has
 // the platform since v1.10; a mirror of either has another host.
-var references = regexp.MustCompile(`^[^/]+/(?:.*/)?(?:(siderolabs/installer)|[a-z0-9-]*installer(-secureboot)?/([0-9a-f]{64})):(v\d+\.\d+\.\d+[0-9A-Za-z.-]*)(?:@sha256:[0-9a-f]{64})?$`)
+var references = pattern.New(`^[^/]+/(?:.*/)?(?:(siderolabs/installer)|[a-z0-9-]*installer(-secureboot)?/([0-9a-f]{64})):(v\d+\.\d+\.\d+[0-9A-Za-z.-]*)(?:@sha256:[0-9a-f]{64})?$`)
 
 // ParseReference reads a reference; false: it is not one of an installer.
 func ParseReference(ref string) (Reference, bool) {

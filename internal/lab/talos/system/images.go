@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // Image is a container image on a machine.
@@ -219,7 +220,7 @@ func HasImage(images []Image, ref string) bool {
 }
 
 // releases are the tags of what is released with Kubernetes; Talos' kubelet comes in two more sizes.
-var releases = regexp.MustCompile(`^v\d+\.\d+\.\d+(-fat|-slim)?$`)
+var releases = pattern.New(`^v\d+\.\d+\.\d+(-fat|-slim)?$`)
 
 // TagOf is the tag of a container image, "v1.36.1".
 func TagOf(image string) string {

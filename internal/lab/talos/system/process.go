@@ -4,13 +4,14 @@ import (
 	"context"
 	"fmt"
 	"path"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // process is one process of a machine.
@@ -53,7 +54,7 @@ const (
 )
 
 // pidOf finds the process id in the message of a service that runs.
-var pidOf = regexp.MustCompile(`\bPID (\d+)`)
+var pidOf = pattern.New(`\bPID (\d+)`)
 
 // servicePID is the process id of a service that runs; 0: it is part of init.
 func servicePID(s *machineapi.ServiceInfo) int32 {

@@ -4,15 +4,15 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 )
 
 // elements are the positions in lists that a path names.
-var elements = regexp.MustCompile(`\[\d+\]`)
+var elements = pattern.New(`\[\d+\]`)
 
 // order is the order of keys in the files: that of the reference of the inventory. Keys that
 // are not listed follow as they were added.
@@ -224,12 +224,12 @@ func scalar(v *Value) string {
 
 var (
 	// plain are texts that YAML reads as texts in blocks and between brackets.
-	plain = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9._/-]*(:[0-9]{1,5})?$`)
-	url   = regexp.MustCompile(`^(https?|oci)://[A-Za-z0-9.:/_-]*[A-Za-z0-9/]$`)
-	size  = regexp.MustCompile(`^[1-9][0-9]*[MGT]$`)
-	span  = regexp.MustCompile(`^[1-9][0-9]*-[1-9][0-9]*$`)
+	plain = pattern.New(`^[A-Za-z][A-Za-z0-9._/-]*(:[0-9]{1,5})?$`)
+	url   = pattern.New(`^(https?|oci)://[A-Za-z0-9.:/_-]*[A-Za-z0-9/]$`)
+	size  = pattern.New(`^[1-9][0-9]*[MGT]$`)
+	span  = pattern.New(`^[1-9][0-9]*-[1-9][0-9]*$`)
 	// words have a meaning of their own in one of YAML's dialects.
-	words = regexp.MustCompile(`(?i)^(true|false|yes|no|on|off|y|n|null)$`)
+	words = pattern.New(`(?i)^(true|false|yes|no|on|off|y|n|null)$`)
 )
 
 // quoteText writes a text, in quotes where YAML would read something else.

@@ -3,11 +3,11 @@ package formats
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/repo/importing/draft"
 )
 
@@ -183,7 +183,7 @@ func formatOrigin(o draft.Origin) string {
 }
 
 // secretWord matches names of what is secret; auth is how Talos and container registries call a login.
-var secretWord = regexp.MustCompile(`(?i)(^auth$|secret|token|password|passwd|passphrase|pre_?shared|credential|private_?key|auth_?key|api_?key|ssh_?key)`)
+var secretWord = pattern.New(`(?i)(^auth$|secret|token|password|passwd|passphrase|pre_?shared|credential|private_?key|auth_?key|api_?key|ssh_?key)`)
 
 const hintCredential = "import reads no credentials: the host's config.yaml names the files with those of the agent, which `talos-agent init` makes"
 
@@ -206,7 +206,7 @@ func (s *section) rest(hints map[string]string) {
 	}
 }
 
-var element = regexp.MustCompile(`\[\d+\]`)
+var element = pattern.New(`\[\d+\]`)
 
 func dropElements(path string) string { return element.ReplaceAllString(path, "[]") }
 

@@ -2,12 +2,12 @@ package formats
 
 import (
 	"net/netip"
-	"regexp"
 
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/repo/importing/draft"
 )
 
-var macAddress = regexp.MustCompile(`^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`)
+var macAddress = pattern.New(`^[0-9A-Fa-f]{2}(:[0-9A-Fa-f]{2}){5}$`)
 
 // readInterfaces reads the interfaces of a node: that with its address has the network, the
 // gateway, the VIP and the VLAN. VMs have one interface.

@@ -3,10 +3,10 @@ package formats
 import (
 	"fmt"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/repo/importing/draft"
 )
 
@@ -215,17 +215,17 @@ func refusePatch(body string) (why, hint string) {
 }
 
 // clearSecret matches what only secrets have: mostly their beginning, and the password in a URL.
-var clearSecret = regexp.MustCompile(`-----BEGIN [A-Z ]*PRIVATE KEY-----|AGE-SECRET-KEY-1|tskey-|\bgh[oprsu]_|github_pat_|glpat-|://[^/\s:@]*:[^/\s@$]+@`)
+var clearSecret = pattern.New(`-----BEGIN [A-Z ]*PRIVATE KEY-----|AGE-SECRET-KEY-1|tskey-|\bgh[oprsu]_|github_pat_|glpat-|://[^/\s:@]*:[^/\s@$]+@`)
 
 // inContent matches what the content of a file has where it has a secret.
-var inContent = regexp.MustCompile(`(?i)\b(pass|password|passwd|passphrase|secret|token|credentials?|api[_-]?key|auth[_-]?key|private[_-]?key)\b`)
+var inContent = pattern.New(`(?i)\b(pass|password|passwd|passphrase|secret|token|credentials?|api[_-]?key|auth[_-]?key|private[_-]?key)\b`)
 
 // inComment matches a comment with a value of what is a secret by its name, as a line that was taken out of use has.
-var inComment = regexp.MustCompile(`(?im)#.*(secret|token|password|passwd|passphrase|credentials?|(api|auth|private|ssh|pre_?shared)_?key)["']?\s*[:=]\s*["']?[^\s"'$]`)
+var inComment = pattern.New(`(?im)#.*(secret|token|password|passwd|passphrase|credentials?|(api|auth|private|ssh|pre_?shared)_?key)["']?\s*[:=]\s*["']?[^\s"'$]`)
 
 // harmless matches what settings have whose names sound like secrets, such as
 // authentication-token-webhook.
-var harmless = regexp.MustCompile(`^(true|false|[0-9]+[smhd]?|/.*|https?://[^@]*)$`)
+var harmless = pattern.New(`^(true|false|[0-9]+[smhd]?|/.*|https?://[^@]*)$`)
 
 // findSecret returns the key of a text that is a secret by its name, or by how it begins, and
 // stands there in clear; "" where there is none.
@@ -251,8 +251,8 @@ func findSecret(v *value, key string) string {
 }
 
 var (
-	anyVariable = regexp.MustCompile(`\$\{[^}]*\}?`)
-	variableRef = regexp.MustCompile(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
+	anyVariable = pattern.New(`\$\{[^}]*\}?`)
+	variableRef = pattern.New(`^\$\{([A-Za-z_][A-Za-z0-9_]*)\}$`)
 )
 
 // replaceVariables makes values of the cluster's secrets out of variables of the
@@ -286,7 +286,7 @@ func (t *talhelperReader) replaceVariables(s *section, at, body string) (string,
 }
 
 // notName are characters that the names of files of patches do not have.
-var notName = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+var notName = pattern.New(`[^A-Za-z0-9._-]+`)
 
 func fileName(s string) string {
 	s = strings.Trim(notName.ReplaceAllString(s, "-"), "-.")

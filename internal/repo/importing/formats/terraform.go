@@ -3,12 +3,12 @@ package formats
 import (
 	"fmt"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/internal/repo/importing/draft"
 )
 
@@ -225,12 +225,14 @@ func (r *reading) translate(v variable, to target) {
 	}
 }
 
+var endsInPort = pattern.New(`:\d+$`)
+
 // completeEndpoint writes the address of the Kubernetes API as a URL with a port.
 func completeEndpoint(s string) string {
 	if !strings.Contains(s, "://") {
 		s = "https://" + s
 	}
-	if !regexp.MustCompile(`:\d+$`).MatchString(s) {
+	if !endsInPort.MatchString(s) {
 		s = strings.TrimSuffix(s, "/") + ":6443"
 	}
 	return s
@@ -288,7 +290,7 @@ func (r *reading) cidrOf() (netip.Prefix, bool) {
 }
 
 // isoVersion finds the version of Talos in the name of an image.
-var isoVersion = regexp.MustCompile(`[0-9]+\.[0-9]+\.[0-9]+`)
+var isoVersion = pattern.New(`[0-9]+\.[0-9]+\.[0-9]+`)
 
 func (r *reading) takeISO(v variable) {
 	hint := hintTemplate
