@@ -56,7 +56,6 @@ func newConfig(t *testing.T) Config {
 // TestRefusedClusterLeavesNothingBehind: a cluster that cannot be managed is tried
 // again and again.
 func TestRefusedClusterLeavesNothingBehind(t *testing.T) {
-	t.Parallel()
 	c := newConfig(t)
 	if err := os.WriteFile(filepath.Join(c.CacheDir, "charts"), nil, 0o600); err != nil { // where a folder is wanted
 		t.Fatal(err)
@@ -79,7 +78,6 @@ func TestRefusedClusterLeavesNothingBehind(t *testing.T) {
 // TestStoppedAgentIsSilent: with an agent end its notifiers; those of the next
 // one would say everything twice.
 func TestStoppedAgentIsSilent(t *testing.T) {
-	t.Parallel()
 	c := newConfig(t)
 	c.Notify = []reporting.Target{{Name: "a", To: notify.Config{Kind: notify.Webhook, URL: "https://hook.example.org/a"}}}
 	before := goleak.IgnoreCurrent()
