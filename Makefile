@@ -172,7 +172,7 @@ e2e: ## run the addon path against a real kube-apiserver and etcd, and a real ku
 	.ci/e2e
 
 .PHONY: clients
-clients: ## type everyday commands of a real talosctl and OpenTofu at the lab
+clients: ## type everyday commands of a real talosctl and OpenTofu at the lab, and count the calls of the latter
 	.ci/clients
 
 .PHONY: lint

@@ -46,25 +46,6 @@ func TestBringUp(t *testing.T) {
 	}
 }
 
-// TestCallsOfABringUp: what a new cluster asks of Proxmox VE until it is Ready, at most. The counts only go down.
-func TestCallsOfABringUp(t *testing.T) {
-	t.Parallel()
-	for sz, most := range map[size]int{{ControlPlanes: 1, Workers: 2}: 650, {ControlPlanes: 3, Workers: 10}: 1800} {
-		synctest.Test(t, func(t *testing.T) {
-			s := newSim(t, sz, lab.Config{})
-			defer s.Close()
-			s.Boot()
-			s.UntilReady(20 * time.Minute)
-			asked := s.Lab.World.CountCalls(func(c world.CallRecord) bool { return c.System == "pve" })
-			t.Logf("%s: %d calls", sz, asked)
-			if asked > most {
-				t.Errorf("%s: Proxmox VE is asked %d times, and at most %d are allowed", sz, asked, most)
-			}
-			s.Halt()
-		})
-	}
-}
-
 // reportedOnce: the forge and the history hear of one stretch of work, which led to
 // Ready. That a machine takes its readiness back for a moment is no news to them.
 func (s *sim) reportedOnce(lapsed bool, runs []cluster.Run) {

@@ -148,7 +148,7 @@ type tofu struct {
 }
 
 // newTofu prepares what .ci/clients builds to work on a lab.
-func newTofu(t *testing.T, l *testLab) *tofu {
+func newTofu(t *testing.T, l *testLab, main string) *tofu {
 	t.Helper()
 	dir := t.TempDir()
 	provider, err := filepath.Abs(os.Getenv("TALOS_AGENT_BPG"))
@@ -156,7 +156,7 @@ func newTofu(t *testing.T, l *testLab) *tofu {
 		t.Fatal(err)
 	}
 	for name, text := range map[string]string{
-		"main.tf": strings.Replace(tofuMain, "IMAGE", imageName, 1),
+		"main.tf": strings.Replace(main, "IMAGE", imageName, 1),
 		"ca.pem":  string(l.world.PKI.PEM),
 		"tofurc":  fmt.Sprintf("provider_installation {\n  dev_overrides {\n    \"bpg/proxmox\" = %q\n  }\n  direct {}\n}\n", filepath.Dir(provider)),
 	} {
@@ -211,7 +211,7 @@ func TestRealProvider(t *testing.T) {
 	root.ok("POST", "/nodes/pve1/qemu", vmForm(500))
 	root.ok("POST", "/nodes/pve1/qemu/500/template", "")
 
-	o := newTofu(t, l)
+	o := newTofu(t, l, tofuMain)
 	o.apply()
 	v := l.vm(601)
 	if v.Power != Running || v.Pool != "tofu" || v.Config["memory"] != "2048" || v.Config["tags"] != "talos;tofu" || v.Config["ipconfig0"] != "gw=10.10.0.1,ip=10.10.0.61/24" {
@@ -248,4 +248,91 @@ func TestRealProvider(t *testing.T) {
 		}
 	}
 	l.noViolations()
+}
+
+// tofuThree are three VMs like those of a cluster of one control plane and two workers.
+const tofuThree = `
+terraform {
+  required_providers {
+    proxmox = { source = "bpg/proxmox" }
+  }
+}
+
+provider "proxmox" {}
+
+resource "proxmox_virtual_environment_vm" "node" {
+  count           = 3
+  name            = "node-${count.index}"
+  node_name       = "pve1"
+  vm_id           = 601 + count.index
+  tags            = ["talos"]
+  machine         = "q35"
+  scsi_hardware   = "virtio-scsi-single"
+  on_boot         = true
+  started         = true
+  stop_on_destroy = true
+
+  cpu {
+    cores = 4
+    type  = "host"
+  }
+  memory { dedicated = 4096 }
+  agent { enabled = false }
+  operating_system { type = "l26" }
+  serial_device {}
+  disk {
+    datastore_id = "local-lvm"
+    import_from  = "local:import/IMAGE"
+    interface    = "scsi0"
+    size         = 40
+    discard      = "on"
+    ssd          = true
+    iothread     = true
+  }
+  network_device { bridge = "vmbr1" }
+  initialization {
+    datastore_id = "local-lvm"
+    type         = "nocloud"
+    ip_config {
+      ipv4 {
+        address = "10.10.0.6${count.index}/24"
+        gateway = "10.10.0.1"
+      }
+    }
+  }
+}
+`
+
+// TestCallsOfARealProvider counts what a real OpenTofu with the real bpg/proxmox provider asks to
+// make three VMs from an image that is there, and to find that nothing is left to do, in the lab's own
+// time. The agent's own table is internal/daemon/agent/testdata/calls.
+func TestCallsOfARealProvider(t *testing.T) {
+	if os.Getenv("TALOS_AGENT_TOFU") == "" || os.Getenv("TALOS_AGENT_BPG") == "" {
+		t.Skip("TALOS_AGENT_TOFU and TALOS_AGENT_BPG do not name the programs built from internal/lab/clients; .ci/clients builds them")
+	}
+	l := newTestLab(t, Config{Addr: "127.0.0.1:0"}, world.Config{Network: world.Loopback{}})
+	defer l.close()
+	l.ready()
+	o := newTofu(t, l, tofuThree)
+	count := func(what string, args ...string) {
+		l.world.ForgetCalls()
+		if out, code := o.run(append(args, "-no-color", "-input=false")...); code != 0 {
+			t.Fatalf("tofu %s: exit code %d\n%s", args[0], code, out)
+		}
+		calls, all := map[string]int{}, 0
+		for _, c := range l.world.Calls() {
+			calls[c.Op]++
+			all++
+		}
+		t.Logf("%s: %d calls", what, all)
+		for _, op := range sortedKeys(calls) {
+			t.Logf("%6d  %s", calls[op], op)
+		}
+		if all == 0 {
+			t.Errorf("%s asked nothing", what)
+		}
+	}
+	count("three VMs made", "apply", "-auto-approve")
+	count("nothing left to do", "plan", "-detailed-exitcode")
+	count("three VMs destroyed", "destroy", "-auto-approve")
 }

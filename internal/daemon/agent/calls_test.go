@@ -1,0 +1,93 @@
+package agent_test
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/talos-agent/talos-agent/internal/golden"
+	"github.com/talos-agent/talos-agent/internal/lab"
+)
+
+// TestCallsOfABringUp: what a new cluster asks of Proxmox VE until it is Ready, by path, at most
+// a tenth and two calls more than the committed table has. The counts only go down.
+func TestCallsOfABringUp(t *testing.T) {
+	t.Parallel()
+	for _, sz := range []size{{ControlPlanes: 1, Workers: 2}, {ControlPlanes: 3, Workers: 10}} {
+		synctest.Test(t, func(t *testing.T) {
+			s := newSim(t, sz, lab.Config{})
+			defer s.Close()
+			calls := map[string]int{}
+			running, untilRunning := 0, 0
+			s.Boot()
+			s.UntilReady(20 * time.Minute)
+			for _, c := range s.Lab.World.Calls() {
+				if c.System != "pve" {
+					continue
+				}
+				calls[c.Op]++
+				calls["all"]++
+				if strings.HasSuffix(c.Op, "/status/start") {
+					if running++; running == sz.ControlPlanes+sz.Workers {
+						untilRunning = calls["all"]
+					}
+				}
+			}
+			calls["all until the VMs run"] = untilRunning
+			checkCalls(t, filepath.Join("testdata", "calls", sz.String()+".txt"), calls)
+			s.Halt()
+		})
+	}
+}
+
+// checkCalls compares how often something was called with a committed table.
+func checkCalls(t *testing.T, file string, calls map[string]int) {
+	t.Helper()
+	ops := slices.SortedFunc(maps.Keys(calls), func(a, b string) int {
+		return cmp.Or(cmp.Compare(calls[b], calls[a]), cmp.Compare(a, b))
+	})
+	table := ""
+	for _, op := range ops {
+		table += fmt.Sprintf("%6d  %s\n", calls[op], op)
+	}
+	t.Logf("%s\n%s", file, table)
+	if golden.Update() {
+		golden.Write(t, file, []byte(table))
+		return
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := map[string]int{}
+	for line := range strings.Lines(string(text)) {
+		n, op := 0, ""
+		if _, err := fmt.Sscanf(line, "%d", &n); err == nil {
+			_, op, _ = strings.Cut(strings.TrimSpace(line), "  ")
+		}
+		most[op] = n
+	}
+	for _, op := range ops {
+		if n := calls[op]; n > most[op]+most[op]/10+2 {
+			t.Errorf("%s: %d calls of %s, and %d are committed: where that is meant, run the test with -update", file, n, op, most[op])
+		}
+	}
+}
+
+// callsOf counts the calls to a system since the lab was asked to forget those before.
+func (s *sim) callsOf(system string) (calls map[string]int) {
+	calls = map[string]int{}
+	for _, c := range s.Lab.World.Calls() {
+		if c.System == system {
+			calls[c.Op]++
+		}
+	}
+	return calls
+}
