@@ -399,7 +399,7 @@ func TestCrashDuringAResize(t *testing.T) {
 	var tally tally
 	t.Run("all", func(t *testing.T) {
 		for i, p := range points {
-			if i%every(t, 2) == 0 {
+			if isRun(t, i, 2) {
 				t.Run(p.String(), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {

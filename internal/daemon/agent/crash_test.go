@@ -77,7 +77,10 @@ func crashPoints(t *testing.T, sz size) []crashPoint {
 	return points
 }
 
-var allCrashes = flag.Bool("all-crashes", false, "run every crash point")
+var (
+	allCrashes = flag.Bool("all-crashes", false, "run every crash point")
+	firstCrash = flag.Int("first-crash", 0, "where one crash point in so many is run: the number of the first one")
+)
 
 // every is how many crash points there are to one that is run.
 func every(t testing.TB, part int) int {
@@ -85,6 +88,12 @@ func every(t testing.TB, part int) int {
 		return 1
 	}
 	return part * daemontest.Thin(t)
+}
+
+// isRun reports whether the crash point with a number is run, of which there is one in so many.
+func isRun(t testing.TB, i, part int) bool {
+	n := every(t, part)
+	return i%n == *firstCrash%n
 }
 
 // TestEveryCrash kills the agent at every instant of a bring-up, starts it
@@ -102,7 +111,7 @@ func TestEveryCrash(t *testing.T) {
 			var tally tally
 			t.Run("all", func(t *testing.T) {
 				for i, p := range points {
-					if i%every(t, part) == 0 {
+					if isRun(t, i, part) {
 						t.Run(p.String(), func(t *testing.T) {
 							t.Parallel()
 							synctest.Test(t, func(t *testing.T) {
@@ -208,7 +217,7 @@ func TestCrashDuringTearDown(t *testing.T) {
 	var tally tally
 	t.Run("all", func(t *testing.T) {
 		for i, p := range points {
-			if i%every(t, 1) == 0 {
+			if isRun(t, i, 1) {
 				t.Run(p.String(), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {

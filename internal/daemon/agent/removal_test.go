@@ -254,7 +254,7 @@ func TestCrashDuringAReplacement(t *testing.T) {
 // crashEverywhere lives through something once, and then once for every instant of it, or
 // one in so many of them, at which the agent is killed.
 func crashEverywhere(t *testing.T, sz size, part int, lived func(*testing.T, size, lab.Config, *crashPoint) ([]crashPoint, int)) {
-	crashWhere(t, sz, func(i int, _ crashPoint) bool { return i%every(t, part) == 0 }, lived)
+	crashWhere(t, sz, func(i int, _ crashPoint) bool { return isRun(t, i, part) }, lived)
 }
 
 // crashWhere does the same for those instants that are picked.

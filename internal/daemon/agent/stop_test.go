@@ -34,7 +34,7 @@ func TestEveryStop(t *testing.T) {
 	var tally tally
 	t.Run("all", func(t *testing.T) {
 		for i, p := range points {
-			if i%every(t, 1) == 0 {
+			if isRun(t, i, 1) {
 				t.Run(fmt.Sprintf("%s %s %s no. %d", p.System, p.Op, p.Subject, p.N), func(t *testing.T) {
 					t.Parallel()
 					synctest.Test(t, func(t *testing.T) {
