@@ -4,7 +4,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -520,27 +519,6 @@ func checkImport(t *testing.T, s source, r room, name string) {
 			}
 			t.Errorf("%s: room %q must never import %q", s.path, s.dir, name)
 		}
-	}
-}
-
-// TestPatternsCompile: whatever is compiled when it is needed is an expression.
-func TestPatternsCompile(t *testing.T) {
-	made := regexp.MustCompile("pattern\\.New\\(`([^`]*)`\\)")
-	found := 0
-	for _, s := range house(t) {
-		text, err := os.ReadFile(s.path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, m := range made.FindAllSubmatch(text, -1) {
-			found++
-			if _, err := regexp.Compile(string(m[1])); err != nil {
-				t.Errorf("%s: %v", s.path, err)
-			}
-		}
-	}
-	if found < 100 {
-		t.Errorf("%d patterns were found", found)
 	}
 }
 

@@ -64,6 +64,7 @@ const (
 	survived  outcome = "survived"
 	accepted  outcome = "accepted"
 	notViable outcome = "not viable" // it does not compile
+	stuck     outcome = "stuck"      // its tests did not end, or were ended from outside
 )
 
 func (o options) run(ctx context.Context) error {
@@ -96,6 +97,9 @@ func (o options) run(ctx context.Context) error {
 		count := map[outcome]int{}
 		for i, m := range mutants {
 			out := outcomes[i]
+			if out == stuck { // a machine that is busy looks the same
+				out = killed
+			}
 			if out == survived {
 				if reasons[m.key()] != "" {
 					out = accepted
@@ -331,12 +335,14 @@ func (o options) runSuite(ctx context.Context, s suite, number int) (outcome, er
 	cmd := exec.CommandContext(ctx, s.binary, append([]string{"-test.short", "-test.failfast", "-test.timeout", o.within.String()}, s.flags...)...)
 	cmd.Dir = s.dir
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", chosenMutant, number))
-	err := cmd.Run()
+	text, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
 		return survived, nil
-	case ctx.Err() != nil, errors.As(err, &exit):
+	case ctx.Err() != nil, errors.As(err, &exit) && (!exit.Exited() || strings.Contains(string(text), "panic: test timed out after ")):
+		return stuck, nil
+	case exit != nil:
 		return killed, nil
 	}
 	return "", err
@@ -440,8 +446,8 @@ func (o options) test(ctx context.Context, overlay, pkg string) (outcome, error)
 	switch {
 	case err == nil:
 		return survived, nil
-	case ctx.Err() != nil:
-		return killed, nil
+	case ctx.Err() != nil, strings.Contains(string(text), "panic: test timed out after "):
+		return stuck, nil
 	case !errors.As(err, &exit):
 		return "", err
 	case strings.Contains(string(text), "[build failed]"), strings.Contains(string(text), "[setup failed]"):

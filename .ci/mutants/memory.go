@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // memoryOf names the file that remembers what came of the mutants of a package: it has the name
@@ -28,23 +29,27 @@ func (o options) memoryOf(pkg string, mutants []mutant, suites []suite) (string,
 		fmt.Fprintf(h, "%s %x\n", name, sha256.Sum256(text))
 		return err
 	}
-	if err := add("this program", own); err != nil {
-		return "", err
-	}
-	for _, s := range suites {
-		if err := add("the tests", s.binary); err != nil {
-			return "", err
-		}
-		err := filepath.WalkDir(s.dir, func(path string, d fs.DirEntry, err error) error {
+	addAll := func(dir string) error {
+		return filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
 			if err != nil || !d.Type().IsRegular() {
 				return err
 			}
-			name, err := filepath.Rel(s.dir, path)
+			name, err := filepath.Rel(dir, path)
 			return errors.Join(err, add(name, path))
 		})
-		if err != nil {
-			return "", err
+	}
+	fmt.Fprintln(h, o.within, o.above)
+	err = add("this program", own)
+	for _, s := range suites {
+		err = errors.Join(err, add("the tests", s.binary), addAll(s.dir))
+	}
+	if docs := filepath.Join(o.root, "docs", "reference"); o.root != "" { // tests compare what is generated with these
+		if _, missing := os.Stat(docs); missing == nil {
+			err = errors.Join(err, addAll(docs))
 		}
+	}
+	if err != nil {
+		return "", err
 	}
 	for _, m := range mutants {
 		fmt.Fprintf(h, "%s %d\n", m.key(), m.line)
@@ -69,9 +74,9 @@ func recall(at string, n int) []outcome {
 	return out
 }
 
-// remember writes down what came of the mutants of a package.
+// remember writes down what came of the mutants of a package, unless that may not come again.
 func remember(at string, outcomes []outcome) error {
-	if at == "" {
+	if at == "" || slices.Contains(outcomes, stuck) { // that may have been the machine
 		return nil
 	}
 	text, err := json.Marshal(outcomes)

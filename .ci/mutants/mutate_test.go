@@ -203,6 +203,9 @@ func TestMemory(t *testing.T) {
 	if got := recall(named(), 1); !slices.Equal(got, []outcome{survived}) {
 		t.Errorf("remembered %v", got)
 	}
+	if err := remember(first+"x", []outcome{killed, stuck}); err != nil || recall(first+"x", 2) != nil {
+		t.Errorf("what may have been a busy machine is remembered: %v", err)
+	}
 	if recall(first, 2) != nil {
 		t.Error("what came of one is taken for what came of two")
 	}

@@ -50,23 +50,32 @@ const (
 	DeleteJob         ActionKind = "delete job"
 )
 
-// ActionID identifies an action: there is never more than one of a kind for a
-// subject, be it planned, under way or backing off.
+// ActionID identifies an action: there is never more than one of a kind for a subject, be it planned, under way or backing off.
 type ActionID struct {
 	Kind    ActionKind
 	Subject string // a node, an addon, an image, a cluster
 }
 
-// Claim is something that an action needs for itself while it is under way. Two
-// actions with a claim in common never run together, but for those on a storage: of these
-// as many as the host's policy has.
+// Claim is something that an action needs for itself while it is under way. No two actions that claim
+// the same run together, but for copies onto a storage: of these as many as the host's policy has.
 type Claim string
 
-// ClaimStorage claims a place among those that may copy onto a storage at once.
+// ClaimStorage claims a storage: who allocates or frees there keeps its lock, for which others wait ten seconds.
 func ClaimStorage(host, storage string) Claim { return Claim("storage " + host + "/" + storage) }
 
+// ClaimCopy claims a place among those that copy onto a storage: each allocates in a moment.
+func ClaimCopy(host, storage string) Claim { return aCopy + ClaimStorage(host, storage) }
+
+const aCopy = "a place on "
+
+// Resource is what is claimed, alone or beside others, of which IsCopy is one.
+func (c Claim) Resource() Claim { return Claim(strings.TrimPrefix(string(c), aCopy)) }
+
+// IsCopy reports whether the claim is one that a copy has.
+func (c Claim) IsCopy() bool { return c != c.Resource() }
+
 // OfStorage reports whether the claim is one on a storage.
-func (c Claim) OfStorage() bool { return strings.HasPrefix(string(c), "storage ") }
+func (c Claim) OfStorage() bool { return strings.HasPrefix(string(c.Resource()), "storage ") }
 
 // ClaimNode claims a node: its VM and its machine.
 func ClaimNode(name string) Claim { return Claim("node " + name) }
@@ -74,8 +83,7 @@ func ClaimNode(name string) Claim { return Claim("node " + name) }
 // ClaimAddon claims an addon's release.
 func ClaimAddon(name string) Claim { return Claim("addon " + name) }
 
-// ClaimEtcd claims the membership of the cluster's etcd: who founds it, joins it
-// or leaves it.
+// ClaimEtcd claims the membership of the cluster's etcd: who founds it, joins it or leaves it.
 const ClaimEtcd Claim = "etcd"
 
 // Running is an action of ours that is under way.
@@ -94,11 +102,8 @@ type Progress struct {
 	Done, Total int64  // in Unit; Total 0: unknown
 	Unit        string // "bytes", ...
 	UPID        string // the Proxmox VE task it waits for, "" before and without one
-	// Waits is what it waits for before it can begin: another cluster's action.
-	Waits string
-	// Allocated means that the action has all the disks it needs: the claim on
-	// its storage is released.
-	Allocated bool
+	Waits       string // what it waits for before it can begin: another cluster's action
+	Allocated   bool   // it has all the disks it needs: the claim on its storage is released
 }
 
 // Backoff is an action that failed, or was undone by somebody else again and again, and is

@@ -33,13 +33,11 @@ type Policy struct {
 	Capacity Capacity
 	Switches               // narrow those of every cluster
 	Window   window.Window // that must be open besides that of a cluster
-	// MaxUnavailable is how many workers of a cluster may be out of service at once at
-	// most, whatever it asks for; 0: as many as it asks for.
+	// MaxUnavailable is how many workers of a cluster may be out of service at once at most, whatever it asks for; 0: as many as it asks for.
 	MaxUnavailable int
 	// DrainStops: a drain never deletes pods that may not leave, whatever a cluster asks for.
 	DrainStops bool
-	// DrainWithin is how long the pods of a node may take to leave at most, whatever a cluster
-	// asks for; 0: as long as it asks for.
+	// DrainWithin is how long the pods of a node may take to leave at most, whatever a cluster asks for; 0: as long as it asks for.
 	DrainWithin time.Duration
 	// Removals is how many nodes of a cluster may be removed at once without approval; 0: one, negative: none.
 	Removals  int
@@ -132,11 +130,8 @@ type Limits struct {
 // Capacity is how far hosts and storages may be filled. Zero means the default.
 type Capacity struct {
 	MemoryReserveMiB int64 // of each host, that no VM gets
-	// ThinPercent is how much the disks on a thin storage may promise together, in
-	// percent of its size.
-	ThinPercent int
-	// CopiesPerStorage is how many VMs' disks may be copied onto a storage at once.
-	CopiesPerStorage int
+	ThinPercent      int   // how much the disks on a thin storage may promise together, in percent of its size
+	CopiesPerStorage int   // how many VMs' disks may be copied onto a storage of a host at once
 }
 
 // Reserve is the memory of a host that no VM gets, in bytes: by default what Proxmox VE itself asks for.

@@ -3,6 +3,7 @@
 package pattern
 
 import (
+	"errors"
 	"regexp"
 	"sync"
 )
@@ -13,10 +14,36 @@ type Pattern struct {
 	compile func() *regexp.Regexp
 }
 
-// New makes a pattern of an expression that is known to be one: where it is not, the pattern panics
-// when it is needed. rooms_test.go compiles them where they stand in the source.
+var (
+	mu  sync.Mutex
+	all []*Pattern
+)
+
+// New makes a pattern of an expression that is known to be one, for a variable of a package: where it is
+// none, the pattern panics when it is needed, and Check reports it before.
 func New(text string) *Pattern {
-	return &Pattern{text, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })}
+	p := &Pattern{text, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })}
+	mu.Lock()
+	defer mu.Unlock()
+	all = append(all, p)
+	return p
+}
+
+// Compile makes a pattern of an expression that may be none.
+func Compile(text string) (*Pattern, error) {
+	r, err := regexp.Compile(text)
+	return &Pattern{text, func() *regexp.Regexp { return r }}, err
+}
+
+// Check reports which of the patterns that New has made are no expressions, and how many it has made.
+func Check() (made int, err error) {
+	mu.Lock()
+	defer mu.Unlock()
+	for _, p := range all {
+		_, wrong := regexp.Compile(p.text)
+		err = errors.Join(err, wrong)
+	}
+	return len(all), err
 }
 
 // String is the expression.

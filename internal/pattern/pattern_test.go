@@ -22,3 +22,21 @@ func TestPattern(t *testing.T) {
 		t.Errorf("it is %s", p)
 	}
 }
+
+// TestCheck: a wrong expression is found before it is needed.
+func TestCheck(t *testing.T) {
+	before, err := Check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	New("(")
+	if made, err := Check(); err == nil || made != before+1 {
+		t.Errorf("a wrong expression is a pattern: %d made, %v", made-before, err)
+	}
+	if _, err := Compile("("); err == nil {
+		t.Error("a wrong expression is compiled")
+	}
+	if p, err := Compile("^a$"); err != nil || !p.MatchString("a") || p.MatchString("b") {
+		t.Errorf("%v: %v", p, err)
+	}
+}

@@ -351,7 +351,7 @@ func (a UploadImage) Info() Info {
 func (a CreateVM) Info() Info {
 	n := a.Node
 	i := Info{Kind: cluster.CreateVM, Subject: n.Name, Node: n.Name, VMID: n.VMID,
-		Claims: []cluster.Claim{cluster.ClaimNode(n.Name), cluster.ClaimStorage(a.Host, n.Datastore)},
+		Claims: []cluster.Claim{cluster.ClaimNode(n.Name), claimDisks(a.Host, n)},
 		Change: fmt.Sprintf("host=%s vmid=%d cores=%d memory=%d disk=%d boot=%s", a.Host, n.VMID, n.Cores, n.MemoryMiB, n.DiskBytes, a.Boot.Medium)}
 	if a.Finish {
 		i.Text = fmt.Sprintf("finish vm %d (%s), whose creation was interrupted", n.VMID, n.Name)
@@ -362,6 +362,15 @@ func (a CreateVM) Info() Info {
 		}
 	}
 	return i.keep(a.Kept)
+}
+
+// claimDisks claims the storage of a new VM. A disk that is empty may be written in full while it is allocated, so that
+// one with data disks has the storage for itself.
+func claimDisks(host string, n cluster.Node) cluster.Claim {
+	if len(n.Disks) > 0 {
+		return cluster.ClaimStorage(host, n.Datastore)
+	}
+	return cluster.ClaimCopy(host, n.Datastore)
 }
 
 // Info implements Action.

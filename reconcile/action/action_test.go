@@ -71,13 +71,14 @@ func TestAwaitClaim(t *testing.T) {
 	i := Info{Subject: "cp-1"}
 	for want, c := range map[string]struct {
 		claim cluster.Claim
-		by    cluster.ActionID
+		by    []cluster.ActionID
 	}{
-		"waits until change config has ended":                                        {cluster.ClaimNode("cp-1"), cluster.ActionID{Kind: cluster.ChangeConfig, Subject: "cp-1"}},
-		"waits for its turn on etcd until bootstrap etcd of cp-2 has ended":          {cluster.ClaimEtcd, cluster.ActionID{Kind: cluster.Bootstrap, Subject: "cp-2"}},
-		"waits for its turn on storage pve1/local until create vm of cp-2 has ended": {cluster.ClaimStorage("pve1", "local"), cluster.ActionID{Kind: cluster.CreateVM, Subject: "cp-2"}},
+		"waits until change config has ended":                                                  {cluster.ClaimNode("cp-1"), []cluster.ActionID{{Kind: cluster.ChangeConfig, Subject: "cp-1"}}},
+		"waits for its turn on etcd until bootstrap etcd of cp-2 has ended":                    {cluster.ClaimEtcd, []cluster.ActionID{{Kind: cluster.Bootstrap, Subject: "cp-2"}}},
+		"waits for its turn on storage pve1/local until create vm of cp-2 has ended":           {cluster.ClaimStorage("pve1", "local"), []cluster.ActionID{{Kind: cluster.CreateVM, Subject: "cp-2"}}},
+		"waits for its turn on storage pve1/fast until create vm of cp-2 or another has ended": {cluster.ClaimCopy("pve1", "fast"), []cluster.ActionID{{Kind: cluster.CreateVM, Subject: "cp-2"}, {Kind: cluster.CreateVM, Subject: "wk-1"}}},
 	} {
-		if w := AwaitClaim(i, c.claim, c.by, nil); w.Message != want || w.Subject != "cp-1" || w.About != string(c.claim) || w.Reason != cluster.WaitingForTurn {
+		if w := AwaitClaim(i, c.claim, c.by, nil); w.Message != want || w.Subject != "cp-1" || w.About != string(c.claim.Resource()) || w.Reason != cluster.WaitingForTurn {
 			t.Errorf("%+v, want %q", w, want)
 		}
 	}

@@ -132,10 +132,15 @@ func (i Info) MakesNode() bool {
 
 // AwaitClaim is the wait of an action for what another one claims, under way or planned. One that is about the same
 // waits for no turn on itself.
-func AwaitClaim(i Info, c cluster.Claim, by cluster.ActionID, drift []cluster.FieldDifference) cluster.Wait {
-	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForTurn, About: string(c), Message: fmt.Sprintf("waits for its turn on %s until %s of %s has ended", c, by.Kind, by.Subject), Drift: drift}
-	if by.Subject == i.Subject {
-		w.Message = fmt.Sprintf("waits until %s has ended", by.Kind)
+func AwaitClaim(i Info, c cluster.Claim, by []cluster.ActionID, drift []cluster.FieldDifference) cluster.Wait {
+	what := c.Resource()
+	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForTurn, About: string(what), Message: fmt.Sprintf("waits for its turn on %s until %s of %s", what, by[0].Kind, by[0].Subject), Drift: drift}
+	switch {
+	case by[0].Subject == i.Subject:
+		w.Message = fmt.Sprintf("waits until %s", by[0].Kind)
+	case c.IsCopy() && len(by) > 1:
+		w.Message += " or another"
 	}
+	w.Message += " has ended"
 	return w
 }

@@ -79,7 +79,7 @@ func (c *chooser) locate(n cluster.Node) string {
 			continue
 		}
 		for _, host := range n.Placement.Among {
-			if slices.Contains(r.Claims, cluster.ClaimStorage(host, n.Datastore)) {
+			if slices.ContainsFunc(r.Claims, func(c cluster.Claim) bool { return c.Resource() == cluster.ClaimStorage(host, n.Datastore) }) {
 				return host
 			}
 		}

@@ -94,13 +94,13 @@ func (m *planner) copiesImage(host string) bool {
 func (m *planner) keeps(id cluster.ActionID) string {
 	var out []string
 	for c, by := range m.held {
-		if slices.Contains(by, id) && c.OfStorage() && len(by) >= m.p.Capacity.Copies() {
-			out = append(out, string(c))
+		switch n := m.p.Capacity.Copies(); {
+		case !slices.Contains(by, id) || !c.OfStorage():
+		case n > 1 && !m.alone[c]:
+			out = append(out, fmt.Sprintf(" and keeps one of %d places on %s", n, c))
+		default:
+			out = append(out, fmt.Sprintf(" and keeps %s from others", c))
 		}
 	}
-	if len(out) == 0 {
-		return ""
-	}
-	slices.Sort(out)
-	return " and keeps " + strings.Join(out, " and ") + " from others"
+	return strings.Join(slices.Sorted(slices.Values(out)), "")
 }

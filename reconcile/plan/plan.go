@@ -65,7 +65,8 @@ type planner struct {
 	running    map[cluster.ActionID]cluster.Running
 	backoffs   map[cluster.ActionID]cluster.Backoff
 	dead       string                               // the node that gets a new machine because it is dead
-	held       map[cluster.Claim][]cluster.ActionID // by whom, under way or planned
+	held       map[cluster.Claim][]cluster.ActionID // what is claimed, by whom, under way or planned
+	alone      map[cluster.Claim]bool               // and whether for itself
 	overdue    map[cluster.ActionID]bool            // what takes longer than it should
 	budgets    map[cluster.Role]budget.Budget
 	fewer      string // the rule of the host by which fewer workers may be unavailable than the cluster asks for
@@ -158,6 +159,7 @@ func newPlanner(d cluster.Desired, o cluster.Observed, p cluster.Policy) *planne
 		running:  map[cluster.ActionID]cluster.Running{},
 		backoffs: map[cluster.ActionID]cluster.Backoff{},
 		held:     map[cluster.Claim][]cluster.ActionID{},
+		alone:    map[cluster.Claim]bool{},
 		overdue:  map[cluster.ActionID]bool{},
 		dead:     lost.DeadNode(d, o),
 		turns:    map[string][]drift.Drift{},
@@ -233,8 +235,8 @@ func (m *planner) doUnless(a action.Action, holds func(action.Info) bool) {
 		return
 	}
 	for _, c := range i.Claims {
-		if by := m.held[c]; len(by) > 0 && (!c.OfStorage() || len(by) >= m.p.Capacity.Copies()) {
-			m.wait(action.AwaitClaim(i, c, by[0], m.driftOfAction(i)))
+		if by := m.held[c.Resource()]; len(by) > 0 && (!c.IsCopy() || m.alone[c.Resource()] || len(by) >= m.p.Capacity.Copies()) {
+			m.wait(action.AwaitClaim(i, c, by, m.driftOfAction(i)))
 			return
 		}
 	}
@@ -256,7 +258,8 @@ func (m *planner) doUnless(a action.Action, holds func(action.Info) bool) {
 // hold notes the claims of an action.
 func (m *planner) hold(id cluster.ActionID, claims []cluster.Claim) {
 	for _, c := range claims {
-		m.held[c] = append(m.held[c], id)
+		m.held[c.Resource()] = append(m.held[c.Resource()], id)
+		m.alone[c.Resource()] = !c.IsCopy()
 	}
 }
 

@@ -1147,7 +1147,11 @@ func (w *world) run(t testing.TB, line string) string {
 				continue
 			}
 			host, storage, _ := strings.Cut(s, "/")
-			r.Claims = append(r.Claims, cluster.ClaimStorage(host, storage))
+			claim := cluster.ClaimStorage(host, storage)
+			if r.Kind == cluster.CreateVM {
+				claim = cluster.ClaimCopy(host, storage)
+			}
+			r.Claims = append(r.Claims, claim)
 		}
 		w.o.Running = append(w.o.Running, r)
 	case "others-task": // on pve1: type, VMID, age

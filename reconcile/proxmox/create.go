@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/pattern"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/turns"
 )
 
 // conflicts is how often a change that somebody else's change crossed, or whose
@@ -29,7 +30,9 @@ const conflicts = 4
 // calls it free at the same time.
 //
 // Only so many creations at once copy onto one storage, lest the disks of all that
-// runs there wait. The turn ends when the disks are there; progress shows it.
+// runs there wait; one with data disks is alone, because Proxmox VE may write them in full
+// with the storage's lock, for which others wait ten seconds. The turn ends when the disks
+// are there; progress shows it.
 func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, progress func(cluster.Progress)) error {
 	if err := c.create(ctx, d, n, host, boot, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("create vm %d (%s): %w", n.VMID, n.Name, err)
@@ -97,7 +100,7 @@ func nameLeftOver(err error, host string, n cluster.Node) error {
 		name = m[2] + "/" + name
 	}
 	volume := store + ":" + name
-	return fault.WithHint(fmt.Errorf("volume %s is left over from an earlier vm %d: %w", volume, n.VMID, err),
+	return fault.WithHint(fmt.Errorf("volume %s is left over from an earlier vm %d, or from an attempt to make it: %w", volume, n.VMID, err),
 		fmt.Sprintf("as root on %s, when nobody needs it: `pvesm free %s`; `pvesm list %s --vmid %d` shows what else is left", host, volume, store, n.VMID))
 }
 
@@ -108,6 +111,10 @@ func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node, 
 	for _, dk := range n.Disks {
 		stores = append(stores, dk.Datastore)
 	}
+	places := c.copies
+	if len(n.Disks) > 0 {
+		places = turns.Alone
+	}
 	slices.Sort(stores) // in one order, lest two wait for each other
 	var taken []func()
 	done = func() {
@@ -117,7 +124,7 @@ func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node, 
 	}
 	for _, s := range slices.Compact(stores) {
 		what := "storage " + host + "/" + s
-		give, err := c.turns.Take(ctx, what, fmt.Sprintf("the creation of vm %d (%s)", n.VMID, n.Name), c.copies(), func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
+		give, err := c.turns.Take(ctx, what, fmt.Sprintf("the creation of vm %d (%s)", n.VMID, n.Name), places, func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
 		if err != nil {
 			done()
 			return nil, err
@@ -132,13 +139,12 @@ func waitsFor(what, holder string) string {
 	return fmt.Sprintf("waits for its turn on %s, which %s holds", what, cmp.Or(holder, "another"))
 }
 
-// make sees to it that the VM is there and ours. It asks for it at most once, unless a
-// task ended because another one allocated on the storage for too long: after a lost answer
-// the world shows what came of it.
+// make sees to it that the VM is there and ours. It asks for it at most once:
+// after a lost answer the world shows what came of it.
 func (c *Client) make(ctx context.Context, id identity, host string, wanted params, progress func(cluster.Progress)) (proven, error) {
 	var asked bool
 	var lost error
-	for busy := range conflicts {
+	for range conflicts {
 		p, err := c.prove(ctx, id)
 		var other *notOurs
 		if !errors.Is(err, errNotListed) && !(errors.As(err, &other) && other.unpooled) {
@@ -180,10 +186,7 @@ func (c *Client) make(ctx context.Context, id identity, host string, wanted para
 			continue
 		}
 		if err := c.wait(ctx, string(name), progress); err != nil {
-			if !errors.Is(err, errBusy) || busy == conflicts-1 {
-				return p, err
-			}
-			asked = false // it left nothing behind
+			return p, err
 		}
 	}
 	return proven{}, fmt.Errorf("vm %d keeps changing while it is made", id.vmid)

@@ -175,46 +175,54 @@ func TestTagsRefused(t *testing.T) {
 	})
 }
 
-// TestCreationsTakeTurns: on one storage one after the other, on another side
-// by side, and the turn ends with the import.
+// TestCreationsTakeTurns: on one storage as many at once as the policy has, and one with data disks
+// alone; on another side by side, and the turn ends with the import.
 func TestCreationsTakeTurns(t *testing.T) {
-	onStand(t, "9.2", func(t *testing.T, s *stand) {
-		d := desired(3)
-		d.Spec.Nodes[2].Datastore, d.Spec.Nodes[2].CloudInitDatastore = "local", "local"
-		s.image()
-		s.must(s.host.AddFile(testHost, "local", "iso/x.iso", 1, world.Image{}))
-		c := s.client()
-		defer c.Close()
-		running, most := map[string]int{}, map[string]int{}
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		for _, n := range d.Spec.Nodes {
-			wg.Go(func() {
-				s.t.Helper()
-				var allocated bool
-				err := c.Create(context.Background(), d, n, n.Placement.Pin, bootOf(d), func(p cluster.Progress) {
-					mu.Lock()
-					defer mu.Unlock()
-					switch {
-					case strings.Contains(p.UPID, ":qmcreate:"):
-						running[n.Datastore]++
-						most[n.Datastore] = max(most[n.Datastore], running[n.Datastore])
-					case p.Allocated && !allocated:
-						allocated = true
-						running[n.Datastore]--
-					}
-				})
-				if err != nil && n.Datastore == "local-lvm" {
-					t.Error(err)
+	for _, tc := range []struct{ copies, data, want int }{{1, 0, 1}, {2, 0, 2}, {3, 0, 3}, {3, 1, 2}, {3, 3, 1}} {
+		t.Run(fmt.Sprintf("%d places, %d with data", tc.copies, tc.data), func(t *testing.T) {
+			onStand(t, "9.2", func(t *testing.T, s *stand) {
+				d := desired(4)
+				for i := range tc.data {
+					d.Spec.Nodes[i].Disks = []cluster.Disk{{Name: "data", Bytes: 20 << 30, Datastore: "local-lvm", Serial: "talos-data"}}
 				}
+				d.Spec.Nodes[3].Datastore, d.Spec.Nodes[3].CloudInitDatastore = "local", "local"
+				s.image()
+				s.must(s.host.AddFile(testHost, "local", "iso/x.iso", 1, world.Image{}))
+				c := s.client()
+				defer c.Close()
+				c.copies = func() int { return tc.copies }
+				running, most := map[string]int{}, map[string]int{}
+				var mu sync.Mutex
+				var wg sync.WaitGroup
+				for _, n := range d.Spec.Nodes {
+					wg.Go(func() {
+						s.t.Helper()
+						var allocated bool
+						err := c.Create(context.Background(), d, n, n.Placement.Pin, bootOf(d), func(p cluster.Progress) {
+							mu.Lock()
+							defer mu.Unlock()
+							switch {
+							case strings.Contains(p.UPID, ":qmcreate:"):
+								running[n.Datastore]++
+								most[n.Datastore] = max(most[n.Datastore], running[n.Datastore])
+							case p.Allocated && !allocated:
+								allocated = true
+								running[n.Datastore]--
+							}
+						})
+						if err != nil && n.Datastore == "local-lvm" {
+							t.Error(err)
+						}
+					})
+				}
+				wg.Wait()
+				if most["local-lvm"] != tc.want {
+					t.Errorf("side by side: %v", most)
+				}
+				s.checkRules()
 			})
-		}
-		wg.Wait()
-		if most["local-lvm"] != 1 {
-			t.Errorf("side by side: %v", most)
-		}
-		s.checkRules()
-	})
+		})
+	}
 }
 
 // TestCancelledWhileItWaits: whoever stops waiting for a turn or a task returns
@@ -389,29 +397,28 @@ func TestStart(t *testing.T) {
 	}
 }
 
-// TestCreationWaitsForTheStorage: that somebody else allocates on the storage for longer than
-// Proxmox VE waits is no failure of a creation, unless it does not end.
-func TestCreationWaitsForTheStorage(t *testing.T) {
-	for held, want := range map[time.Duration]string{15 * time.Second: "", 5 * time.Minute: "can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout"} {
-		onStand(t, "9.2", func(t *testing.T, s *stand) {
-			d := desired(1)
-			n := d.Spec.Nodes[0]
-			s.image()
-			c := s.client()
-			defer c.Close()
-			unlock, err := s.host.LockStorage(n.Placement.Pin, n.Datastore)
-			s.must(err)
-			s.world.After(held, unlock)
-			err = c.Create(t.Context(), d, n, n.Placement.Pin, bootOf(d), nil)
-			switch _, there := s.host.VM(n.VMID); {
-			case want == "" && (err != nil || !there):
-				t.Errorf("held for %s: %v", held, err)
-			case want != "" && (err == nil || !strings.Contains(err.Error(), want) || there):
-				t.Errorf("held for %s: got %v, want %q", held, err, want)
-			}
-			time.Sleep(held)
-		})
-	}
+// TestCreationOnALockedStorage: that somebody else allocates on the storage for longer than Proxmox VE
+// waits ends a creation, which tells so; the next one makes the VM.
+func TestCreationOnALockedStorage(t *testing.T) {
+	onStand(t, "9.2", func(t *testing.T, s *stand) {
+		d := desired(1)
+		n := d.Spec.Nodes[0]
+		s.image()
+		c := s.client()
+		defer c.Close()
+		unlock, err := s.host.LockStorage(n.Placement.Pin, n.Datastore)
+		s.must(err)
+		s.world.After(15*time.Second, unlock)
+		err = c.Create(t.Context(), d, n, n.Placement.Pin, bootOf(d), nil)
+		if err == nil || !strings.Contains(err.Error(), "can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout") || !strings.Contains(fault.HintOf(err), "pvesm status") {
+			t.Errorf("got %v -> %s", err, fault.HintOf(err))
+		}
+		if _, there := s.host.VM(n.VMID); there {
+			t.Error("there is half a VM")
+		}
+		time.Sleep(15 * time.Second)
+		s.must(c.Create(t.Context(), d, n, n.Placement.Pin, bootOf(d), nil))
+	})
 }
 
 // TestLostCreationIsReported: a request that got lost is not sent again by the same

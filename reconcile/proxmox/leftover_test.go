@@ -20,7 +20,7 @@ func TestLeftOverVolumes(t *testing.T) {
 		remove func(*stand) error
 		left   string
 	}{
-		{"plain", func(s *stand) error { return s.host.Remove(n.VMID) }, "volume local-lvm:vm-411-cloudinit is left over from an earlier vm 411: "},
+		{"plain", func(s *stand) error { return s.host.Remove(n.VMID) }, "volume local-lvm:vm-411-cloudinit is left over from an earlier vm 411, or from an attempt to make it: "},
 		{"all", func(s *stand) error { return s.host.RemoveAll(n.VMID) }, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -40,8 +40,10 @@ type phrase struct {
 var phrases = []phrase{
 	{errLocked, "VM is locked (", "PUT config, and qmstart, qmdestroy and resize tasks of a locked vm (9.2.11, 8.4.21)",
 		"wait until whatever holds the lock has ended: a backup, a snapshot, a migration"},
+	{errBusy, "/pve-manager/pve-storage-", "lock_file of a storage that is not shared in pve-storage's source, `can't lock file '/var/lock/pve-manager/pve-storage-x' - got timeout`", lockedStorage},
+	{errBusy, "cfs-lock 'storage-", "cfs-lock of a storage in pve-cluster's source, `cfs-lock 'storage-x' error: got lock request timeout`", lockedStorage},
 	{errBusy, "can't lock file", "PUT config and qmstart while another worker held the vm's lock file for 10 s (9.2.11, 8.4.21)", ""},
-	{errBusy, "lock request timeout", "cfs-lock of a storage in pve-cluster's source, `cfs-lock 'storage-x' error: got lock request timeout`", ""},
+	{errBusy, "lock request timeout", "cfs_lock in pve-cluster's source, `cfs-lock 'file-user_cfg' error: got lock request timeout`", ""},
 	{errNoQuorum, "no quorum", "check_cfs_quorum in pve-cluster's source, `cluster not ready - no quorum?`",
 		"bring the other hosts back; `pvecm status` shows who is missing"},
 	{errDigest, "checksum mismatch (file change by other user?)", "PUT and POST config, and resize tasks, with an old digest (9.2.11, 8.4.21)", ""},
@@ -57,6 +59,9 @@ var phrases = []phrase{
 	{nil, "no physical interface on bridge", "qmstart with a vlan tag on a bridge that has no port (9.2.11)", "make the bridge vlan-aware, or leave the vlan out"},
 	{nil, qemuExited, "qmstart that QEMU refused (9.2.11, 8.4.21)", "`qm start` of the vm on the host shows what QEMU says"},
 }
+
+// lockedStorage is for who waited too long for the lock of a storage.
+const lockedStorage = "it is tried again; where that does not end, something allocates on the storage for long: a disk that is written in full (`preallocation`), or a storage that answers slowly; `pvesm status` on its host shows whether it answers"
 
 // qemuExited is all that the exit status of a start has of what QEMU complains of:
 // that is in the task's log.

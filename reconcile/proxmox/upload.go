@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/hardware"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/turns"
 )
 
 // images lists what disks can be imported from on a storage: name and bytes.
@@ -85,7 +86,7 @@ func (c *Client) upload(ctx context.Context, at place, body io.Reader, progress 
 		return err
 	}
 	what := "image " + at.name + " on " + at.host + "/" + at.store
-	done, err := c.turns.Take(ctx, what, "another upload of it", 1, func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
+	done, err := c.turns.Take(ctx, what, "another upload of it", turns.Alone, func(holder string) { progress(cluster.Progress{Waits: waitsFor(what, holder)}) })
 	if err != nil {
 		return err
 	}

@@ -16,8 +16,8 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab"
 )
 
-// TestCallsOfABringUp: what a new cluster asks of Proxmox VE until it is Ready, by path, at most
-// a tenth and two calls more than the committed table has. The counts only go down.
+// TestCallsOfABringUp: what a new cluster asks of Proxmox VE until it is Ready, together and by path, is no
+// more than the committed table has, or hardly. The counts only go down.
 func TestCallsOfABringUp(t *testing.T) {
 	t.Parallel()
 	for _, sz := range []size{{ControlPlanes: 1, Workers: 2}, {ControlPlanes: 3, Workers: 10}} {
@@ -75,19 +75,14 @@ func checkCalls(t *testing.T, file string, calls map[string]int) {
 		most[op] = n
 	}
 	for _, op := range ops {
-		if n := calls[op]; n > most[op]+most[op]/10+2 {
-			t.Errorf("%s: %d calls of %s, and %d are committed: where that is meant, run the test with -update", file, n, op, most[op])
+		// Goroutines that run at once meet otherwise in every run, which makes a few calls more or less, and more of
+		// one kind in place of another.
+		most := most[op] + max(2, most[op]/20)
+		if !strings.HasPrefix(op, "all") {
+			most += max(3, most/5)
+		}
+		if n := calls[op]; n > most {
+			t.Errorf("%s: %d calls of %s, and at most %d are allowed: where that is meant, run the test with -update", file, n, op, most)
 		}
 	}
-}
-
-// callsOf counts the calls to a system since the lab was asked to forget those before.
-func (s *sim) callsOf(system string) (calls map[string]int) {
-	calls = map[string]int{}
-	for _, c := range s.Lab.World.Calls() {
-		if c.System == system {
-			calls[c.Op]++
-		}
-	}
-	return calls
 }

@@ -108,8 +108,8 @@ type capacityFile struct {
 	// How much the disks on a thin storage may promise together, in percent of its
 	// size. Above 100 it can become full, which stops every VM on it.
 	ThinOvercommit int `yaml:"thin_overcommit" unit:"percent" min:"1" max:"10000" default:"100" example:"150"`
-	// How many new VMs at once may have their disks copied onto one storage. With more,
-	// a large cluster is there sooner, and what runs on the storage waits longer for its disks.
+	// How many new VMs at once may have their disks copied onto one storage of a host, by this agent. With more,
+	// a large cluster is there sooner, and what runs on the storage waits longer for its disks. A VM with data disks is made alone.
 	CopiesPerStorage int `yaml:"copies_per_storage" unit:"number of copies" min:"1" max:"100" default:"2" example:"4"`
 }
 

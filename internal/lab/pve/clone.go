@@ -101,7 +101,7 @@ func cloneVM(c *call) (any, error) {
 		case errors.Is(err, errKilled):
 			return err
 		default:
-			s.discardUnfinished(v)
+			s.discardUnfinished(t, v)
 			return fmt.Errorf("clone failed: %w", err)
 		}
 		return nil

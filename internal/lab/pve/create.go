@@ -52,7 +52,7 @@ func createVM(c *call) (any, error) {
 		case errors.Is(err, errKilled):
 			return err
 		case err != nil:
-			s.discardUnfinished(v)
+			s.discardUnfinished(t, v)
 			return fmt.Errorf("unable to create VM %d - %w", id, err)
 		}
 		if start {
@@ -238,12 +238,20 @@ func (s *Server) noteVolume(v *vm, volid string) {
 	v.begun = append(v.begun, volid)
 }
 
-// discardUnfinished removes a VM that could not be made, and what was made for it.
-func (s *Server) discardUnfinished(v *vm) {
+// discardUnfinished removes a VM that could not be made, and what of its volumes a lock lets it.
+func (s *Server) discardUnfinished(t *task, v *vm) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, volid := range v.begun {
-		v.host.freeVolume(volid)
+		st, _ := v.host.volume(volid)
+		if st == nil {
+			continue
+		}
+		s.mu.Unlock()
+		if err := s.allocate(&task{ctx: s.ctx}, st, 0, func() error { v.host.freeVolume(volid); return nil }); err != nil {
+			s.logLine(t, "%s", err)
+		}
+		s.mu.Lock()
 	}
 	if s.vms[v.id] == v {
 		delete(s.vms, v.id)

@@ -265,27 +265,21 @@ const allocations = 40
 
 // copyOnto spends the time of a copy onto a storage: longer where others copy at once.
 func (s *Server) copyOnto(t *task, st *storage, id int, d time.Duration, after ...string) error {
-	began := time.Now()
-	s.mu.Lock()
-	if st.lastCopy != "" { // which may have kept it waiting
-		after = append(after, st.lastCopy)
-	}
-	s.mu.Unlock()
 	if err := st.writes.Copy(t.ctx, s.world.Scale(d)); err != nil {
 		return err
 	}
 	if _, err := s.passTime(t, 0); err != nil {
 		return err
 	}
-	s.world.Spend("import", strconv.Itoa(id), s.hostTime(time.Since(began)), after...)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	st.lastCopy = "import/" + strconv.Itoa(id)
+	// It takes as long as one alone, and ends no sooner than the storage has written all that came before.
+	own, all := "import/"+strconv.Itoa(id), "copies/"+st.owner+st.name
+	s.world.Spend("import", strconv.Itoa(id), d, after...)
+	s.world.Spend("copies", st.owner+st.name, d/copying.FullSpeed, append(after, all)...)
+	s.world.Spend("import", strconv.Itoa(id), 0, own, all)
 	return nil
 }
 
-// allocate makes a volume under the lock of its storage, which is kept for as long as
-// that takes. qemu-server 9.2.6 has given it back when the volume is filled.
+// allocate makes or frees a volume under the lock of its storage. qemu-server 9.2.6 has given it back when one is filled.
 func (s *Server) allocate(t *task, st *storage, took time.Duration, make func() error) error {
 	switch err := st.writes.Take(t.ctx, s.world.Scale(fileLockWait), nil); {
 	case errors.Is(err, copying.ErrLocked) && st.shared:

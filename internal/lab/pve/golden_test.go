@@ -140,6 +140,36 @@ func TestStorageThatIsLocked(t *testing.T) {
 	}
 }
 
+// TestVolumeThatCannotBeFreed: what was allocated for a creation that fails stays where the lock of its
+// storage is not free for ten seconds (eval { vdisk_free } of qemu-server's create_disks).
+func TestVolumeThatCannotBeFreed(t *testing.T) {
+	images := []string{"import", "images"}
+	inBubble(t, Config{Hosts: []Host{{Name: "pve1", Storages: []Storage{{Name: "local", Content: images}, {Name: "local-lvm", Type: "lvmthin", Content: images[1:]}}}}}, func(l *testLab) {
+		l.ready()
+		unlock, err := l.pve.LockStorage("pve1", "local")
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.AfterFunc(5*time.Second, func() {
+			other, err := l.pve.LockStorage("pve1", "local-lvm")
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			time.AfterFunc(time.Hour, other)
+		})
+		form := vmForm(410)
+		if exit := l.exit("POST", "/nodes/pve1/qemu", strings.Replace(form, "scsi0=local-lvm", "scsi0=local", 1)); !strings.Contains(exit, "pve-storage-local'") {
+			t.Errorf("it ends with %q", exit)
+		}
+		if _, there := l.pve.VM(410); there || len(l.pve.Volumes("pve1", "local-lvm")) == 0 {
+			t.Errorf("left over: %v", l.pve.Volumes("pve1", "local-lvm"))
+		}
+		unlock()
+		time.Sleep(time.Hour)
+	})
+}
+
 // TestCreationFromOutside is what others see of a VM that is being made.
 func TestCreationFromOutside(t *testing.T) {
 	inBubble(t, Config{}, func(l *testLab) {

@@ -202,7 +202,7 @@ func (s *Server) addHosts(hosts []Host) error {
 			}
 			one := shared[st.Name]
 			if one == nil {
-				one = newStorage(st)
+				one = newStorage(h.Name, st)
 				if st.Shared {
 					shared[st.Name] = one
 				}

@@ -22,8 +22,8 @@ type storage struct {
 	// writes is what all that is written onto the storage shares.
 	writes *copying.Storage
 
-	volumes  map[string]*volume // by name without the storage
-	lastCopy string             // span of the copy that had the storage last
+	volumes map[string]*volume // by name without the storage
+	owner   string             // the host that it was first listed for
 }
 
 // volume is a file or a logical volume on a storage.
@@ -41,9 +41,9 @@ type volume struct {
 	disk    *world.Disk // of images
 }
 
-func newStorage(c Storage) *storage {
+func newStorage(host string, c Storage) *storage {
 	st := &storage{
-		name: c.Name, kind: c.Type, path: c.Path, content: c.Content, total: c.TotalBytes, used: c.UsedBytes, shared: c.Shared,
+		owner: host + "/", name: c.Name, kind: c.Type, path: c.Path, content: c.Content, total: c.TotalBytes, used: c.UsedBytes, shared: c.Shared,
 		writes: copying.New(), volumes: map[string]*volume{},
 	}
 	if st.kind == "" {
@@ -81,15 +81,12 @@ func (s *Server) storageOf(h *host, name string) *storage {
 // LockStorage takes the lock of a storage of a host, as an allocation does that takes
 // long: of a file whose blocks are all reserved, or of a volume of a slow cluster of storages.
 func (s *Server) LockStorage(node, name string) (unlock func(), err error) {
-	i := slices.IndexFunc(s.hosts, func(h *host) bool { return h.name == node })
-	if i < 0 {
-		return nil, fmt.Errorf("there is no host %s", node)
+	for _, h := range s.hosts {
+		if st := s.storageOf(h, name); h.name == node && st != nil {
+			return func() { <-st.writes.Lock }, st.writes.Take(s.ctx, s.world.Scale(fileLockWait), nil)
+		}
 	}
-	st := s.storageOf(s.hosts[i], name)
-	if st == nil {
-		return nil, fmt.Errorf("host %s has no storage %s", node, name)
-	}
-	return func() { <-st.writes.Lock }, st.writes.Take(s.ctx, s.world.Scale(fileLockWait), nil)
+	return nil, fmt.Errorf("there is no storage %s on %s", name, node)
 }
 
 // volume finds a volume by its full name, "local:import/x.qcow2".

@@ -20,16 +20,19 @@ type turn struct {
 
 // holder has a turn, or waits for one until ready is closed.
 type holder struct {
-	who    string // in words
-	places int    // how many may have a turn beside each other, itself included
+	who    string     // in words
+	places func() int // how many may have a turn beside each other, itself included
 	ready  chan struct{}
 }
 
-// Take waits until fewer than places have a turn of a name, in the order of those who ask, and
-// calls waits with one who has it if that takes time. The caller, which is called who, gives it
-// back with done.
-func (t *Turns) Take(ctx context.Context, name, who string, places int, waits func(holder string)) (done func(), err error) {
-	mine := &holder{who: who, places: max(1, places), ready: make(chan struct{})}
+// Alone is the places of who has a turn beside nobody.
+func Alone() int { return 1 }
+
+// Take waits until no more have a turn of a name than the places of each of them, in the order of those
+// who ask, and calls waits with one who has it if that takes time. The caller, which is called who,
+// gives it back with done. How many places there are may change meanwhile.
+func (t *Turns) Take(ctx context.Context, name, who string, places func() int, waits func(holder string)) (done func(), err error) {
+	mine := &holder{who: who, places: places, ready: make(chan struct{})}
 	t.mu.Lock()
 	if t.all == nil {
 		t.all = map[string]*turn{}
@@ -64,7 +67,12 @@ func (t *Turns) Take(ctx context.Context, name, who string, places int, waits fu
 
 // admit gives a turn to those who wait while there are places. Turns.mu is held.
 func (w *turn) admit() {
-	for len(w.queue) > 0 && len(w.holders) < w.queue[0].places {
+	for len(w.queue) > 0 {
+		for _, h := range append(w.holders, w.queue[0]) {
+			if len(w.holders) > 0 && len(w.holders) >= h.places() {
+				return
+			}
+		}
 		close(w.queue[0].ready)
 		w.holders, w.queue = append(w.holders, w.queue[0]), w.queue[1:]
 	}

@@ -78,7 +78,10 @@ var schemas = sync.OnceValues(func() (map[string]map[string]*Method, error) {
 	for i := range file.Properties {
 		p := &file.Properties[i]
 		if p.Pattern != "" {
-			p.pattern = pattern.New("^(?:" + p.Pattern + ")$")
+			var err error
+			if p.pattern, err = pattern.Compile("^(?:" + p.Pattern + ")$"); err != nil {
+				return nil, fmt.Errorf("read embedded API schema: %w", err)
+			}
 		}
 		for name, index := range p.Fields {
 			if p.fields == nil {
