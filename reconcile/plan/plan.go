@@ -259,7 +259,7 @@ func (m *planner) doUnless(a action.Action, holds func(action.Info) bool) {
 func (m *planner) hold(id cluster.ActionID, claims []cluster.Claim) {
 	for _, c := range claims {
 		m.held[c.Resource()] = append(m.held[c.Resource()], id)
-		m.alone[c.Resource()] = !c.IsCopy()
+		m.alone[c.Resource()] = m.alone[c.Resource()] || !c.IsCopy()
 	}
 }
 

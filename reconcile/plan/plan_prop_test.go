@@ -272,7 +272,7 @@ func TestLaws(t *testing.T) {
 		for _, r := range w.o.Running {
 			seen[r.ActionID] = true
 			for _, c := range r.Claims {
-				held[c.Resource()], alone[c.Resource()] = append(held[c.Resource()], r.ActionID), !c.IsCopy()
+				held[c.Resource()], alone[c.Resource()] = append(held[c.Resource()], r.ActionID), alone[c.Resource()] || !c.IsCopy()
 			}
 		}
 		for _, a := range p.Actions {
