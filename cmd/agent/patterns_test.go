@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/pattern"
@@ -8,11 +9,12 @@ import (
 
 // TestPatterns: what this program compiles when it is needed is an expression. All packages are in here.
 func TestPatterns(t *testing.T) {
-	made, err := pattern.Check()
-	if err != nil {
-		t.Error(err)
+	for _, p := range pattern.All {
+		if _, err := regexp.Compile(p.String()); err != nil {
+			t.Error(err)
+		}
 	}
-	if made < 100 {
-		t.Errorf("there are %d patterns", made)
+	if len(pattern.All) < 100 {
+		t.Errorf("there are %d patterns", len(pattern.All))
 	}
 }

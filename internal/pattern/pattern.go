@@ -3,7 +3,6 @@
 package pattern
 
 import (
-	"errors"
 	"regexp"
 	"sync"
 )
@@ -14,18 +13,14 @@ type Pattern struct {
 	compile func() *regexp.Regexp
 }
 
-var (
-	mu  sync.Mutex
-	all []*Pattern
-)
+// All are the patterns that New has made: a test of the whole program compiles them.
+var All []*Pattern
 
 // New makes a pattern of an expression that is known to be one, for a variable of a package: where it is
-// none, the pattern panics when it is needed, and Check reports it before.
+// none, the pattern panics when it is needed.
 func New(text string) *Pattern {
 	p := &Pattern{text, sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(text) })}
-	mu.Lock()
-	defer mu.Unlock()
-	all = append(all, p)
+	All = append(All, p)
 	return p
 }
 
@@ -33,17 +28,6 @@ func New(text string) *Pattern {
 func Compile(text string) (*Pattern, error) {
 	r, err := regexp.Compile(text)
 	return &Pattern{text, func() *regexp.Regexp { return r }}, err
-}
-
-// Check reports which of the patterns that New has made are no expressions, and how many it has made.
-func Check() (made int, err error) {
-	mu.Lock()
-	defer mu.Unlock()
-	for _, p := range all {
-		_, wrong := regexp.Compile(p.text)
-		err = errors.Join(err, wrong)
-	}
-	return len(all), err
 }
 
 // String is the expression.

@@ -23,20 +23,19 @@ func TestPattern(t *testing.T) {
 	}
 }
 
-// TestCheck: a wrong expression is found before it is needed.
-func TestCheck(t *testing.T) {
-	before, err := Check()
-	if err != nil {
-		t.Fatal(err)
-	}
-	New("(")
-	if made, err := Check(); err == nil || made != before+1 {
-		t.Errorf("a wrong expression is a pattern: %d made, %v", made-before, err)
-	}
+// TestCompile: what is no expression is an error, and no pattern.
+func TestCompile(t *testing.T) {
 	if _, err := Compile("("); err == nil {
 		t.Error("a wrong expression is compiled")
 	}
 	if p, err := Compile("^a$"); err != nil || !p.MatchString("a") || p.MatchString("b") {
 		t.Errorf("%v: %v", p, err)
+	}
+}
+
+// TestAll: what New makes can be found, so that a test compiles it.
+func TestAll(t *testing.T) {
+	if p := New("^x$"); len(All) == 0 || All[len(All)-1] != p || p.String() != "^x$" {
+		t.Errorf("%v is not among %v", p, All)
 	}
 }
