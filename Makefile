@@ -198,7 +198,7 @@ mutants: ## drop one clause at a time from the packages MUTATED, and name what n
 
 .PHONY: mutants-held
 mutants-held: ## the same for the packages that CI holds to it; what came of unchanged ones is remembered
-	$(MAKE) mutants MUTATED='$(MUTATED_HELD)' MUTATED_FLAGS="-memory '$$($(GO) env GOCACHE)/mutants'"
+	$(MAKE) mutants MUTATED='$(MUTATED_HELD)' MUTATED_FLAGS="-within 20s -memory '$$($(GO) env GOCACHE)/mutants'"
 
 .PHONY: mutants-of-change
 mutants-of-change: ## the same for a sample of the lines that the last two days changed
