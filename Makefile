@@ -139,7 +139,13 @@ endif
 # With RACE, test runs a part of these.
 .PHONY: exhaust
 exhaust: ## run the exhaustive tests without the race detector, which gets a part of each (THIN=6 for a sixth of crash points and seeds)
+	@$(MAKE) --no-print-directory -j 2 exhaust-simulated exhaust-others
+
+# Simulations compute, and many of the others wait.
+.PHONY: exhaust-simulated exhaust-others
+exhaust-simulated:
 	TALOS_AGENT_THIN=$(THIN) $(TEST) $(SIMULATED)
+exhaust-others:
 	TALOS_AGENT_THIN=$(THIN) $(TEST) -run '^($(subst $(eval) ,|,$(strip $(EXHAUSTIVE))))$$' $(EXHAUSTED)
 
 .PHONY: demo
