@@ -164,16 +164,16 @@ func TestPolicyLostInARollout(t *testing.T) {
 	})
 	free := sync.OnceFunc(func() { close(release) })
 	t.Cleanup(free)
-	commit := r.push(r.inventory(1))
+	commit := r.push(r.inventory(2)) // of three VMs two are made at once
 	r.start()
 	<-begun
 	r.file("policy.yaml", "pool: talos\nvmids: [400-599\n")
 	r.untilStalled(undecided)
-	if s := r.status(); len(s.Running) != 1 || s.Running[0].Action != "create vm" {
+	if s := r.status(); len(s.Running) != 2 || s.Running[0].Action != "create vm" || s.Running[1].Action != "create vm" {
 		t.Errorf("under way: %+v", s.Running)
 	}
 	free()
-	r.until("what was under way is done", func() bool { return r.log.has("action done: create vm 412 (dev-cp-1)") && len(r.status().Running) == 0 })
+	r.until("what was under way is done", func() bool { return r.log.has("action done: create vm 412 (dev-cp-1)") && r.log.has("action done: create vm 522 (dev-wk-1)") && len(r.status().Running) == 0 })
 	made := r.changes()
 	r.looked()
 	if s, now := r.status(), r.changes(); s.Condition != cluster.Stalled || len(s.Running) != 0 || !maps.Equal(now, made) {
@@ -181,7 +181,7 @@ func TestPolicyLostInARollout(t *testing.T) {
 	}
 	if n := r.lab.World.CountCalls(func(c world.CallRecord) bool {
 		return c.Op == creation || strings.HasSuffix(c.Op, "/status/start")
-	}); n != 1 {
+	}); n != 2 {
 		t.Errorf("%d creations and starts", n)
 	}
 	r.file("policy.yaml", widePolicy)
