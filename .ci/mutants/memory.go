@@ -43,10 +43,9 @@ func (o options) memoryOf(pkg string, mutants []mutant, suites []suite) (string,
 	for _, s := range suites {
 		err = errors.Join(err, add("the tests", s.binary), addAll(s.dir))
 	}
-	if docs := filepath.Join(o.root, "docs", "reference"); o.root != "" { // tests compare what is generated with these
-		if _, missing := os.Stat(docs); missing == nil {
-			err = errors.Join(err, addAll(docs))
-		}
+	docs := filepath.Join(o.root, "docs", "reference") // tests compare what is generated with these
+	if _, missing := os.Stat(docs); !errors.Is(missing, fs.ErrNotExist) {
+		err = errors.Join(err, addAll(docs))
 	}
 	if err != nil {
 		return "", err

@@ -364,15 +364,6 @@ func (a CreateVM) Info() Info {
 	return i.keep(a.Kept)
 }
 
-// claimDisks claims the storage of a new VM. A disk that is empty may be written in full while it is allocated, so that
-// one with data disks has the storage for itself.
-func claimDisks(host string, n cluster.Node) cluster.Claim {
-	if len(n.Disks) > 0 {
-		return cluster.ClaimStorage(host, n.Datastore)
-	}
-	return cluster.ClaimCopy(host, n.Datastore)
-}
-
 // Info implements Action.
 func (a StartVM) Info() Info {
 	return infoOfNode(cluster.StartVM, a.Node, fmt.Sprintf("start vm %d (%s)", a.Node.VMID, a.Node.Name)+a.Changed.String())

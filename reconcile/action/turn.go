@@ -129,18 +129,3 @@ func (a DeleteJob) Info() Info {
 func (i Info) MakesNode() bool {
 	return i.Kind == cluster.CreateVM || i.Kind == cluster.StartVM || i.Kind == cluster.ResumeVM || i.Kind == cluster.ApplyConfig
 }
-
-// AwaitClaim is the wait of an action for what another one claims, under way or planned. One that is about the same
-// waits for no turn on itself.
-func AwaitClaim(i Info, c cluster.Claim, by []cluster.ActionID, drift []cluster.FieldDifference) cluster.Wait {
-	what := c.Resource()
-	w := cluster.Wait{Subject: i.Subject, Reason: cluster.WaitingForTurn, About: string(what), Message: fmt.Sprintf("waits for its turn on %s until %s of %s", what, by[0].Kind, by[0].Subject), Drift: drift}
-	switch {
-	case by[0].Subject == i.Subject:
-		w.Message = fmt.Sprintf("waits until %s", by[0].Kind)
-	case c.IsCopy() && len(by) > 1:
-		w.Message += " or another"
-	}
-	w.Message += " has ended"
-	return w
-}

@@ -20,7 +20,7 @@ import (
 // more than the committed table has, or hardly. The counts only go down.
 func TestCallsOfABringUp(t *testing.T) {
 	t.Parallel()
-	for _, sz := range []size{{ControlPlanes: 1, Workers: 2}, {ControlPlanes: 3, Workers: 10}} {
+	for sz, most := range map[size]int{{ControlPlanes: 1, Workers: 2}: 650, {ControlPlanes: 3, Workers: 10}: 1800} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, sz, lab.Config{})
 			defer s.Close()
@@ -39,6 +39,9 @@ func TestCallsOfABringUp(t *testing.T) {
 						untilRunning = calls["all"]
 					}
 				}
+			}
+			if calls["all"] > most {
+				t.Errorf("%s: Proxmox VE is asked %d times, and at most %d are allowed", sz, calls["all"], most)
 			}
 			calls["all until the VMs run"] = untilRunning
 			checkCalls(t, filepath.Join("testdata", "calls", sz.String()+".txt"), calls)

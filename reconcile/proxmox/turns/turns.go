@@ -68,10 +68,12 @@ func (t *Turns) Take(ctx context.Context, name, who string, places func() int, w
 // admit gives a turn to those who wait while there are places. Turns.mu is held.
 func (w *turn) admit() {
 	for len(w.queue) > 0 {
-		for _, h := range append(w.holders, w.queue[0]) {
-			if len(w.holders) > 0 && len(w.holders) >= h.places() {
-				return
-			}
+		places := w.queue[0].places()
+		for _, h := range w.holders {
+			places = min(places, h.places())
+		}
+		if len(w.holders) > 0 && len(w.holders) >= places {
+			return
 		}
 		close(w.queue[0].ready)
 		w.holders, w.queue = append(w.holders, w.queue[0]), w.queue[1:]

@@ -41,9 +41,11 @@ func TestCopyThatComesLater(t *testing.T) {
 		s, began := New(), time.Now()
 		ends := make([]time.Duration, 4)
 		var wg sync.WaitGroup
-		for i, delay := range []time.Duration{0, 0, 4 * time.Second, 4 * time.Second} {
+		for i := range ends {
+			if i == 2 { // the others come when half of the first two is copied
+				<-time.After(4 * time.Second)
+			}
 			wg.Go(func() {
-				time.Sleep(delay)
 				if err := s.Copy(t.Context(), 8*time.Second); err != nil {
 					t.Error(err)
 				}
