@@ -173,7 +173,9 @@ func TestPolicyLostInARollout(t *testing.T) {
 		t.Errorf("under way: %+v", s.Running)
 	}
 	free()
-	r.until("what was under way is done", func() bool { return r.log.has("action done: create vm 412 (dev-cp-1)") && r.log.has("action done: create vm 522 (dev-wk-1)") && len(r.status().Running) == 0 })
+	r.until("what was under way is done", func() bool {
+		return r.log.has("action done: create vm 412 (dev-cp-1)") && r.log.has("action done: create vm 522 (dev-wk-1)") && len(r.status().Running) == 0
+	})
 	made := r.changes()
 	r.looked()
 	if s, now := r.status(), r.changes(); s.Condition != cluster.Stalled || len(s.Running) != 0 || !maps.Equal(now, made) {
