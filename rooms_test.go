@@ -59,6 +59,8 @@ var rooms = map[string]room{
 		tests: []string{"internal/worker/workertest"}},
 	"sources/secrets": {why: "decrypts in memory, so it may not reach a file, a program or the network", may: []string{"internal/fault", "internal/text"},
 		never: []string{"os", "os/exec", "net/http", "github.com/getsops/sops/v3/decrypt"}},
+	"sources/secrets/transit": {why: "its own small client of one request, with the authorities of the config",
+		may: []string{"internal/certpool", "internal/fault", "internal/text", "sources/secrets"}, never: append([]string{"os", "github.com/hashicorp"}, clients...)},
 	"sources/forge": {why: "its own small client of commit statuses, with the authorities of the config",
 		may: []string{"internal/certpool", "internal/fault", "internal/text"}, never: clients},
 	"sources/notify": {why: "its own small clients of chat services, with the authorities of the config",
@@ -205,7 +207,7 @@ var rooms = map[string]room{
 		never: []string{"os", "os/exec", "net", "net/http", "log", "log/slog", "helm.sh", "k8s.io/client-go"}},
 
 	"internal/host/config": {why: "reads the host's files into the Config of every room that has one, and asks those rooms whether they could work with it, so that a mistake is found with its line before anything starts",
-		may:   []string{"internal/cluster", "internal/cluster/device", "internal/fault", "internal/yamlschema", "internal/history", "internal/host/doctor", "internal/platform", "reconcile/proxmox", "sources/forge", "sources/git", "sources/inventory", "sources/notify", "sources/secrets"},
+		may:   []string{"internal/cluster", "internal/cluster/device", "internal/fault", "internal/yamlschema", "internal/history", "internal/host/doctor", "internal/platform", "reconcile/proxmox", "sources/forge", "sources/git", "sources/inventory", "sources/notify", "sources/secrets", "sources/secrets/transit"},
 		never: append([]string{"os/exec", "net", "net/http"}, clients...), tests: []string{"internal/cluster/window"}},
 	"internal/host/archive": {why: "etcd snapshots in a folder for a person at a terminal: reads keys (secrets) with the bounds for files that a command line names (config), and has the store do the work",
 		may:   []string{"internal/fault", "internal/host/config", "internal/platform", "internal/text", "reconcile/snapshot", "reconcile/snapshot/database", "reconcile/snapshot/retention", "sources/secrets"},
@@ -299,7 +301,7 @@ var rooms = map[string]room{
 		may: []string{"internal/logging", "internal/api", "internal/callgate", "internal/cluster", "internal/daemon/agent", "internal/daemon/election", "internal/daemon/eventlog",
 			"internal/daemon/outbox", "internal/daemon/reporting", "internal/daemon/sandbox", "reconcile/journal", "reconcile/proxmox", "internal/fault", "internal/history", "internal/host/config", "internal/host/doctor", "internal/host/addresses",
 			"internal/host/harden", "internal/host/probe", "internal/host/state", "internal/httpserver", "internal/metrics", "internal/text", "reconcile/factory", "reconcile/helm", "reconcile/leases",
-			"internal/daemon/forwards", "internal/daemon/reservations", "internal/daemon/snapshots", "internal/platform", "reconcile/snapshot", "sources", "sources/git", "sources/inventory", "sources/secrets", "sources/webhook"},
+			"internal/daemon/forwards", "internal/daemon/reservations", "internal/daemon/snapshots", "internal/platform", "reconcile/snapshot", "sources", "sources/git", "sources/inventory", "sources/secrets", "sources/secrets/transit", "sources/webhook"},
 		never: append([]string{"os/exec"}, clients...)},
 	"internal/daemon/publicfiles": {why: "a leaf: keeps files that other services of the host read, whatever is in them",
 		may: []string{"internal/fault", "internal/platform"}, never: append([]string{"os/exec", "net", "net/http"}, clients...)},
@@ -406,6 +408,8 @@ var rooms = map[string]room{
 		may: []string{"internal/lab/world", "internal/lab/httpservice"}},
 	"internal/lab/gitserver": {why: "one service, on the world",
 		may: []string{"internal/lab/world", "internal/lab/httpservice"}},
+	"internal/lab/vault": {why: "one service, on the world",
+		may: []string{"internal/lab/world", "internal/lab/httpservice"}},
 	"internal/lab/forge": {why: "one service, on the world",
 		may: []string{"internal/lab/world", "internal/lab/httpservice"}},
 
@@ -459,7 +463,7 @@ var rooms = map[string]room{
 // testsMay lists what tests may import besides what their room may: adapters
 // are tested against the lab over the real protocol.
 var testsMay = []string{"internal/lab", "internal/lab/pvehost", "internal/lab/pvesh", "internal/lab/world", "internal/lab/pve", "internal/lab/pve/accesslog", "internal/lab/talos", "internal/lab/kube",
-	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/cluster", "internal/fault", "internal/retry",
+	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/lab/vault", "internal/cluster", "internal/fault", "internal/retry",
 	"internal/golden", "internal/host/hosttest", "internal/repo/repotest", "internal/yamlschema/schematest", "reconcile/journal/journaltest"}
 
 // everywhere lists what every room may import, as it may import the standard library: no picture has it.

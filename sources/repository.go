@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/inventory"
+	"github.com/talos-agent/talos-agent/sources/secrets"
 )
 
 // Store gives the files of a repository at its newest state. *git.Store and
@@ -45,7 +46,7 @@ type Config struct {
 	Clusters []string
 	// Decrypt returns the plain text of an encrypted file: secrets.Decrypt with
 	// the host's identities. Its errors show no part of it, and carry a Hint for
-	// people. Nil means that there is no key: snapshots come without secrets and
+	// people; secrets.ErrUnavailable is not about the file, which is tried again. Nil means that there is no key: snapshots come without secrets and
 	// have a note.
 	Decrypt func(ctx context.Context, name string, file []byte) ([]byte, error)
 	// Inventory holds the host's own part of every snapshot; Secrets and
@@ -90,6 +91,11 @@ type state struct {
 	budget  *inventory.Budget
 	// used is what each cluster asked of the host when it was last valid.
 	used map[string]cluster.Usage
+
+	// unopened are the clusters whose secrets could not be opened for a reason outside of
+	// the tree, by folder, and reopens when they are tried again.
+	unopened map[string]error
+	reopens  time.Time
 
 	inspected map[string]cluster.Problems // by folder in the repository, what Inspect found; nil: not asked
 
@@ -225,6 +231,9 @@ func (r *Repository) Snapshot(ctx context.Context, t Tree, name string) (cluster
 	if err := r.loadAll(ctx, t, s); err != nil {
 		return cluster.Snapshot{}, nil, err
 	}
+	if err := s.unopened[name]; err != nil {
+		return cluster.Snapshot{}, nil, err
+	}
 	mine := s.loaded[name]
 	snap, problems := mine.snap, slices.Clone(mine.problems)
 	snap.Revision = t.Revision
@@ -237,7 +246,12 @@ func (r *Repository) Snapshot(ctx context.Context, t Tree, name string) (cluster
 			continue
 		}
 		usage, known := s.used[other]
-		if s.loaded[other].problems.HasErrors() && !known {
+		switch l := s.loaded[other]; {
+		case known:
+		case l == nil:
+			problems = append(problems, snap.At(cluster.Warning, "",
+				fmt.Sprintf("the secrets of the cluster %s cannot be opened now: what it uses of the host does not count against the limits", other), "it does when they can"))
+		case l.problems.HasErrors():
 			problems = append(problems, snap.At(cluster.Warning, "",
 				fmt.Sprintf("the cluster %s is invalid: what it uses of the host does not count against the limits", other), "correct it too"))
 		}
@@ -369,17 +383,24 @@ func (r *Repository) noCluster(name string, s *state) cluster.Problems {
 
 // loadAll reads the clusters of a tree in the order of their names, in which they take of
 // what the host has for all, and looks for what several of them have.
+//
+// A cluster whose secrets cannot be opened now keeps no other one from being read.
 func (r *Repository) loadAll(ctx context.Context, t Tree, s *state) error {
-	if s.clashes != nil {
+	if s.clashes != nil && (len(s.unopened) == 0 || time.Now().Before(s.reopens)) {
 		return nil
 	}
 	if err := r.inspect(ctx, t, s, s.folders...); err != nil {
 		return err
 	}
+	s.unopened = map[string]error{}
 	var names []string
 	var snaps []cluster.Snapshot
 	for _, name := range s.folders {
 		l, err := r.load(ctx, t, s, name)
+		if errors.Is(err, secrets.ErrUnavailable) {
+			s.unopened[name], s.reopens = err, time.Now().Add(reopenAfter)
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -393,6 +414,10 @@ func (r *Repository) loadAll(ctx context.Context, t Tree, s *state) error {
 	}
 	return nil
 }
+
+// reopenAfter is how long a server that could not open secrets is left alone: every pass of
+// every cluster would ask it.
+const reopenAfter = 10 * time.Second
 
 // load reads one cluster of a tree, once per content.
 func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*loaded, error) {
@@ -457,6 +482,10 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 	text, err := r.c.Decrypt(ctx, file, data)
 	if ctx.Err() != nil {
 		return nil, nil, ctx.Err()
+	}
+	if errors.Is(err, secrets.ErrUnavailable) {
+		budget.TakeYAML(-len(data)) // it will be read again
+		return nil, nil, fmt.Errorf("open the secrets of %s: %w", name, err)
 	}
 	if err != nil {
 		message := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "decrypt "), file+": ") // the problem names the file

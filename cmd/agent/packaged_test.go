@@ -66,7 +66,7 @@ func TestUnitCredentials(t *testing.T) {
 		handed = append(handed, m[1])
 	}
 	slices.Sort(handed)
-	if want := []string{"age.key", "forge.token", "git.token", "proxmox.token", "ssh.key", "webhook.secret"}; !slices.Equal(handed, want) {
+	if want := []string{"age.key", "forge.token", "git.token", "proxmox.token", "ssh.key", "vault.token", "webhook.secret"}; !slices.Equal(handed, want) {
 		t.Errorf("the unit hands over %v, want %v", handed, want)
 	}
 	// What may be missing is an empty line then, and no complaint of systemd.
@@ -78,7 +78,7 @@ func TestUnitCredentials(t *testing.T) {
 		empty = append(empty, m[1])
 	}
 	slices.Sort(empty)
-	if want := []string{"forge.token", "git.token", "ssh.key", "webhook.secret"}; !slices.Equal(empty, want) {
+	if want := []string{"forge.token", "git.token", "ssh.key", "vault.token", "webhook.secret"}; !slices.Equal(empty, want) {
 		t.Errorf("the unit has defaults for %v, want %v", empty, want)
 	}
 }

@@ -33,6 +33,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 	"github.com/talos-agent/talos-agent/sources/secrets"
+	"github.com/talos-agent/talos-agent/sources/secrets/transit"
 )
 
 // wireAgent gives every room its part of the settings. It opens the copy of the
@@ -57,6 +58,10 @@ func wireAgent(s config.Settings, files state.Dir, version string, log *slog.Log
 	if err != nil {
 		return agent.Config{}, fmt.Errorf("open the repository: %w", err)
 	}
+	identities, err := wireKeys(s)
+	if err != nil {
+		return agent.Config{}, errors.Join(err, store.Close())
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		return agent.Config{}, errors.Join(fmt.Errorf("ask for this host's name: %w", err), store.Close())
@@ -77,7 +82,7 @@ func wireAgent(s config.Settings, files state.Dir, version string, log *slog.Log
 		Sources: sources.Config{
 			Store: store, Path: s.Folder, Clusters: s.Clusters,
 			Decrypt: func(ctx context.Context, name string, file []byte) ([]byte, error) {
-				return secrets.Decrypt(ctx, name, file, s.Identities)
+				return secrets.Decrypt(ctx, name, file, identities)
 			},
 			Inventory: options, Inspect: sandbox.New(sandbox.Config{Inventory: options}).Inspect,
 		},
@@ -95,6 +100,18 @@ func wireAgent(s config.Settings, files state.Dir, version string, log *slog.Log
 		c.Forwards = forwards.New(s.Forwards, s.Owner)
 	}
 	return c, nil
+}
+
+// wireKeys returns what opens secrets files.
+func wireKeys(s config.Settings) (*secrets.Identities, error) {
+	if s.Vault == nil {
+		return s.Identities, nil
+	}
+	vault, err := transit.New(*s.Vault)
+	if err != nil {
+		return nil, fmt.Errorf("vault: %w", err)
+	}
+	return s.Identities.With(vault), nil
 }
 
 // lookForAddresses looks with a finder, and has the machines asked of a network in which some are not found.

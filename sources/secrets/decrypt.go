@@ -15,6 +15,7 @@ import (
 	"github.com/getsops/sops/v3/aes"
 	sopsage "github.com/getsops/sops/v3/age"
 	"github.com/getsops/sops/v3/config"
+	"github.com/getsops/sops/v3/hcvault"
 	"github.com/getsops/sops/v3/shamir"
 	"github.com/getsops/sops/v3/stores/yaml"
 )
@@ -28,7 +29,7 @@ const dataKeySize = 32
 // double quotes. Name is used in errors only. The types of values survive;
 // the spelling of numbers may not (1.50 becomes 1.5).
 //
-// Errors are *Error of kind ErrPlaintext, ErrNoKey, ErrTampered,
+// Errors are *Error of kind ErrPlaintext, ErrNoKey, ErrUnavailable, ErrTampered,
 // ErrUnsupported or ErrMalformed, or the context's.
 func Decrypt(ctx context.Context, name string, file []byte, ids *Identities) ([]byte, error) {
 	if err := ctx.Err(); err != nil {
@@ -41,7 +42,7 @@ func Decrypt(ctx context.Context, name string, file []byte, ids *Identities) ([]
 	if bad != nil {
 		return nil, bad.in(name)
 	}
-	key, bad := dataKey(tree.Metadata, ids)
+	key, bad := dataKey(ctx, tree.Metadata, ids)
 	if bad != nil {
 		return nil, bad.in(name)
 	}
@@ -126,9 +127,9 @@ const maxGroups = 255
 
 // dataKey opens the data key. One that is split over several key groups is put together
 // from the parts of as many groups as it takes, of which one key each must be ours.
-func dataKey(m sops.Metadata, ids *Identities) ([]byte, *Error) {
+func dataKey(ctx context.Context, m sops.Metadata, ids *Identities) ([]byte, *Error) {
 	if len(m.KeyGroups) == 1 {
-		return openGroup(m.KeyGroups[0], dataKeySize, ids)
+		return openGroup(ctx, m.KeyGroups[0], dataKeySize, ids)
 	}
 	needed := m.ShamirThreshold
 	if needed == 0 { // sops: all of them
@@ -136,17 +137,23 @@ func dataKey(m sops.Metadata, ids *Identities) ([]byte, *Error) {
 	}
 	needed = max(needed, fewestParts)
 	var parts [][]byte
+	var unavailable *Error
 	for _, group := range m.KeyGroups {
-		part, bad := openGroup(group, dataKeySize+shareSize, ids)
+		part, bad := openGroup(ctx, group, dataKeySize+shareSize, ids)
 		switch {
 		case bad == nil:
 			parts = append(parts, part)
+		case errors.Is(bad, ErrUnavailable): // others may be enough
+			unavailable = bad
 		case !errors.Is(bad, ErrNoKey):
 			return nil, bad
 		}
 		if len(parts) == needed {
 			return joinParts(parts)
 		}
+	}
+	if unavailable != nil {
+		return nil, unavailable
 	}
 	return nil, newError(ErrNoKey, "use one key group, each of whose keys opens the file by itself; or have the agent's key in as many groups as shamir_threshold demands, and run: sops updatekeys FILE",
 		"its key is split over %d key groups, of which it takes %d to open it, and the agent's key opens %d", len(m.KeyGroups), needed, len(parts))
@@ -169,14 +176,20 @@ func joinParts(parts [][]byte) ([]byte, *Error) {
 }
 
 // openGroup opens what a group of keys holds, with the first of its age recipients
-// that an identity fits. sops' own key sources are not asked: without an identity they
-// turn to the environment, to programs and to home directories.
-func openGroup(group sops.KeyGroup, size int, ids *Identities) ([]byte, *Error) {
+// that an identity fits, or else with a transit engine that the host's config names.
+// sops' own key sources are not asked: without an identity they turn to the
+// environment, to programs and to home directories.
+func openGroup(ctx context.Context, group sops.KeyGroup, size int, ids *Identities) ([]byte, *Error) {
 	var recipients, others []string
+	var wrapped []*hcvault.MasterKey
 	ours := false
 	for _, k := range group {
 		mk, ok := k.(*sopsage.MasterKey)
 		if !ok {
+			if k, ok := k.(*hcvault.MasterKey); ok && ids.transit != nil && ids.transit.Has(k.EnginePath, k.KeyName) {
+				wrapped = append(wrapped, k)
+				continue
+			}
 			others = append(others, k.TypeToIdentifier())
 			continue
 		}
@@ -194,6 +207,9 @@ func openGroup(group sops.KeyGroup, size int, ids *Identities) ([]byte, *Error) 
 	if ours {
 		return nil, newError(ErrTampered, tamperedHint, "names our key as recipient, but its data key was encrypted for another")
 	}
+	if len(wrapped) > 0 {
+		return ids.unwrapFirst(ctx, wrapped, size)
+	}
 	to := "to " + strings.Join(recipients, ", ")
 	if len(recipients) == 0 {
 		to = "to no age key"
@@ -201,7 +217,11 @@ func openGroup(group sops.KeyGroup, size int, ids *Identities) ([]byte, *Error) 
 	if others = slices.Compact(slices.Sorted(slices.Values(others))); len(others) > 0 {
 		to += " (and " + strings.Join(others, ", ") + " keys, which are not used)"
 	}
-	return nil, newError(ErrNoKey, "give the agent the key of one of these recipients, or add its own to .sops.yaml and run: sops updatekeys FILE",
+	hint := "give the agent the key of one of these recipients, or add its own to .sops.yaml and run: sops updatekeys FILE"
+	if slices.Contains(others, hcvault.KeyTypeIdentifier) {
+		hint += "; a key of Vault or OpenBao is asked for where `vault.keys` of the host's config lists it"
+	}
+	return nil, newError(ErrNoKey, hint,
 		"is encrypted %s; the agent's key is %s", to, strings.Join(ids.public, ", "))
 }
 

@@ -3,8 +3,8 @@
 //
 // No content of a document makes it do more than that. sops would try every
 // kind of key a file names, with the network, programs, the environment and the
-// home directory; here the data key is opened with the given age identities and
-// nothing else, and only the cipher, the tree walk and the YAML form of sops
+// home directory; here the data key is opened with the given age identities, or by the
+// transit engine that the caller hands in, and only the cipher, the tree walk and the YAML form of sops
 // are used. A document must be encrypted whole: a value in clear is refused,
 // for the authentication code of a document proves only that its writer knew
 // the public key.

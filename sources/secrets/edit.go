@@ -27,7 +27,7 @@ func SetValues(ctx context.Context, name string, file []byte, ids *Identities, v
 		return nil, err
 	}
 	clear(plain)
-	out, bad := setValues(file, ids, values)
+	out, bad := setValues(ctx, file, ids, values)
 	if bad == nil {
 		bad = checkMadeDocument(out)
 	}
@@ -39,12 +39,12 @@ func SetValues(ctx context.Context, name string, file []byte, ids *Identities, v
 
 // setValues edits a document that Decrypt has opened. That has dropped the comments,
 // so that it is read once more.
-func setValues(file []byte, ids *Identities, values map[string]string) ([]byte, *Error) {
+func setValues(ctx context.Context, file []byte, ids *Identities, values map[string]string) ([]byte, *Error) {
 	tree, err := newStore().LoadEncryptedFile(file)
 	if err != nil || len(tree.Branches) != 1 {
 		return nil, newError(ErrMalformed, "", "cannot be read as one document")
 	}
-	key, bad := dataKey(tree.Metadata, ids)
+	key, bad := dataKey(ctx, tree.Metadata, ids)
 	if bad != nil {
 		return nil, bad
 	}

@@ -14,6 +14,9 @@ var (
 	ErrPlaintext = errors.New("not encrypted")
 	// ErrNoKey: none of the identities is among the document's recipients.
 	ErrNoKey = errors.New("no matching key")
+	// ErrUnavailable: the document may be opened by a key of a server, which could not be
+	// asked. It is not about the document.
+	ErrUnavailable = errors.New("key service unavailable")
 	// ErrTampered: the document is not what its writer encrypted.
 	ErrTampered = errors.New("failed authentication")
 	// ErrUnsupported: the document or rule asks for what is not done here.

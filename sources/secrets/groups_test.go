@@ -84,7 +84,7 @@ func TestKeyGroupsAreTampered(t *testing.T) {
 		t.Fatal(bad)
 	}
 	tree.Metadata.KeyGroups[1] = tree.Metadata.KeyGroups[0]
-	_, bad = dataKey(tree.Metadata, identities(t, ours))
+	_, bad = dataKey(t.Context(), tree.Metadata, identities(t, ours))
 	wantKind(t, bad, ErrTampered, "do not fit together")
 	// A whole key in the place of a part.
 	one, bad := loadTree(encrypt(t, plain, ours.public))
@@ -92,7 +92,7 @@ func TestKeyGroupsAreTampered(t *testing.T) {
 		t.Fatal(bad)
 	}
 	tree.Metadata.KeyGroups[1] = one.Metadata.KeyGroups[0]
-	_, bad = dataKey(tree.Metadata, identities(t, ours))
+	_, bad = dataKey(t.Context(), tree.Metadata, identities(t, ours))
 	wantKind(t, bad, ErrTampered, "is damaged")
 	for _, n := range []int{0, maxGroups + 1} {
 		groups := strings.Repeat("    - age: []\n", n)

@@ -17,11 +17,12 @@ import (
 // maxKeys bounds what is read as identities, in bytes.
 const maxKeys = 64 << 10
 
-// Identities are private keys that open documents. However they are printed or
-// encoded, nothing of them shows.
+// Identities are private keys that open documents, and who else is asked to. However
+// they are printed or encoded, nothing of them shows.
 type Identities struct {
-	ids    []age.Identity
-	public []string
+	ids     []age.Identity
+	public  []string
+	transit Transit // nil: none
 }
 
 const redacted = "[redacted]"

@@ -22,6 +22,8 @@ type configFile struct {
 	// The age keys that open secrets.sops.yaml, one per line, as age-keygen
 	// writes them. Credential: age.key.
 	AgeKeyFile string `yaml:"age_key_file" is:"path" default:"the credential age.key" example:"age.key"`
+	// Vault or OpenBao, for secrets files that the agent's own key does not open.
+	Vault vaultFile `yaml:"vault" example:"{url: \"https://vault.example.org:8200\", token_file: vault.token, keys: [transit/talos-agent]}"`
 	// The Proxmox VE host.
 	Proxmox proxmoxFile `yaml:"proxmox" example:"{url: \"https://127.0.0.1:8006\", token_file: proxmox.token}"`
 	// Where commit statuses are sent. Without it none are.
@@ -92,6 +94,19 @@ type repositoryFile struct {
 	// A token that may read the repository. For https only. Credential:
 	// git.token.
 	TokenFile string `yaml:"token_file" is:"path" default:"the credential git.token" example:"git.token"`
+}
+
+type vaultFile struct {
+	// The address of its API.
+	URL string `yaml:"url" is:"httpsurl" required:"true" example:"\"https://vault.example.org:8200\""`
+	// A token, which needs `update` on ENGINE/decrypt/NAME of each key. A new one in
+	// the file is used within seconds. Credential: vault.token.
+	TokenFile string `yaml:"token_file" is:"path" default:"the credential vault.token" example:"vault.token"`
+	// The keys of transit engines that are asked, each as ENGINE/NAME. No other is,
+	// whatever a file of the repository names.
+	Keys []string `yaml:"keys" is:"transitkey" required:"true" example:"[transit/talos-agent]"`
+	// The namespace of the engines.
+	Namespace string `yaml:"namespace" is:"namespace" default:"the root namespace" example:"team-a"`
 }
 
 type proxmoxFile struct {

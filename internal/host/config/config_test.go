@@ -269,6 +269,16 @@ func TestConfigProblems(t *testing.T) {
 		{remote + ok + "snapshots: {every: 1m, directory: /var/cache/talos-agent/x}\n", []string{
 			"config.yaml:4:20: snapshots.every: 1m0s is out of bounds (write 10m or more, and 168h or less; `disabled: true` takes none)",
 			"config.yaml:4:35: snapshots.directory: lies in cache_dir, which may be deleted (choose another place)"}},
+		{remote + ok + "vault: {url: \"https://vault.example.org:8200\", token_file: git.token, keys: [transit/talos-agent, a/b/c]}\n", nil},
+		{remote + ok + "vault: {url: \"http://vault.example.org\", keys: [transit, a//b, \"../sys/x\"], namespace: \"a b\"}\n", []string{
+			"config.yaml:4:1: vault.token_file: is missing (name the file of a token that may decrypt with the keys",
+			`config.yaml:4:14: vault.url: "http://vault.example.org" is not the https address of a server (write one like "https://vault.example.org:8200")`,
+			`config.yaml:4:49: vault.keys[0]: "transit" is not the path of a transit engine and the name of a key (write one like transit/talos-agent)`,
+			`config.yaml:4:58: vault.keys[1]: "a//b" is not `, `config.yaml:4:64: vault.keys[2]: "../sys/x" is not `,
+			`config.yaml:4:88: vault.namespace: "a b" is not the path of a namespace (write one like team-a)`}},
+		{remote + ok + "vault: {token_file: git.token}\n", []string{
+			`config.yaml:4:8: vault.keys: is missing (write keys: [transit/talos-agent])`,
+			`config.yaml:4:8: vault.url: is missing (write url: "https://vault.example.org:8200")`}},
 		{remote + ok + "dhcp: {directory: /var/lib/talos-agent-dhcp/}\n", nil},
 		{remote + ok + "dhcp: {}\n", nil},
 		{remote + ok + "dhcp: {leases: [/var/lib/misc/dnsmasq.leases, /run/leases/]}\n", nil},

@@ -44,6 +44,8 @@ var language = yamlschema.Language{
 		"chartsource": yamlschema.Text("the https or oci address of a chart repository or registry", `"https://helm.cilium.io"`, `^(https|oci)://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?$`, 500),
 		"chartorigin": yamlschema.Text("the https or oci address of a chart repository or registry, or repository for charts in the repository itself", `"https://helm.cilium.io"`, `^(repository|(https|oci)://[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?(:\d{1,5})?(/[A-Za-z0-9_~+-][A-Za-z0-9._~+-]*)*/?)$`, 500),
 		"project":     yamlschema.Text("the name of a repository", "org/infra", `^[A-Za-z0-9_][A-Za-z0-9_./-]*$`, 300),
+		"transitkey":  yamlschema.Text("the path of a transit engine and the name of a key", "transit/talos-agent", `^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)+$`, 300),
+		"namespace":   yamlschema.Text("the path of a namespace", "team-a", `^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?$`, 300),
 		"fingerprint": yamlschema.Text("a SHA-256 fingerprint (32 bytes in hex, with or without colons)", "", `^([0-9A-Fa-f]{2}:){31}[0-9A-Fa-f]{2}$|^[0-9A-Fa-f]{64}$`, 95).OrEmpty(),
 	},
 	Scalars: map[reflect.Type]yamlschema.Scalar{
@@ -69,6 +71,8 @@ var language = yamlschema.Language{
 		"cores":            {"cpu", "cpus", "vcpus"},
 		"ram":              {"memory", "mem"},
 		"image_datastore":  {"image_storage"},
+		"vault":            {"openbao", "bao", "hc_vault"},
+		"keys":             {"transit_keys", "key", "transit"},
 		"access_log":       {"accesslog", "access_log_file"},
 		"socket":           {"socket_path"},
 		"listen":           {"address", "bind", "port", "addr"},

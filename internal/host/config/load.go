@@ -27,6 +27,7 @@ import (
 	"github.com/talos-agent/talos-agent/sources/git"
 	"github.com/talos-agent/talos-agent/sources/inventory"
 	"github.com/talos-agent/talos-agent/sources/secrets"
+	"github.com/talos-agent/talos-agent/sources/secrets/transit"
 )
 
 // Settings are the host's config and policy, checked, with defaults filled in
@@ -53,6 +54,7 @@ type Settings struct {
 	Folder     string // of the repository: where the clusters' folders are
 	Interval   time.Duration
 	Identities *secrets.Identities
+	Vault      *transit.Config // nil: none is asked
 
 	Proxmox        proxmox.Config
 	ImageDatastore string
@@ -157,6 +159,7 @@ func load(path, policyPath string, from Credentials) (Settings, cluster.Problems
 	l.loadRepository()
 	l.loadProxmox()
 	l.loadForge()
+	l.loadVault()
 	l.loadSources()
 	l.loadMetrics()
 	l.loadWebhook()

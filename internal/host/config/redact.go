@@ -25,7 +25,7 @@ const (
 // thought about it.
 var showable = map[string]func(dir, text string) string{
 	"label": showText, "branch": showText, "folder": showText, "storage": showText, "project": showText, "pool": showText, "bridge": showText, "mapping": showText,
-	"macs": showText, "clock": showText, "timezone": showText, "recipient": showRecipient,
+	"macs": showText, "clock": showText, "timezone": showText, "recipient": showRecipient, "transitkey": showText, "namespace": showText,
 	"listen": showText, "fingerprint": showText, "absolute": func(_, text string) string { return showPath("/", text) },
 	"path": showPath, "giturl": showAddress, "weburl": showAddress, "httpsurl": showAddress, "chartsource": showAddress, "chartorigin": showAddress,
 }

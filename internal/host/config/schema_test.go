@@ -117,14 +117,14 @@ func TestPackagedFiles(t *testing.T) {
 		}
 		files["phone.url"], files["webhook.secret"] = "ntfy://ntfy.sh/topic", strings.Repeat("0123456789abcdef", 4)
 		dir, store := hosttest.New(t, files), hosttest.New(t)
-		for credential, file := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "forge.token": "forge.token", "webhook.secret": "webhook.secret"} {
+		for credential, file := range map[string]string{"age.key": "age.key", "proxmox.token": "proxmox.token", "ssh.key": "deploy.key", "forge.token": "forge.token", "webhook.secret": "webhook.secret", "vault.token": "git.token"} {
 			hosttest.Write(t, filepath.Join(store, "talos-agent."+credential), files[file], 0o600)
 		}
 		s, problems := LoadFrom(filepath.Join(dir, "config.yaml"), FromStore(store))
 		if len(problems) > 0 {
 			t.Errorf("%v\n%s", problems, files["config.yaml"])
 		}
-		if uncomment("# clusters: [dev]\n") == "clusters: [dev]\n" && (s.Forge == nil || len(s.Clusters) != 1 || len(s.Charts) != 1 || s.Policy.Limits.Nodes != 10 || len(s.Policy.Charts) != 1) {
+		if uncomment("# clusters: [dev]\n") == "clusters: [dev]\n" && (s.Forge == nil || s.Vault == nil || len(s.Clusters) != 1 || len(s.Charts) != 1 || s.Policy.Limits.Nodes != 10 || len(s.Policy.Charts) != 1) {
 			t.Errorf("what is commented out was not tried: %s\n%s", files["config.yaml"], files["policy.yaml"])
 		}
 	}

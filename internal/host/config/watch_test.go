@@ -23,6 +23,7 @@ func TestUsedFiles(t *testing.T) {
 		"https, a forge, targets, a webhook": {remote + token + "ca_file: ca.pem\nforge: {kind: github, repository: a/b, token_file: forge.token}\n" +
 			"webhook: {listen: \"127.0.0.1:9478\", secret_file: age.key}\nnotifications: [{name: a, kind: webhook, url_file: hook.url, secret_file: short}]\n",
 			[]string{"config.yaml", "policy.yaml", "ca.pem", "age.key", "git.token", "proxmox.token", "forge.token", "hook.url", "short"}},
+		"a transit engine":            {remote + token + "vault: {url: \"https://a.b\", token_file: forge.token, keys: [a/b]}\n", []string{"config.yaml", "policy.yaml", "age.key", "git.token", "ca.pem", "proxmox.token", "forge.token"}},
 		"a policy elsewhere":          {remote + token + "policy_file: rules/policy.yaml\n", []string{"config.yaml", "rules/policy.yaml", "age.key", "git.token", "ca.pem", "proxmox.token"}},
 		"a directory":                 {"repository: {directory: DIR}\n" + token, []string{"config.yaml", "policy.yaml", "age.key", ".", "ca.pem", "proxmox.token"}},
 		"credentials":                 {"repository: {url: \"https://example.org/infra.git\"}\n", []string{"config.yaml", "policy.yaml", "creds/age.key", "creds/git.token", "creds/proxmox.token"}},
