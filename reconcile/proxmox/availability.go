@@ -16,10 +16,7 @@ import (
 // take a privilege on /.
 func (c *Client) haRequests() ha.Requests {
 	return ha.Requests{
-		Forbidden: errForbidden, User: c.token.User(), Token: string(c.token),
-		Read: func(ctx context.Context, path string, query map[string]string, into any) error {
-			return c.get(ctx, path, query, into)
-		},
+		Forbidden: errForbidden, User: c.token.User(), Token: string(c.token), Read: c.getQuery,
 		Write: func(ctx context.Context, method, path string, in map[string]string) error {
 			ask := map[string]func(context.Context, string, params, any) error{http.MethodPost: c.post, http.MethodPut: c.put, http.MethodDelete: c.delete}
 			return ask[method](ctx, path, in, nil)
