@@ -1629,6 +1629,9 @@ func (w *world) setHA(t testing.TB, words []string) {
 			have.HasRules = false
 			w.d.Spec.HAGroup = v
 		case "rules":
+		case "disarmed": // freeze or ignore, "" : armed; VMs that it has are as it treats them
+			have.Disarmed = availability.Mode(v)
+			w.disarmVMs(have)
 		case "rule":
 			have.Apart = &availability.Rule{Disabled: v == "disabled", Together: v == "together", Broken: map[string]string{"broken": "rule shares two or more resources with a positive resource affinity rule"}[v]}
 			for _, n := range w.d.Spec.ControlPlanes() {
@@ -1647,4 +1650,17 @@ func (w *world) setHA(t testing.TB, words []string) {
 		}
 	}
 	w.o.Availability = cluster.Seen[availability.Manager]{Known: known, Why: "403 Permission check failed (/, Sys.Audit)", Value: have}
+}
+
+// disarmVMs has the VMs that the HA manager has be as they are while it is disarmed, or armed again.
+func (w *world) disarmVMs(m availability.Manager) {
+	for name, vm := range w.o.VMs {
+		if r, there := m.Resources[vm.VMID]; there && r.State != availability.Ignored {
+			vm.Managed, vm.HA = m.Disarmed != availability.Ignore, string(r.State)
+			if m.Disarmed == availability.Freeze {
+				vm.HA = "freeze"
+			}
+			w.o.VMs[name] = vm
+		}
+	}
 }

@@ -41,6 +41,10 @@ func (l *look) availability(o *cluster.Observed) cluster.Seen[availability.Manag
 	if err != nil {
 		return cluster.Unseen[availability.Manager](formatReason(err))
 	}
+	for name, vm := range o.VMs { // what is remembered of a VM may be from before it was disarmed, or armed, which no list shows
+		vm.Managed = vm.Owner == cluster.Ours && m.Manages(vm.VMID)
+		o.VMs[name] = vm
+	}
 	return cluster.Saw(m)
 }
 
