@@ -30,7 +30,7 @@ var clients = []string{
 var rooms = map[string]room{
 	"": {why: "the module's top holds only these checks"},
 	"internal/cluster": {why: "the nouns are shared by all, so they may depend on nothing but the values that they are made of",
-		may: []string{"internal/cluster/availability", "internal/cluster/device", "internal/cluster/forward", "internal/cluster/window", "internal/cluster/values", "internal/cluster/dualstack"}, never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
+		may: []string{"internal/cluster/availability", "internal/cluster/device", "internal/cluster/forward", "internal/cluster/window", "internal/cluster/usage", "internal/cluster/values", "internal/cluster/dualstack"}, never: append([]string{"os", "net/http", "go.yaml.in"}, clients...)},
 	"internal/cluster/values": {why: "pure: a part of the nouns, so it may depend on nothing",
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 
@@ -122,7 +122,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "internal/cluster/device", "internal/text"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/placement": {why: "pure: chooses hosts for VMs by the room that capacity counts",
-		may:   []string{"internal/cluster", "internal/text", "reconcile/capacity"},
+		may:   []string{"internal/cluster", "internal/cluster/usage", "internal/text", "reconcile/capacity"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...), tests: []string{"internal/cluster/device"}},
 	"reconcile/settled": {why: "pure: which nodes are as the inventory has them",
 		may:   []string{"internal/cluster", "reconcile/drift", "reconcile/readiness"},
@@ -141,7 +141,7 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/plan": {why: "pure: the same input gives the same plan, so no clock, no chance, no system",
 		may:   []string{"internal/cluster", "internal/cluster/availability", "reconcile/ha", "internal/cluster/window", "internal/text", "reconcile/action", "reconcile/bounds", "reconcile/budget", "reconcile/capacity", "reconcile/drift", "reconcile/effect", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/quorum", "reconcile/readiness", "reconcile/snapshot/retention", "reconcile/ladder", "reconcile/upgrade", "reconcile/upgrade/components"},
-		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...), tests: []string{"reconcile/settled"}},
+		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...), tests: []string{"internal/cluster/usage", "reconcile/settled"}},
 	"reconcile/machineconfig": {why: "pure: renders from what it is handed; speaks with no machine",
 		may: []string{"internal/cluster", "internal/cluster/device", "internal/fault"}, never: []string{"os", "net", "net/http", "helm.sh", "k8s.io", "github.com/siderolabs/talos/pkg/machinery/client"},
 		tests: []string{"internal/cluster/dualstack"}},
@@ -356,12 +356,13 @@ var rooms = map[string]room{
 		never: append([]string{"os", "os/exec", "net/http", "log", "log/slog"}, clients...)},
 	"internal/lab/world": {why: "a leaf: the clock, the network and the faults that the services share"},
 	"internal/lab/pve": {why: "one service, on the world; not built on the agent's own client",
-		may: []string{"internal/lab/world", "internal/lab/pve/accesslog", "internal/lab/pve/copying", "internal/lab/pve/ha", "internal/lab/pve/options", "internal/lab/pve/roles", "internal/lab/pve/schema", "internal/lab/pve/serial"}, never: []string{"github.com/luthermonson/go-proxmox"}},
+		may: []string{"internal/lab/world", "internal/lab/pve/accesslog", "internal/lab/pve/copying", "internal/lab/pve/ha", "internal/lab/pve/history", "internal/lab/pve/options", "internal/lab/pve/roles", "internal/lab/pve/schema", "internal/lab/pve/serial"}, never: []string{"github.com/luthermonson/go-proxmox"}},
 	"internal/lab/pve/accesslog": {why: "a leaf of the lab: lines in a file"},
 	"internal/lab/pve/schema":    {why: "a leaf of the lab: what the description of the API demands of parameters, without what a method does"},
 	"internal/lab/pve/options": {why: "a leaf of the lab: options of VMs as text, their privileges and when they take effect, without a VM",
 		may: []string{"internal/lab/pve/schema"}},
 	"internal/lab/pve/ha":      {why: "a leaf of the lab: what a manager is asked for of VMs, and its rounds, over machines that it is handed"},
+	"internal/lab/pve/history": {why: "a leaf of the lab: rings of values that it is handed, without a host"},
 	"internal/lab/pve/roles":   {why: "a leaf of the lab: names"},
 	"internal/lab/pve/copying": {why: "a leaf of the lab: a lock and a speed that workers share, without a storage"},
 	"internal/lab/pve/serial":  {why: "a leaf of the lab: a conversation over one connection"},
@@ -462,7 +463,7 @@ var rooms = map[string]room{
 
 // testsMay lists what tests may import besides what their room may: adapters
 // are tested against the lab over the real protocol.
-var testsMay = []string{"internal/lab", "internal/lab/pvehost", "internal/lab/pvesh", "internal/lab/world", "internal/lab/pve", "internal/lab/pve/accesslog", "internal/lab/talos", "internal/lab/kube",
+var testsMay = []string{"internal/lab", "internal/lab/pvehost", "internal/lab/pvesh", "internal/lab/world", "internal/lab/pve", "internal/lab/pve/accesslog", "internal/lab/pve/history", "internal/lab/talos", "internal/lab/kube",
 	"internal/lab/factory", "internal/lab/charts", "internal/lab/gitserver", "internal/lab/forge", "internal/lab/httpservice", "internal/lab/httpservice/servicetest", "internal/lab/vault", "internal/cluster", "internal/fault", "internal/retry",
 	"internal/golden", "internal/host/hosttest", "internal/repo/repotest", "internal/yamlschema/schematest", "reconcile/journal/journaltest"}
 

@@ -3,6 +3,8 @@ package cluster
 import (
 	"cmp"
 	"time"
+
+	"github.com/talos-agent/talos-agent/internal/cluster/usage"
 )
 
 // Hardware is a VM's configuration in the terms of the inventory, so that what
@@ -252,8 +254,9 @@ type Host struct {
 	// MemoryBytes and Cores are what the machine has.
 	MemoryBytes int64
 	Cores       int
-	// Guests are the VMs and containers on it that the agent's token may see, those of
-	// the cluster included.
+	// Pressure is looked at where a VM may be made on it or on another host; nil: it was not, or is not known.
+	Pressure *usage.Pressure
+	// Guests are the VMs and containers on it that the agent's token may see, those of the cluster included.
 	Guests []Guest
 }
 

@@ -18,8 +18,7 @@ type Machine struct {
 	OtherAuthority bool
 	// Since is since when the agent has seen it reached as it is, and ready or not as it is.
 	Since time.Time
-	// ReadyAt is when a machine that is silent was last seen ready; zero: not since
-	// the agent looks at it.
+	// ReadyAt is when a machine that is silent was last seen ready; zero: not since the agent looks at it.
 	ReadyAt  time.Time
 	UUID     string   // SMBIOS UUID, as read in maintenance mode
 	MACs     []string // of its physical links, upper case
@@ -28,8 +27,7 @@ type Machine struct {
 	Ready    bool     // Talos' own readiness; not monotonic while booting
 	Unmet    []string // what Talos itself waits for, "name: reason"
 	Services map[string]Service
-	// ConfigDigest is the digest of the config on the machine, "" when it
-	// could not be read.
+	// ConfigDigest is the digest of the config on the machine, "" when it could not be read.
 	ConfigDigest string
 	// ConfigSince is since when it runs that, by its own clock, at most since it was
 	// started; zero: not known. Who gave it to it, Talos does not note.

@@ -213,17 +213,14 @@ type VM struct {
 	// Active is what a VM runs with while changes wait for its next start; nil: what
 	// Hardware has.
 	Active *Hardware
-	// ChangedBy are the tasks that may have changed it since ChangedAfter, newest first, the
-	// agent's own included; none: there are none, or they cannot be seen. A change of the
-	// config by itself is no task.
+	// ChangedBy are the tasks that may have changed it since ChangedAfter, newest first, the agent's own included; none: there
+	// are none, or they cannot be seen. A change of the config by itself is no task.
 	ChangedBy []Task
-	// ChangedWith are the requests that may have changed it since then, newest first, those
-	// that began a task and the agent's own included; none: there are none, or they cannot be
-	// seen. What passes no API, as `qm set` does not, is no request.
+	// ChangedWith are the requests that may have changed it since then, newest first, those that began a task and the agent's own
+	// included; none: there are none, or they cannot be seen. What passes no API, as `qm set` does not, is no request.
 	ChangedWith []Request
-	// ChangedAfter is when it was last seen as it was before its last change; of one that this
-	// process has looked at for the first time, when an earlier one saw it last. Zero: no
-	// change was seen.
+	// ChangedAfter is when it was last seen as it was before its last change; of one that this process has looked at for the
+	// first time, when an earlier one saw it last. Zero: no change was seen.
 	ChangedAfter time.Time
 	// Untaggable: Proxmox VE refuses to let the agent tag it.
 	Untaggable bool

@@ -90,6 +90,7 @@ const (
 	VMManaged            Reason = "VMManaged"
 	HAUnknown            Reason = "HAUnknown"
 	HANotHeld            Reason = "HANotHeld"
+	HADisarmed           Reason = "HADisarmed"
 	ForeignVolumes       Reason = "ForeignVolumes"
 	NodeUnreachable      Reason = "NodeUnreachable"
 	NodeIdentityChanged  Reason = "NodeIdentityChanged"

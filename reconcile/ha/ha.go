@@ -62,7 +62,7 @@ func awaitManager(subject string, o cluster.Observed, within time.Duration) clus
 func OfNode(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM, ready bool, within time.Duration) Next {
 	seen := o.Availability
 	r, there := seen.Value.Resources[vm.VMID]
-	free := vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Deleting && !upgrade.IsBusy(vm)
+	free := vm.Presence == cluster.Present && vm.Owner == cluster.Ours && !vm.Deleting && !isOccupied(o, vm)
 	report := func(about, message, hint string) Next {
 		return Next{Block: cluster.Block{Subject: n.Name, Reason: cluster.HANotHeld, About: about, Message: fmt.Sprintf("vm %d is not kept running: %s", vm.VMID, message), Hint: hint}}
 	}
@@ -102,6 +102,8 @@ func OfDeleted(d cluster.Desired, o cluster.Observed, name string, vm cluster.VM
 		return Next{Set: true, State: availability.Removed}
 	case IsUnseen(d, o, vm):
 		return Next{Wait: awaitManager(name, o, within)}
+	case d.Spec.Availability && !isReleased(vm) && IsDisarmed(o):
+		return Next{Wait: AwaitArmed(o, name, fmt.Sprintf("waits until Proxmox VE's HA manager has released vm %d (%s)", vm.VMID, vm.HA))}
 	case d.Spec.Availability && !isReleased(vm):
 		return Next{Wait: cluster.Wait{Subject: name, Reason: cluster.VMManaged, About: "release", Message: fmt.Sprintf("waits until Proxmox VE's HA manager has released vm %d (%s)", vm.VMID, vm.HA), Within: within}}
 	}

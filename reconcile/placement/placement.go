@@ -9,8 +9,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/usage"
 	"github.com/talos-agent/talos-agent/internal/text"
 	"github.com/talos-agent/talos-agent/reconcile/capacity"
 )
@@ -19,8 +21,8 @@ import (
 //
 // No two control planes are on one host while another host could have one of them: a host that is not seen
 // now is waited for. Workers are spread by their number, so that each host has its first before any has its second, as
-// far as there is room; where hosts have as many, the one with fewer control planes, and then with more memory
-// left, is next.
+// far as there is room; where hosts have as many, the one with fewer control planes is next, then one on which work does
+// not wait noticeably, and then the one with more memory left.
 func Resolve(d cluster.Desired, o cluster.Observed, p cluster.Policy) cluster.Desired {
 	if !slices.ContainsFunc(d.Spec.Nodes, isSpread) {
 		return d
@@ -101,25 +103,55 @@ const (
 type option struct {
 	host  string
 	state int
-	left  int64 // memory, in bytes; math.MaxInt64 where it is not known
+	left  int64  // memory, in bytes; math.MaxInt64 where it is not known
+	waits string // what work on it waits for noticeably, "for I/O 12 %"; "": nothing, or it is not known
+}
+
+// In how much of a minute, in percent, some of the work on a host waits for a resource if it waits noticeably. Pressure differs from
+// minute to minute, so that hosts are compared by these and not by it: a plan is to be the same in the next pass. A wait for a core
+// is the shortest, and usual where hosts are used well; one for memory is for memory to be freed, which may take a disk.
+const (
+	waitsForIO     = 10
+	waitsForMemory = 5
+	waitsForCores  = 25
+)
+
+// describeWaits is what work on a host waits for noticeably; "": nothing, or it is not known.
+func describeWaits(p *usage.Pressure) string {
+	if p == nil {
+		return ""
+	}
+	var waits []string
+	for _, w := range []struct {
+		of           string
+		percent, min float64
+	}{{"I/O", p.IO, waitsForIO}, {"memory", p.Memory, waitsForMemory}, {"a core", p.CPU, waitsForCores}} {
+		if w.percent >= w.min {
+			waits = append(waits, fmt.Sprintf("for %s %.0f %%", w.of, w.percent))
+		}
+	}
+	return strings.Join(waits, " and ")
 }
 
 // choose chooses the host for the VM of a node, and takes the room for it.
 func (c *chooser) choose(n cluster.Node) cluster.Placement {
 	var options []option
 	for _, host := range n.Placement.Among {
-		options = append(options, option{host, c.state(n, host), c.left(host)})
+		options = append(options, option{host, c.state(n, host), c.left(host), describeWaits(c.o.Hosts[host].Pressure)})
 	}
 	same, others := c.on[n.Role], c.on[cluster.ControlPlane]
-	slices.SortStableFunc(options, func(a, b option) int {
+	byRoomAndSpread := func(a, b option) int {
 		room := cmp.Compare(a.state, b.state)
 		if n.Role == cluster.ControlPlane { // to share a host is worse than to wait for one that is not seen
 			room = cmp.Compare(a.state/hasNoRoom, b.state/hasNoRoom)
 		}
-		return cmp.Or(room, cmp.Compare(same[a.host], same[b.host]), cmp.Compare(a.state, b.state), cmp.Compare(others[a.host], others[b.host]), cmp.Compare(b.left, a.left))
+		return cmp.Or(room, cmp.Compare(same[a.host], same[b.host]), cmp.Compare(a.state, b.state), cmp.Compare(others[a.host], others[b.host]))
+	}
+	slices.SortStableFunc(options, func(a, b option) int {
+		return cmp.Or(byRoomAndSpread(a, b), cmp.Compare(min(len(a.waits), 1), min(len(b.waits), 1)), cmp.Compare(b.left, a.left))
 	})
 	best := options[0]
-	why := c.describe(n, best)
+	why := c.describe(n, best, slices.DeleteFunc(options, func(o option) bool { return byRoomAndSpread(o, best) != 0 }))
 	if best.state == hasRoom {
 		c.ledger.TakeVM(n, best.host)
 	}
@@ -152,12 +184,17 @@ func (c *chooser) left(host string) int64 {
 	return math.MaxInt64
 }
 
-// describe is why a host was chosen, for people.
-func (c *chooser) describe(n cluster.Node, o option) string {
+// describe is why a host was chosen among those that are equal in room and spread, itself included, for people.
+func (c *chooser) describe(n cluster.Node, o option, equal []option) string {
 	what := map[cluster.Role]string{cluster.ControlPlane: "control planes", cluster.Worker: "workers"}[n.Role]
 	why := fmt.Sprintf("it has %d of %d %s", c.on[n.Role][o.host], c.count(n.Role), what)
 	if o.left != math.MaxInt64 {
 		why += fmt.Sprintf(" and %s of memory left", text.GiB(max(0, o.left)))
+	}
+	for _, e := range equal {
+		if e.waits != "" {
+			why += fmt.Sprintf("; work on %s waits %s of the time", e.host, e.waits)
+		}
 	}
 	return why
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/device"
+	"github.com/talos-agent/talos-agent/internal/cluster/usage"
 )
 
 // hostOf is a host that is seen, with so much memory beyond the reserve.
@@ -49,6 +50,12 @@ func placed(d cluster.Desired) string {
 		out = append(out, n.Name+"="+n.Placement.Pin)
 	}
 	return strings.Join(out, " ")
+}
+
+// under is a host on which work waits: for a core, for I/O and for memory, in percent of the time.
+func under(h cluster.Host, cpu, io, memory float64) cluster.Host {
+	h.Pressure = &usage.Pressure{CPU: cpu, IO: io, Memory: memory}
+	return h
 }
 
 // edit changes a host of what is seen.
@@ -121,6 +128,19 @@ func TestResolve(t *testing.T) {
 		"the room of a node that names its host is not for others": {0, 2, []cluster.Host{hostOf("a", 15), hostOf("b", 8)}, func(d *cluster.Desired, _ *cluster.Observed) {
 			d.Spec.Nodes[1].Placement = cluster.Placement{Pin: "b"}
 		}, "wk-1=a wk-2=b"},
+		"a host under pressure after one that is not, whatever its memory": {0, 1, []cluster.Host{under(hostOf("a", 640), 0, 10, 0), b}, nil, "wk-1=b"},
+		"waits for a core and for memory": {0, 2, []cluster.Host{under(hostOf("a", 640), 25, 0, 0), under(hostOf("b", 320), 0, 0, 5), c, hostOf("d", 64)}, nil,
+			"wk-1=c wk-2=d"},
+		"pressure below what is noticeable": {0, 3, []cluster.Host{under(hostOf("a", 640), 24.9, 9.9, 4.9), under(hostOf("b", 320), 0, 0, 0), c}, nil,
+			"wk-1=a wk-2=b wk-3=c"},
+		"hosts under much and little pressure are one as good as the other": {0, 1, []cluster.Host{under(a, 0, 11, 0), under(hostOf("b", 128), 80, 90, 70)}, nil,
+			"wk-1=b"},
+		"pressure does not take the spread of workers away": {0, 4, []cluster.Host{under(a, 0, 99, 0), b}, nil, "wk-1=b wk-2=a wk-3=b wk-4=a"},
+		"nor of control planes":                             {2, 1, []cluster.Host{under(a, 0, 99, 0), b}, nil, "cp-1=b cp-2=a wk-1=b"},
+		"nor does it make a worker share a host with a control plane": {1, 1, []cluster.Host{hostOf("a", 640), under(b, 0, 99, 0)}, func(_ *cluster.Desired, o *cluster.Observed) {
+			put(o, "cp-1", "a")
+		}, "cp-1=a wk-1=b"},
+		"room is needed more": {0, 1, []cluster.Host{hostOf("a", 7), under(b, 0, 99, 0)}, nil, "wk-1=b"},
 		"cores that the inventory gives": {0, 3, []cluster.Host{a, b}, func(d *cluster.Desired, _ *cluster.Observed) {
 			d.Spec.Capacity = map[string]cluster.HostCapacity{"a": {Cores: 4}}
 		}, "wk-1=a wk-2=b wk-3=b"},
@@ -157,6 +177,15 @@ func TestWhy(t *testing.T) {
 	if got := d.Spec.Nodes[1].Placement; got.Why != "it has 1 of 2 workers and 12 GiB of memory left" || got.Full {
 		t.Errorf("%+v", got)
 	}
+	d, o = clusterOf(0, 1, hostOf("a", 20), under(hostOf("b", 64), 31.4, 12.4, 0), under(hostOf("c", 64), 0, 3, 5))
+	if got := Resolve(d, o, cluster.Policy{}).Spec.Nodes[0].Placement.Why; got != "it has 0 of 1 workers and 20 GiB of memory left"+
+		"; work on b waits for I/O 12 % and for a core 31 % of the time; work on c waits for memory 5 % of the time" {
+		t.Error(got)
+	}
+	d, o = clusterOf(0, 2, under(hostOf("a", 20), 0, 50, 0), hostOf("b", 64))
+	if got := Resolve(d, o, cluster.Policy{}).Spec.Nodes[1].Placement.Why; got != "it has 0 of 2 workers and 20 GiB of memory left; work on a waits for I/O 50 % of the time" {
+		t.Errorf("one that is under pressure itself: %s", got)
+	}
 	d, o = clusterOf(0, 1, hostOf("a", 3), hostOf("b", 4))
 	if got := Resolve(d, o, cluster.Policy{}).Spec.Nodes[0].Placement; !got.Full || got.Pin != "b" {
 		t.Errorf("no room: %+v", got)
@@ -169,6 +198,10 @@ func drawn(t *rapid.T) (cluster.Desired, cluster.Observed) {
 	for i := range rapid.IntRange(1, 5).Draw(t, "hosts") {
 		h := hostOf(fmt.Sprintf("h%d", i), int64(rapid.IntRange(0, 80).Draw(t, "GiB")))
 		h.Known = rapid.IntRange(0, 5).Draw(t, "seen") > 0
+		if rapid.Bool().Draw(t, "pressure is known") {
+			share := rapid.Float64Range(0, 100)
+			h = under(h, share.Draw(t, "CPU"), share.Draw(t, "I/O"), share.Draw(t, "memory"))
+		}
 		hosts = append(hosts, h)
 	}
 	d, o := clusterOf(rapid.IntRange(0, 5).Draw(t, "planes"), rapid.IntRange(0, 8).Draw(t, "workers"), hosts...)
@@ -218,6 +251,62 @@ func TestPlacementRules(t *testing.T) {
 			}
 		}
 		checkShared(t, d, o, got, planes)
+	})
+}
+
+// TestPressureComesAfterRoomAndSpread: of any cluster one VM that is missing is made where it would be without any pressure, or on
+// another host that has room as that has, as many nodes of its role and control planes, and, as that has not, no noticeable pressure.
+func TestPressureComesAfterRoomAndSpread(t *testing.T) {
+	calm := func(o cluster.Observed) cluster.Observed {
+		o.Hosts = maps.Clone(o.Hosts)
+		for name := range o.Hosts {
+			edit(&o, name, func(h *cluster.Host) { h.Pressure = nil })
+		}
+		return o
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		d, o := drawn(t)
+		missing := -1
+		for i, n := range d.Spec.Nodes {
+			switch {
+			case len(n.Placement.Among) == 0 || o.VMs[n.Name].Presence == cluster.Present:
+			case missing < 0:
+				missing = i
+			default:
+				put(&o, n.Name, rapid.SampledFrom(n.Placement.Among).Draw(t, "on"))
+			}
+		}
+		if missing < 0 {
+			return
+		}
+		name := d.Spec.Nodes[missing].Name
+		before, got := Resolve(d, calm(o), cluster.Policy{}), Resolve(d, o, cluster.Policy{})
+		was, is := before.Spec.Nodes[missing].Placement, got.Spec.Nodes[missing].Placement
+		if was.Pin == is.Pin {
+			return
+		}
+		on := func(host string) (same, planes int) {
+			for i, n := range got.Spec.Nodes {
+				if i == missing || n.Placement.Pin != host {
+					continue
+				}
+				if n.Role == got.Spec.Nodes[missing].Role {
+					same++
+				}
+				if n.Role == cluster.ControlPlane {
+					planes++
+				}
+			}
+			return same, planes
+		}
+		wasSame, wasPlanes := on(was.Pin)
+		isSame, isPlanes := on(is.Pin)
+		if was.Full != is.Full || o.Hosts[was.Pin].Known != o.Hosts[is.Pin].Known || wasSame != isSame || wasPlanes != isPlanes {
+			t.Fatalf("%s is to be on %s, and without pressure on %s: %d and %d of its role, %d and %d control planes: %s", name, is.Pin, was.Pin, isSame, wasSame, isPlanes, wasPlanes, placed(got))
+		}
+		if describeWaits(o.Hosts[was.Pin].Pressure) == "" || describeWaits(o.Hosts[is.Pin].Pressure) != "" {
+			t.Fatalf("%s is to be on %s with %+v, and not on %s with %+v", name, is.Pin, o.Hosts[is.Pin].Pressure, was.Pin, o.Hosts[was.Pin].Pressure)
+		}
 	})
 }
 

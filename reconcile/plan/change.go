@@ -109,6 +109,8 @@ func (m *planner) followHA(n cluster.Node, vm cluster.VM, next ha.Next, why stri
 		m.block(next.Block)
 	case !next.Set:
 		return false
+	case ha.IsDisarmed(m.o):
+		m.wait(ha.AwaitArmed(m.o, n.Name, "waits to "+action.SetAvailability{Node: n, VM: vm, State: next.State, Why: why}.Info().Text))
 	case m.hostReachable(n.Name, vm.Carrier(n)):
 		m.do(action.SetAvailability{Node: n, VM: vm, State: next.State, Why: why})
 	}
@@ -232,8 +234,7 @@ func (m *planner) driftOf(n cluster.Node, i action.Info) []cluster.FieldDifferen
 	return out
 }
 
-// planConfig gives a node that runs the config that the inventory has, where that takes
-// no reboot.
+// planConfig gives a node that runs the config that the inventory has, where that takes no reboot.
 func (m *planner) planConfig(n cluster.Node, mach cluster.Machine) {
 	if mach.Reach != cluster.Configured {
 		return

@@ -112,8 +112,7 @@ const (
 	destroyWithin = 24 * time.Hour
 )
 
-// planDelete plans the deletion of a VM of ours, unless something about it forbids
-// that.
+// planDelete plans the deletion of a VM of ours, unless something about it forbids that.
 func (m *planner) planDelete(name string, vm cluster.VM) {
 	about := fmt.Sprint(vm.VMID)
 	in, _ := m.o.Facts.Intent(cluster.IntendDestroy)

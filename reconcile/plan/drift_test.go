@@ -26,7 +26,7 @@ var differs = []cluster.Reason{
 var otherwise = []cluster.Reason{
 	cluster.ActionFailed, cluster.AddressInUse, cluster.BootstrapUncertain, cluster.ContractChanged, cluster.ControlPlaneUnproven, cluster.DeletionUnfinished,
 	cluster.DestroyExpired, cluster.EndpointIsNode, cluster.EtcdAlarm, cluster.EtcdLost, cluster.EtcdMemberLost, cluster.EtcdMemberStuck, cluster.EvenControlPlanes, cluster.ForeignVolumes,
-	cluster.HANotHeld, cluster.HAUnknown, cluster.HostMemoryShort, cluster.HostNoQuorum, cluster.HostTooSmall, cluster.ImageMismatch, cluster.InstallerMissing, cluster.JournalLost, cluster.NodeDead,
+	cluster.HADisarmed, cluster.HANotHeld, cluster.HAUnknown, cluster.HostMemoryShort, cluster.HostNoQuorum, cluster.HostTooSmall, cluster.ImageMismatch, cluster.InstallerMissing, cluster.JournalLost, cluster.NodeDead,
 	cluster.NodeProtected, cluster.OnlyControlPlane, cluster.PolicyUnknown, cluster.PolicyViolation, cluster.ReleaseRolledBack, cluster.RollbackNotTaken,
 	cluster.RemovalUnapproved, cluster.RunningConfigUnknown, cluster.SecretsChanged, cluster.SecretsMissing, cluster.StorageContent,
 	cluster.StorageInactive, cluster.StorageMissing, cluster.StorageShort, cluster.UnexpectedMachine, cluster.UpgradeStuck, cluster.VMLockOrphaned, cluster.VMManaged,

@@ -117,8 +117,7 @@ func (m *planner) removalDrift(n cluster.Node, vm cluster.VM) []cluster.FieldDif
 	return m.vmDrift(n, drift.FieldReplace)
 }
 
-// forbidRemoval returns why the machine of a node that is to lose it is kept; no Reason:
-// it is not.
+// forbidRemoval returns why the machine of a node that is to lose it is kept; no Reason: it is not.
 func (m *planner) forbidRemoval(n cluster.Node, vm cluster.VM) cluster.Block {
 	_, stays := m.nodeNamed(n.Name)
 	what, undo := "no longer in the inventory", "put the node back into nodes.yaml; or "
@@ -208,8 +207,8 @@ func (m *planner) leave(n cluster.Node, vm cluster.VM) {
 	case vm.Task != nil || vm.Lock != "":
 		wait(cluster.VMLocked, lockWithin, "vm %d is locked by Proxmox VE (%s)", vm.VMID, cmp.Or(vm.Lock, "a task runs on it"))
 		return
-	case ha.IsUnseen(m.d, m.o, vm):
-		wait(cluster.HAUnknown, seeWithin, "cannot see what Proxmox VE's HA manager holds%s", text.Colon(m.o.Availability.Why))
+	case ha.IsUnseen(m.d, m.o, vm), ha.IsKept(m.o, vm):
+		m.wait(ha.AwaitRemoval(m.o, n.Name, verb, seeWithin))
 		return
 	case !vm.Hardware.Known:
 		wait(cluster.VMConfigUnknown, seeWithin, "cannot see the config of vm %d: %s", vm.VMID, vm.Hardware.Why)

@@ -324,9 +324,8 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		}
 		return
 	}
-	if vm.Managed { // it refuses to have it started beside it
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.VMManaged, About: "start", Message: fmt.Sprintf("vm %d is stopped, and managed by Proxmox VE's HA, which has to start it", n.VMID), Within: seeWithin, Drift: m.vmDrift(n, drift.FieldPower),
-			Hint: fmt.Sprintf("`ha-manager status` on %s shows what keeps it; `ha-manager set vm:%d --state started` has it started; or take it out of HA: `ha-manager remove vm:%[2]d`", vm.Carrier(n), n.VMID)})
+	if vm.Managed {
+		m.wait(ha.AwaitStart(m.o, n, vm, seeWithin, m.vmDrift(n, drift.FieldPower)...))
 		return
 	}
 	m.do(start)

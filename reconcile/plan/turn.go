@@ -249,6 +249,8 @@ func (m *planner) holdTurn(n cluster.Node, kn cluster.KubeNode, ready bool, drif
 		w.Reason, w.Message, w.Within = cluster.NodeUnknown, fmt.Sprintf("waits until its boot id can be read, to change %s", change), seeWithin
 	case vm.Lock != "":
 		w.Reason, w.Message, w.Within = cluster.VMLocked, fmt.Sprintf("vm %d is locked by Proxmox VE (%s)", n.VMID, vm.Lock), lockWithin
+	case ha.IsKept(m.o, vm):
+		w = ha.AwaitArmed(m.o, n.Name, "waits to change "+change, w.Drift...)
 	case upgrade.IsBusy(vm): // whoever does not wait for it
 		w.Reason, w.Message, w.Hint, w.Within = cluster.VMLocked, fmt.Sprintf("waits to change %s until vm %d is free: %s", change, n.VMID, upgrade.DescribeBusy(vm)), upgrade.HintOfBusy(n, vm), upgrade.BusyWithin(vm, lockWithin)
 	case ha.IsUnseen(m.d, m.o, vm):

@@ -10,6 +10,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/bounds"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/ha"
 	"github.com/talos-agent/talos-agent/reconcile/ladder"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
 	"github.com/talos-agent/talos-agent/reconcile/snapshot/retention"
@@ -257,8 +258,8 @@ func (m *planner) nodesBefore() []cluster.Wait {
 			}
 		case m.endsTurn(n):
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForTurn, Message: fmt.Sprintf("waits to be upgraded until %s is back in service", n.Name)}
-		case upgrade.IsBusy(m.o.VMs[n.Name]) && !slices.Contains(m.order().Despite, n.Name): // it could not follow
-			w = upgrade.AwaitFree(m.d.Spec.Name, n, m.o.VMs[n.Name], lockWithin)
+		case ha.CannotFollow(m.o, m.o.VMs[n.Name]) && !slices.Contains(m.order().Despite, n.Name): // it could not follow
+			w = ha.AwaitFree(m.o, m.d.Spec.Name, n, m.o.VMs[n.Name], lockWithin)
 		case m.lacksInstaller(n):
 			w = cluster.Wait{About: n.Name, Reason: cluster.WaitingForInstaller, Message: fmt.Sprintf("waits to be upgraded until %s has the installer, too", n.Name)}
 		default:
@@ -278,7 +279,7 @@ func (m *planner) holdUpgrade(n cluster.Node, w cluster.Wait) bool {
 	for _, other := range m.nodesBefore() {
 		of, _ := m.nodeNamed(other.About)
 		failed, rolls := upgrade.FailedInstall(m.d, m.o, of) != "", upgrade.RollsBack(m.d, m.o, of)
-		if back && !failed && !rolls && !upgrade.IsPending(m.d, m.o, of) && (!m.isPending(of) || upgrade.IsBusy(m.o.VMs[of.Name])) {
+		if back && !failed && !rolls && !upgrade.IsPending(m.d, m.o, of) && (!m.isPending(of) || ha.CannotFollow(m.o, m.o.VMs[of.Name])) {
 			continue // who knows when it can be begun with
 		}
 		begun := installed || other.Reason == cluster.WaitingForTurn && !rolls && m.isPending(n)

@@ -3,7 +3,6 @@ package plan
 import (
 	"cmp"
 	"fmt"
-	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"maps"
 	"net/netip"
 	"slices"
@@ -14,8 +13,10 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/cluster/availability"
+	"github.com/talos-agent/talos-agent/internal/cluster/usage"
 	"github.com/talos-agent/talos-agent/internal/cluster/window"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
+	"github.com/talos-agent/talos-agent/reconcile/effect"
 	"github.com/talos-agent/talos-agent/reconcile/leftover"
 	"github.com/talos-agent/talos-agent/reconcile/lost"
 	"github.com/talos-agent/talos-agent/reconcile/readiness"
@@ -612,6 +613,10 @@ func (w *world) run(t testing.TB, line string) string {
 		}
 	case "releases-before": // are what they are, and they cannot be seen now
 		w.o.Releases.Known, w.o.Releases.Why = false, "connection refused"
+	case "host-pressure": // how much of the time work on a host waits for I/O, in percent
+		h := w.o.Hosts[arg(1)]
+		h.Pressure = &usage.Pressure{IO: float64(w.number(t, arg(2)))}
+		w.o.Hosts[arg(1)] = h
 	case "host2": // pve2, which has a local-lvm, too, with guests: VMID=GiB
 		h := w.o.Hosts["pve1"]
 		h.Name, h.Guests = "pve2", nil
@@ -1624,6 +1629,9 @@ func (w *world) setHA(t testing.TB, words []string) {
 			have.HasRules = false
 			w.d.Spec.HAGroup = v
 		case "rules":
+		case "disarmed": // freeze or ignore, "" : armed; VMs that it has are as it treats them
+			have.Disarmed = availability.Mode(v)
+			w.disarmVMs(have)
 		case "rule":
 			have.Apart = &availability.Rule{Disabled: v == "disabled", Together: v == "together", Broken: map[string]string{"broken": "rule shares two or more resources with a positive resource affinity rule"}[v]}
 			for _, n := range w.d.Spec.ControlPlanes() {
@@ -1642,4 +1650,17 @@ func (w *world) setHA(t testing.TB, words []string) {
 		}
 	}
 	w.o.Availability = cluster.Seen[availability.Manager]{Known: known, Why: "403 Permission check failed (/, Sys.Audit)", Value: have}
+}
+
+// disarmVMs has the VMs that the HA manager has be as they are while it is disarmed, or armed again.
+func (w *world) disarmVMs(m availability.Manager) {
+	for name, vm := range w.o.VMs {
+		if r, there := m.Resources[vm.VMID]; there && r.State != availability.Ignored {
+			vm.Managed, vm.HA = m.Disarmed != availability.Ignore, string(r.State)
+			if m.Disarmed == availability.Freeze {
+				vm.HA = "freeze"
+			}
+			w.o.VMs[name] = vm
+		}
+	}
 }

@@ -16,10 +16,7 @@ import (
 // take a privilege on /.
 func (c *Client) haRequests() ha.Requests {
 	return ha.Requests{
-		Forbidden: errForbidden, User: c.token.User(), Token: string(c.token),
-		Read: func(ctx context.Context, path string, query map[string]string, into any) error {
-			return c.get(ctx, path, query, into)
-		},
+		Forbidden: errForbidden, User: c.token.User(), Token: string(c.token), Read: c.getQuery,
 		Write: func(ctx context.Context, method, path string, in map[string]string) error {
 			ask := map[string]func(context.Context, string, params, any) error{http.MethodPost: c.post, http.MethodPut: c.put, http.MethodDelete: c.delete}
 			return ask[method](ctx, path, in, nil)
@@ -43,6 +40,10 @@ func (l *look) availability(o *cluster.Observed) cluster.Seen[availability.Manag
 	m, err := ha.Look(l.ctx, l.c.haRequests(), l.d.Spec, version)
 	if err != nil {
 		return cluster.Unseen[availability.Manager](formatReason(err))
+	}
+	for name, vm := range o.VMs { // what is remembered of a VM may be from before it was disarmed, or armed, which no list shows
+		vm.Managed = vm.Owner == cluster.Ours && m.Manages(vm.VMID)
+		o.VMs[name] = vm
 	}
 	return cluster.Saw(m)
 }

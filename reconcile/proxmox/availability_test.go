@@ -111,6 +111,50 @@ func TestAvailability(t *testing.T) {
 	}
 }
 
+// TestDisarmed: that somebody has disarmed the manager is seen, and how VMs are treated meanwhile, until it is armed again. Proxmox VE 8 has
+// nothing of it.
+func TestDisarmed(t *testing.T) {
+	onManager(t, "9.2", 2, func(t *testing.T, s *stand, c *Client, d cluster.Desired, admin ha.Requests) {
+		ctx, vm := t.Context(), vmAt(d, 0)
+		wants := func(when string, want availability.Mode) {
+			t.Helper()
+			if m := held(t, c, d); m.Disarmed != want {
+				t.Errorf("%s: %q, want %q", when, m.Disarmed, want)
+			}
+		}
+		wants("nothing is managed", "")
+		s.must(c.SetAvailability(ctx, d, vm, availability.Started, nil))
+		rounds(1)
+		wants("armed", "")
+		for mode, managed := range map[availability.Mode]bool{availability.Freeze: true, availability.Ignore: false} {
+			s.must(admin.Write(ctx, "POST", "/cluster/ha/status/disarm-ha", map[string]string{"resource-mode": string(mode)}))
+			rounds(1)
+			wants("being disarmed", mode)
+			rounds(2)
+			wants("disarmed", mode)
+			if o := observe(c, d).VMs[vm.Node]; o.Managed != managed || o.HA != map[bool]string{true: "freeze", false: "started"}[managed] {
+				t.Errorf("%s: %q, managed %v", mode, o.HA, o.Managed)
+			}
+			if err := c.SetAvailability(ctx, d, vm, availability.Ignored, nil); err == nil || !strings.Contains(fault.HintOf(err), "is disarmed") {
+				t.Errorf("%s: a VM is not released before it is armed: %v (%s)", mode, err, fault.HintOf(err))
+			}
+			s.must(c.SetAvailability(ctx, d, vm, availability.Started, nil))
+			s.must(admin.Write(ctx, "POST", "/cluster/ha/status/arm-ha", nil))
+			rounds(3)
+			wants("armed again", "")
+			if o := observe(c, d).VMs[vm.Node]; !o.Managed || o.HA != "started" {
+				t.Errorf("armed again: %q, managed %v", o.HA, o.Managed)
+			}
+		}
+		s.checkRules()
+	})
+	onManager(t, "8.4", 1, func(t *testing.T, s *stand, c *Client, d cluster.Desired, _ ha.Requests) {
+		if m := held(t, c, d); m.Disarmed != "" || s.count("GET /cluster/ha/status/current") > 0 {
+			t.Errorf("%+v", m)
+		}
+	})
+}
+
 // TestAvailabilityOfOthers: what somebody else has made is seen as that, and left as it is; a VM that is not ours is, too.
 func TestAvailabilityOfOthers(t *testing.T) {
 	onManager(t, "9.2", 2, func(t *testing.T, s *stand, c *Client, d cluster.Desired, admin ha.Requests) {
@@ -184,7 +228,8 @@ func TestQuietAvailability(t *testing.T) {
 				asked = append(asked, call)
 			}
 		}
-		if !slices.Equal(asked, []string{"GET /cluster/ha/resources", "GET /cluster/ha/rules"}) {
+		slices.Sort(asked)
+		if !slices.Equal(asked, []string{"GET /cluster/ha/resources", "GET /cluster/ha/rules", "GET /cluster/ha/status/current"}) {
 			t.Errorf("%v", asked)
 		}
 	})

@@ -22,6 +22,7 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pace"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/recent"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/turns"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/usage"
 )
 
 const (
@@ -89,8 +90,9 @@ type Client struct {
 
 	accessLog accesslog.Log
 
-	recent recent.Answers
-	pace   pace.Pace // of tasks, by kind and host
+	recent   recent.Answers
+	pressure usage.Lately
+	pace     pace.Pace // of tasks, by kind and host
 
 	mu     sync.Mutex
 	memory memory
@@ -173,6 +175,11 @@ type params map[string]string
 // get reads. A look may have an answer that was given lately.
 func (c *Client) get(ctx context.Context, path string, query params, into any) error {
 	return c.recent.Get(ctx, path, query, into, func(into any) error { return c.ask(ctx, path, query, into) })
+}
+
+// getQuery is get for those who know no params.
+func (c *Client) getQuery(ctx context.Context, path string, query map[string]string, into any) error {
+	return c.get(ctx, path, query, into)
 }
 
 // ask reads. It tries again, briefly, when there is no answer.

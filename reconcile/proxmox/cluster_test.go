@@ -2,12 +2,14 @@ package proxmox
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/lab/pve"
+	"github.com/talos-agent/talos-agent/internal/lab/pve/history"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -41,6 +43,64 @@ func TestVMOnAnotherHost(t *testing.T) {
 			t.Error("it is still there")
 		}
 	})
+}
+
+// TestPressureOfHosts: how much work waits on hosts is asked where a VM may be made on one or another, and is not there: once a minute
+// of each, whoever looks and whatever comes of it. What is not known delays no look by much.
+func TestPressureOfHosts(t *testing.T) {
+	const histories = "GET /nodes/{node}/rrddata"
+	for _, flavour := range flavours {
+		inBubble(t, pve.Config{Flavour: flavour, Hosts: []pve.Host{{Name: "pve1"}, {Name: "pve2"}, {Name: "pve3"}}}, func(t *testing.T, s *stand) {
+			d := desired(3)
+			c := s.settled(cluster.Desired{Snapshot: cluster.Snapshot{Spec: cluster.Spec{ID: d.Spec.ID, Name: "dev", Network: d.Spec.Network, Nodes: d.Spec.Nodes[:1]}}, Image: d.Image})
+			defer c.Close()
+			s.host.SetPressure("pve2", history.Pressure{CPU: 3, IO: 42, Memory: 7})
+			asked := func(d cluster.Desired) (cluster.Observed, int) {
+				s.world.ForgetCalls()
+				o := observe(c, d)
+				return o, s.count(histories)
+			}
+			wants := func(what string, d cluster.Desired, want int) {
+				t.Helper()
+				if _, n := asked(d); n != want {
+					t.Errorf("%s: %d histories were asked for, want %d", what, n, want)
+				}
+			}
+			among := func(hosts ...string) cluster.Desired {
+				spread := d
+				spread.Spec.Nodes = slices.Clone(d.Spec.Nodes)
+				for i := range spread.Spec.Nodes {
+					spread.Spec.Nodes[i].Placement = cluster.Placement{Among: hosts}
+				}
+				return spread
+			}
+			spread := among("pve1", "pve2")
+			wants("all name their hosts", d, 0)
+			wants("there is one host", among("pve2"), 0)
+			o, n := asked(spread)
+			if n != 2 || o.Hosts["pve3"].Pressure != nil {
+				t.Errorf("%d histories were asked for: %+v", n, o.Hosts["pve3"].Pressure)
+			}
+			calm, busy := o.Hosts["pve1"].Pressure, o.Hosts["pve2"].Pressure
+			if nine := flavour == "9.2"; (calm != nil) != nine || (busy != nil) != nine || nine && (calm.IO != 2.5 || busy.CPU != 3 || busy.IO != 42 || busy.Memory != 7 || time.Since(busy.At) > 2*time.Minute) {
+				t.Errorf("%s: %+v and %+v", flavour, calm, busy)
+			}
+			time.Sleep(50 * time.Second)
+			wants("less than a minute later", spread, 0)
+			time.Sleep(10 * time.Second)
+			s.world.Inject(world.Fault{System: "pve", Op: histories, Kind: world.Slow, Delay: 10 * time.Second, Times: 10})
+			began := time.Now()
+			if o, n = asked(spread); n != 2 || o.Hosts["pve2"].Pressure != nil || !o.Hosts["pve2"].Known || time.Since(began) > 5*time.Second {
+				t.Errorf("%d histories were asked for, in %v: %+v", n, time.Since(began), o.Hosts["pve2"])
+			}
+			wants("right after it did not answer", spread, 0)
+			time.Sleep(time.Minute)
+			one := among("pve1", "pve2")
+			one.Spec.Nodes = one.Spec.Nodes[:1]
+			wants("all VMs are there", one, 0)
+			s.checkRules()
+		})
+	}
 }
 
 // TestCreationEndsBetweenTwoLooks: a creation that ends after the list was read

@@ -341,7 +341,5 @@ func (c *Client) BackupJobs(ctx context.Context) ([]BackupJob, error) {
 
 // Usage fills in what is in use of the hosts and the VMs that a report names.
 func (c *Client) Usage(ctx context.Context, r *reported.Report) error {
-	return usage.Ask(ctx, func(ctx context.Context, path string, query map[string]string, into any) error {
-		return c.get(ctx, path, query, into)
-	}, r)
+	return usage.Ask(ctx, c.getQuery, r)
 }

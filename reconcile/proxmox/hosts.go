@@ -61,7 +61,20 @@ func (l *look) host(name, version string, quorum cluster.Seen[bool]) cluster.Hos
 		h.Tasks = cluster.Saw(describeTask)
 	}
 	l.forMaking(&h)
+	if h.Known && h.Cores > 0 && l.isChoice(name) { // without Sys.Audit on the host its history is not shown either
+		h.Pressure = l.c.pressure.Pressure(l.ctx, l.c.getQuery, name)
+	}
 	return h
+}
+
+// isChoice reports whether a host is one of several on which a VM of the cluster may be made that is not there.
+func (l *look) isChoice(host string) bool {
+	for i, n := range l.d.Spec.Nodes {
+		if !l.destroying && l.found[i].Presence == cluster.Absent && len(n.Placement.Among) > 1 && slices.Contains(n.Placement.Among, host) {
+			return true
+		}
+	}
+	return false
 }
 
 // guestsOn are the guests on a host that the token may see.

@@ -36,6 +36,9 @@ func Warnings(d cluster.Desired, o cluster.Observed) cluster.Problems {
 					vm.VMID, strings.Join(drift.WithTags(vm, n), ";"), vm.Carrier(n), d.Spec.Name)))
 		}
 	}
+	if mode := o.Availability.Value.Disarmed; d.Spec.Availability && o.Availability.Known && mode != "" {
+		out = append(out, d.At(cluster.Warning, "ha", fmt.Sprintf("somebody has disarmed Proxmox VE's HA manager (%s): it starts no VM again, here or on another host", mode), "`ha-manager crm-command arm-ha` on a host arms it again, when the work on the hosts is done"))
+	}
 	out = append(out, reportShared(d, o)...)
 	out = append(out, reportUnjudged(d, o)...)
 	out = append(out, reportAltered(d, o)...)

@@ -33,6 +33,8 @@ func DescribeBusy(vm cluster.VM) string {
 		return "a task runs on it (" + vm.Task.Type + ")"
 	case vm.HA == "error":
 		return "Proxmox VE's HA manager has given it up (error)"
+	case vm.HA == "freeze":
+		return "Proxmox VE's HA manager has frozen it (freeze)"
 	case vm.HA == "fence", vm.HA == "recovery":
 		return "Proxmox VE's HA manager takes it from a host that was lost (" + vm.HA + ")"
 	}
@@ -67,7 +69,7 @@ func HintOfBusy(n cluster.Node, vm cluster.VM) string {
 	case vm.HA == "recovery":
 		return fmt.Sprintf("`ha-manager status` shows what it waits for; where no other host can have it, as with a local disk: bring back %s, or `ha-manager set vm:%d --state disabled`", host, n.VMID)
 	case vm.HA == "freeze":
-		return fmt.Sprintf("%s is rebooted, or its HA services are, and the VM is free when they are back; `ha-manager status` shows it", host)
+		return fmt.Sprintf("%s is rebooted, or its HA services are, and the VM is free when they are back; or HA is disarmed, and `ha-manager crm-command arm-ha` arms it again; `ha-manager status` shows which", host)
 	}
 	return fmt.Sprintf("`ha-manager status` on %s shows the request", host)
 }

@@ -40,7 +40,26 @@ type Manager struct {
 	HasRules bool
 	// Apart is the rule of our name for the control planes of the cluster; nil: there is none.
 	Apart *Rule
+	// Disarmed is how it treats VMs while somebody has disarmed it, or is about to; "": it is armed.
+	Disarmed Mode
 }
+
+// Manages reports whether the manager has a VM as its own, by what is asked for it (pve-ha-manager: Config.pm, service_is_ha_managed).
+func (m Manager) Manages(vmid int) bool {
+	r, there := m.Resources[vmid]
+	return there && r.State != Ignored && m.Disarmed != Ignore
+}
+
+// Mode is what becomes of VMs while the manager is disarmed: it fences no host, and does nothing about them (PVE 9.2, since
+// pve-ha-manager 5.1.3).
+type Mode string
+
+// The modes: what is asked of the manager waits until it is armed, or everybody may switch the VMs on and off as if they were none of
+// its own.
+const (
+	Freeze Mode = "freeze"
+	Ignore Mode = "ignore"
+)
 
 // Role is the role with which a token may see and change what the manager holds. Proxmox VE asks for both rights on /, and has no lesser
 // ones (PVE 9.2 pve-ha-manager).

@@ -58,7 +58,7 @@ type Amount struct {
 }
 
 // Pressure is the pressure stall information of the kernel: in which share of the last
-// seconds some tasks waited, in percent.
+// seconds some tasks waited for a resource, in percent.
 type Pressure struct {
 	CPU    float64   `json:"cpu"`
 	IO     float64   `json:"io"`

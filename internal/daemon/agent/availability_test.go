@@ -98,6 +98,40 @@ func TestHighlyAvailable(t *testing.T) {
 			t.Errorf("it was switched off %d times", got)
 		}
 
+		// HA is disarmed for work on the hosts: a node that is to be changed keeps its VM and its service until it is armed again.
+		arm := func(call string) {
+			t.Helper()
+			path, form, _ := strings.Cut(call, "?")
+			if answer := s.askAsRoot(http.MethodPost, "/cluster/ha/status/"+path, form); !strings.HasPrefix(answer, "200 ") {
+				t.Fatal(answer)
+			}
+		}
+		for _, mode := range []string{"freeze", "ignore"} {
+			arm("disarm-ha?resource-mode=" + mode)
+			s.Until(10*time.Minute, "that it is disarmed is reported", func(st cluster.Status) bool {
+				return st.Condition == cluster.Ready && slices.ContainsFunc(st.Problems, func(p cluster.Problem) bool { return p.Field == "ha" && strings.Contains(p.Message, "("+mode+")") })
+			})
+			changes := []string{"{name: dev-wk-1, ", "{name: dev-wk-1, numa: true, "}
+			if mode == "freeze" {
+				changes[1] = "{name: dev-wk-1, numa: false, "
+			}
+			push(true, "other hardware while it is disarmed to "+mode, changes...)
+			s.Until(10*time.Minute, "it waits until it is armed", func(cluster.Status) bool {
+				return slices.ContainsFunc(s.node("dev-wk-1").Waiting, func(w cluster.WaitStatus) bool { return w.Reason == cluster.HADisarmed })
+			})
+			time.Sleep(10 * time.Minute)
+			if got := s.timesOff("dev-wk-1") - offBefore; got != 1 || s.node("dev-wk-1").Phase != cluster.PhaseReady {
+				t.Errorf("%s: it was switched off %d times, and is %s", mode, got, s.node("dev-wk-1").Phase)
+			}
+			arm("arm-ha")
+			s.UntilReady(20 * time.Minute)
+			until("it is changed, and the manager's", held(all...))
+			if got := s.timesOff("dev-wk-1") - offBefore; got != 2 {
+				t.Errorf("%s: it was switched off %d times", mode, got)
+			}
+			offBefore++
+		}
+
 		// Somebody stops a VM in Proxmox VE's page, which asks the manager to.
 		s.putAsRoot("/cluster/ha/resources/"+worker, "state=stopped")
 		s.Until(10*time.Minute, "it is off", func(cluster.Status) bool { return s.timesOff("dev-wk-1")-offBefore == 2 })

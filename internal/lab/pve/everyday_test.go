@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/talos-agent/talos-agent/internal/lab/pve/history"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -327,6 +328,10 @@ func TestHistory(t *testing.T) {
 		}
 		if node = rowsOf(root.ok("GET", "/nodes/pve1/rrddata?timeframe=hour&cf=AVERAGE", "")); node[68]["memtotal"] == nil || node[68]["pressureiosome"] != 2.5 {
 			t.Errorf("of the host, in the minute before: %v", node[68])
+		}
+		root.pve.SetPressure("pve1", history.Pressure{CPU: 1, IO: 42, Memory: 7})
+		if node = rowsOf(root.ok("GET", "/nodes/pve1/rrddata?timeframe=hour&cf=AVERAGE", "")); node[68]["pressurecpusome"] != 1.0 || node[68]["pressureiosome"] != 42.0 || node[68]["pressurememorysome"] != 7.0 {
+			t.Errorf("of the host, under pressure: %v", node[68])
 		}
 		root.refused("GET", "/nodes/pve1/rrddata?timeframe=never", "", 400, "Parameter verification failed.")
 	})

@@ -19,6 +19,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/pve/accesslog"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/copying"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/ha"
+	"github.com/talos-agent/talos-agent/internal/lab/pve/history"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -142,6 +143,7 @@ type host struct {
 	changed     map[string]Bridge // bridges that are not as they were
 	storages    []*storage
 	fingerprint string
+	pressure    history.Pressure
 }
 
 // New starts a simulated Proxmox VE. Close it when done; the world's Close
@@ -195,7 +197,7 @@ func (s *Server) addHosts(hosts []Host) error {
 		if slices.ContainsFunc(s.hosts, func(o *host) bool { return o.name == h.Name }) {
 			return fmt.Errorf("config: Hosts: %q is there twice", h.Name)
 		}
-		m := &host{name: h.Name, id: i + 1, cores: h.Cores, memory: h.MemoryBytes, bridges: h.Bridges, portless: h.Portless, mtu: h.MTU, accessLog: h.AccessLog}
+		m := &host{name: h.Name, id: i + 1, cores: h.Cores, memory: h.MemoryBytes, bridges: h.Bridges, portless: h.Portless, mtu: h.MTU, accessLog: h.AccessLog, pressure: history.Usual}
 		for _, st := range h.Storages {
 			if st.Name == "" || st.Type != "" && st.Type != "dir" && st.Type != "lvmthin" {
 				return fmt.Errorf("config: Hosts: %s: storage %q has type %q: it needs a name, and the lab knows dir and lvmthin", h.Name, st.Name, st.Type)

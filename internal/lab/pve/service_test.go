@@ -109,6 +109,75 @@ func TestResources(t *testing.T) {
 	})
 }
 
+// TestDisarm: while the manager is disarmed it does nothing about VMs. Frozen ones stay its own, so that requests for them wait until it is
+// armed; what it ignores is switched off and on as if it were not its own. Those that may ask for it are those that may change what it has.
+func TestDisarm(t *testing.T) {
+	const status = "/cluster/ha/status/"
+	onHA(t, "9.2", []int{410, 411}, func(l *testLab) {
+		fencing := func() string {
+			t.Helper()
+			for _, r := range l.ok("GET", status+"current", "").([]any) {
+				if r := r.(map[string]any); r["type"] == "fencing" {
+					mode, _ := r["resource_mode"].(string)
+					return r["armed-state"].(string) + " " + mode
+				}
+			}
+			return ""
+		}
+		wants := func(when, want string) {
+			t.Helper()
+			if got := fencing(); got != want {
+				t.Errorf("%s: %q, want %q", when, got, want)
+			}
+		}
+		wants("without a resource", "standby ")
+		l.ok("POST", "/cluster/ha/resources", "sid=vm:410&state=started")
+		l.rounds(2)
+		wants("with one", "armed ")
+		l.wantService("armed", "410", "running", "started", true)
+		l.refuses(400, "does not have a value in the enumeration", "POST", status+"disarm-ha", "resource-mode=stop")
+		l.refuses(400, "resource-mode: property is missing", "POST", status+"disarm-ha", "")
+
+		l.ok("POST", status+"disarm-ha", "resource-mode=freeze")
+		wants("before the round", "armed ")
+		l.rounds(1)
+		wants("a round later", "disarming freeze")
+		l.ok("POST", status+"disarm-ha", "resource-mode=ignore")
+		l.rounds(1)
+		wants("two rounds later, asked twice", "disarmed freeze")
+		l.wantService("frozen", "410", "running", "freeze", true)
+		l.ok("POST", "/cluster/ha/resources", "sid=vm:411&state=started")
+		l.ok("POST", "/nodes/pve1/qemu/410/status/shutdown", "")
+		l.rounds(2)
+		l.wantService("a request while it is frozen", "410", "running", "freeze", true)
+		l.wantService("given to it meanwhile", "411", "stopped", "started", true)
+		l.ok("POST", status+"arm-ha", "")
+		l.rounds(1)
+		wants("a round after it was asked to be armed", "armed ")
+		l.wantService("not known to all yet", "410", "running", "freeze", true)
+		l.rounds(6)
+		l.wantService("armed, and asked to stop it", "410", "stopped", "stopped", true)
+		l.wantService("armed", "411", "running", "started", true)
+
+		l.ok("POST", status+"disarm-ha", "resource-mode=ignore")
+		l.rounds(2)
+		wants("ignoring", "disarmed ignore")
+		l.wantService("ignored", "411", "running", "started", false)
+		l.exit("POST", "/nodes/pve1/qemu/411/status/stop", "")
+		l.rounds(2)
+		l.wantService("stopped by hand", "411", "stopped", "started", false)
+		l.ok("POST", status+"arm-ha", "")
+		l.rounds(3)
+		l.wantService("armed again", "411", "running", "started", true)
+	})
+	onHA(t, "8.4", nil, func(l *testLab) {
+		l.refuses(501, "not implemented", "POST", status+"disarm-ha", "resource-mode=freeze")
+		if r := l.ok("GET", status+"current", "").([]any); len(r) != 1 {
+			t.Errorf("%v", r)
+		}
+	})
+}
+
 // TestGroups: Proxmox VE 8 has groups and no rules; one of 9 that has groups left shows them, and takes no rules.
 func TestGroups(t *testing.T) {
 	onHA(t, "8.4", []int{410}, func(l *testLab) {

@@ -70,6 +70,9 @@ func Look(ctx context.Context, r Requests, spec cluster.Spec, version string) (a
 	if major < 9 {
 		return out, nil
 	}
+	if out.Disarmed, err = readMode(ctx, r); err != nil {
+		return availability.Manager{}, err
+	}
 	rules, err := listRules(ctx, r, map[string]string{"type": affinity})
 	if err != nil {
 		return availability.Manager{}, err

@@ -29,7 +29,7 @@ func AwaitRelease(ctx context.Context, r Requests, vmid int, waits func(string))
 		case !managed && (state == "" || state == "ignored"): // PVE 9.2 pve-manager: what is asked for, where the manager has no state
 			return nil
 		case time.Since(began) > releaseWithin:
-			return fault.Errorf("`ha-manager status` shows whether the manager does its rounds", "Proxmox VE's HA manager does not release vm %d within %v: it has it as %q (managed: %v)", vmid, releaseWithin, state, managed)
+			return fault.Errorf("`ha-manager status` shows whether the manager does its rounds, or is disarmed", "Proxmox VE's HA manager does not release vm %d within %v: it has it as %q (managed: %v)", vmid, releaseWithin, state, managed)
 		}
 		waits("waits until Proxmox VE's HA manager has released it")
 		if err := retry.Sleep(ctx, lookAgain); err != nil {

@@ -21,6 +21,8 @@ const (
 	listsFor = 900 * time.Millisecond
 	// storesFor is for what people change now and then: storages, and what is in them.
 	storesFor = 10 * time.Second
+	// armedFor is for whether the HA manager is armed, which none of our changes touches: as long as a round of that.
+	armedFor = 10 * time.Second
 	// freeFor is for whether a VMID is free, where the token may not see who has it. Who creates a VM asks again, and Proxmox VE
 	// refuses one that has been taken.
 	freeFor = time.Minute
@@ -49,6 +51,7 @@ var rules = []*rule{
 	{asked: pattern.New(`^/nodes/[^/]+/tasks map\[.*source:active\]$`), within: listsFor, until: every},
 	{asked: pattern.New(`^/nodes/[^/]+/storage(/[^/]+/content)? `), within: storesFor, until: storing},
 	{asked: pattern.New(`^/cluster/status `), within: listsFor},
+	{asked: pattern.New(`^/cluster/ha/status/current `), within: armedFor},
 	{asked: pattern.New(`^/cluster/nextid `), within: freeFor, until: making},
 }
 

@@ -2,12 +2,10 @@ package usage
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster/usage"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -113,38 +111,5 @@ func fraction(s pveconf.Scalar) *float64 {
 	return &f
 }
 
-// moment is one point of the history of a host. Pressure is that of Proxmox VE 9, in
-// percent: the average over a minute of what the kernel has over ten seconds
-// (pve-manager 9: pvestatd, PVE::ProcFSTools::read_pressure).
-type moment struct {
-	Time   pveconf.Scalar `json:"time"`
-	CPU    pveconf.Scalar `json:"pressurecpusome"`
-	IO     pveconf.Scalar `json:"pressureiosome"`
-	Memory pveconf.Scalar `json:"pressurememorysome"`
-}
-
-// oldPressure is how old a point may be that counts as now: the newest ones are often
-// without values yet.
-const oldPressure = 5 * time.Minute
-
 // longestReason bounds why something is not known, in characters.
 const longestReason = 200
-
-// askPressure is the newest pressure on a host; nil where there is none. The rest of the
-// report does not depend on it.
-func askPressure(ctx context.Context, get Get, host string) (*usage.Pressure, error) {
-	var points []moment
-	if err := get(ctx, fmt.Sprintf("/nodes/%s/rrddata", host), map[string]string{"timeframe": "hour", "cf": "AVERAGE"}, &points); err != nil {
-		return nil, err
-	}
-	var newest *usage.Pressure
-	for _, p := range points {
-		cpu, io, memory := fraction(p.CPU), fraction(p.IO), fraction(p.Memory)
-		at := time.Unix(p.Time.Number(), 0).UTC()
-		if cpu == nil || io == nil || memory == nil || newest != nil && at.Before(newest.At) || time.Since(at) > oldPressure {
-			continue
-		}
-		newest = &usage.Pressure{CPU: *cpu, IO: *io, Memory: *memory, At: at}
-	}
-	return newest, nil
-}

@@ -139,7 +139,9 @@ func answer(status int) func(*vault.Server, *world.World) {
 }
 
 func fail(kind world.FaultKind) func(*vault.Server, *world.World) {
-	return func(_ *vault.Server, w *world.World) { w.Inject(world.Fault{System: "vault", Kind: kind, Delay: time.Hour}) }
+	return func(_ *vault.Server, w *world.World) {
+		w.Inject(world.Fault{System: "vault", Kind: kind, Delay: time.Hour})
+	}
 }
 
 // TestFileOfSops: a file that sops has encrypted to a key of Vault alone is opened with it,

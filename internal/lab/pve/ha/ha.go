@@ -19,7 +19,9 @@ type Manager struct {
 	groups    []string
 	resources map[string]*resource // what it is asked for, by id: "vm:411"
 	rules     map[string]*rule
-	ordinal   int // of the rule that was made last
+	ordinal   int      // of the rule that was made last
+	queued    []string // requests to disarm and arm it, by mode; "": to arm it
+	disarmed  *disarm  // nil: it is armed
 
 	services map[string]string // the states that its rounds have come to, by id
 	// What its rounds take along.
@@ -83,7 +85,7 @@ func (m *Manager) ServiceState(sid string) (state string, managed bool) {
 		return state, true
 	}
 	r := m.resources[sid]
-	return m.services[sid], r != nil && !r.ignored()
+	return m.services[sid], r != nil && !r.ignored() && (m.disarmed == nil || m.disarmed.mode != "ignore")
 }
 
 // ShownState is the state of a VM in the list of everything: the manager's, and where it holds none what is asked for of the resource, be

@@ -23,7 +23,7 @@ type Machines interface {
 func (m *Manager) BeginRounds() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.running || len(m.resources) == 0 {
+	if m.running || len(m.resources)+len(m.queued) == 0 {
 		return false
 	}
 	m.running = true
@@ -77,7 +77,7 @@ func (m *Manager) act(sid string, on Machines, workers *sync.WaitGroup) {
 	exists, runs := on.Look(vmid)
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.busy[sid] || !exists {
+	if m.busy[sid] || !exists || m.disarmed != nil {
 		return
 	}
 	var do func() error
@@ -123,28 +123,45 @@ func (m *Manager) follow() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.knows = true
+	before := m.disarmed != nil // in which rounds nothing is added and nothing removed
+	if !before {
+		m.addServices()
+	}
+	m.takeQueued()
+	switch {
+	case m.disarmed != nil:
+		m.followDisarmed(before)
+	case !before: // else what acts on the VMs is to know first that it is armed
+		m.advanceAll()
+	}
+	m.running = len(m.resources)+len(m.busy) > 0 || m.disarmed != nil && !m.disarmed.complete
+	return m.running
+}
+
+// addServices has services of what is asked for, and none of what is not any more. m.mu is held.
+func (m *Manager) addServices() {
 	for sid, r := range m.resources {
 		if _, known := m.services[sid]; !known && !r.ignored() {
 			m.enter(sid, map[bool]string{true: "started", false: "request_stop"}[r.started()])
 		}
 	}
-	left := len(m.resources)
 	for sid := range m.services {
-		r := m.resources[sid]
-		switch {
-		case slices.Contains(m.fixed, sid):
-		case r == nil || r.ignored():
+		if r := m.resources[sid]; !slices.Contains(m.fixed, sid) && (r == nil || r.ignored()) {
 			m.enter(sid, "")
 			delete(m.commands, sid)
 			delete(m.timeouts, sid)
 			delete(m.failed, sid)
-		default:
+		}
+	}
+}
+
+// advanceAll has the states of all services follow. m.mu is held.
+func (m *Manager) advanceAll() {
+	for sid := range m.services {
+		if r := m.resources[sid]; r != nil && !slices.Contains(m.fixed, sid) {
 			m.advance(sid, r)
 		}
 	}
-	left += len(m.busy)
-	m.running = left > 0
-	return m.running
 }
 
 // advance has the state of a service follow. m.mu is held.
@@ -154,6 +171,8 @@ func (m *Manager) advance(sid string, r *resource) {
 	switch m.services[sid] {
 	case "started":
 		m.advanceStarted(sid, r, err, acted)
+	case "freeze":
+		m.enter(sid, map[bool]string{true: "started", false: "request_stop"}[r.started()])
 	case "request_stop":
 		switch {
 		case acted && err != nil:
