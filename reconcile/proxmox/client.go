@@ -93,6 +93,7 @@ type Client struct {
 	recent   recent.Answers
 	pressure usage.Lately
 	pace     pace.Pace // of tasks, by kind and host
+	followed pace.Followed
 
 	mu     sync.Mutex
 	memory memory

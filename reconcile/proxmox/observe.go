@@ -24,11 +24,9 @@ import (
 // o.Orphans and o.Availability. It never fails: what it could not see is unknown, with the
 // reason.
 //
-// A pass over a cluster in which nothing happens asks for the list of
-// everything, the running tasks of every host, and the configurations of ten VMs, or
-// of one in AuditEvery where that is more. A VM is looked at directly when it is new, is not running, has
-// a task, was changed by us, or its line in the list is not what it was. A
-// running VM that pauses is noticed only then.
+// A pass over a cluster in which nothing happens asks for the list of everything, the running tasks of every host, and the
+// configurations of ten VMs, or of one in AuditEvery where that is more. A VM is looked at directly when it is new, is not
+// running, has a task, was changed by us, or its line in the list is not what it was. A running VM that pauses is noticed only then.
 func (c *Client) Observe(ctx context.Context, d cluster.Desired, o *cluster.Observed) {
 	c.accessLog.CheckOnce()
 	l := &look{c: c, ctx: recent.With(ctx), d: d, destroying: o.Facts.Destroying(), dead: o.DeadSince, since: o.Facts.Looked, now: time.Now(),

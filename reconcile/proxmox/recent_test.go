@@ -80,13 +80,13 @@ func TestFreeIsNotForgotten(t *testing.T) {
 			t.Fatalf("at first: %v", got)
 		}
 		s.must(s.host.CreateForeign(411, pve.Foreign{Pool: testPool}))
-		time.Sleep(2 * time.Second)
+		time.Sleep(4 * time.Second)
 		if got := presence(); got != cluster.Present {
 			t.Fatalf("somebody has made it: %v", got)
 		}
 		s.must(s.host.Remove(411))
 		s.must(s.host.CreateForeign(411, pve.Foreign{}))
-		time.Sleep(2 * time.Second)
+		time.Sleep(4 * time.Second)
 		if got := presence(); got == cluster.Absent {
 			t.Error("one that cannot be seen is absent")
 		}

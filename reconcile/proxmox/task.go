@@ -12,18 +12,17 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
 	"github.com/talos-agent/talos-agent/internal/logging"
-	"github.com/talos-agent/talos-agent/internal/retry"
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 const (
-	// lostAfter is how long a task may be unreadable (the API restarts, the host
-	// is busy) before waiting for it is given up. The task goes on and is found
-	// again by looking.
+	// lostAfter is how long a task may be unreadable (the API restarts, the host is busy) before waiting for it is given up. The
+	// task goes on and is found again by looking.
 	lostAfter = 2 * time.Minute
 	logTail   = 5
-	// logAfter is how long a task of ours has run when the end of its log begins to
-	// be shown.
+	// mostActive bounds a list of what runs on a host.
+	mostActive = 1000
+	// logAfter is how long a task of ours has run when the end of its log begins to be shown.
 	logAfter = time.Minute
 )
 
@@ -58,14 +57,22 @@ func tasksOf(rows []taskRow) ([]task, error) {
 	return out, nil
 }
 
-// activeTasks lists what runs on a host: everybody's with Sys.Audit on it, else
-// our own.
+// activeTasks lists what runs on a host: everybody's with Sys.Audit on it, else our own.
 func (c *Client) activeTasks(ctx context.Context, host string) ([]task, error) {
+	path, query := hostPath(host, "tasks"), params{"source": "active", "limit": strconv.Itoa(mostActive)}
 	var rows []taskRow
-	if err := c.get(ctx, hostPath(host, "tasks"), params{"source": "active", "limit": "1000"}, &rows); err != nil {
+	var asked time.Time // zero: it was asked before
+	err := c.recent.Get(ctx, path, query, &rows, func(into any) error { asked = time.Now(); return c.ask(ctx, path, query, into) })
+	if err != nil {
 		return nil, err
 	}
-	return tasksOf(rows)
+	tasks, err := tasksOf(rows)
+	if err == nil && !asked.IsZero() && len(rows) < mostActive {
+		c.followed.Show(host, asked, func(name string) bool {
+			return slices.ContainsFunc(tasks, func(t task) bool { return t.text == name && t.running })
+		})
+	}
+	return tasks, err
 }
 
 // vmTasks lists the latest tasks on a VMID, newest first.
@@ -94,11 +101,14 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 		return err
 	}
 	progress(cluster.Progress{UPID: name})
-	began, ran := time.Now(), time.Duration(0) // how long it was seen to run
-	for seen := began; ; {
-		if err := retry.Sleep(ctx, c.pace.Next(u.kind+"@"+u.host, time.Since(began))); err != nil {
+	t, stop := c.followed.Follow(u.host, u.text)
+	defer stop()
+	kind := u.kind + "@" + u.host
+	for asked, seen := t.Began, t.Began; ; {
+		if err := t.Await(ctx, asked, func(age time.Duration) time.Duration { return c.pace.Next(kind, age) }); err != nil {
 			return err
 		}
+		asked = time.Now()
 		var st struct{ Status, ExitStatus pveconf.Scalar }
 		switch err := c.get(ctx, taskPath(u, "status"), nil, &st); {
 		case ctx.Err() != nil:
@@ -112,16 +122,15 @@ func (c *Client) wait(ctx context.Context, name string, progress func(cluster.Pr
 		if st.Status != "running" {
 			c.recent.Ended(u.kind)
 			if isSuccess(string(st.ExitStatus)) {
-				c.pace.Learn(u.kind+"@"+u.host, ran, time.Since(began))
+				c.pace.Learn(kind, t.RanAt().Sub(t.Began), time.Since(t.Began))
 			}
 			return c.judge(ctx, u, string(st.ExitStatus))
 		}
-		ran = time.Since(began)
+		t.Ran(asked)
 	}
 }
 
-// judge reports what an exit status means. Proxmox VE counts warnings as
-// success.
+// judge reports what an exit status means. Proxmox VE counts warnings as success.
 func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 	if exit == "OK" {
 		return nil
@@ -146,8 +155,7 @@ func (c *Client) judge(ctx context.Context, u upid, exit string) error {
 // taskLog returns the last lines of a task's log.
 func (c *Client) taskLog(ctx context.Context, u upid) ([]string, error) {
 	var lines []struct{ T pveconf.Scalar }
-	// The length of a log is unknown before it is read; that of an import has a
-	// line per percent.
+	// The length of a log is unknown before it is read; that of an import has a line per percent.
 	if err := c.get(ctx, taskPath(u, "log"), params{"limit": "5000"}, &lines); err != nil {
 		return nil, err
 	}
@@ -167,9 +175,8 @@ func (c *Client) start(ctx context.Context, progress func(cluster.Progress), ask
 	return c.wait(ctx, string(name), progress)
 }
 
-// settle waits for the tasks of ours that run on a VM, after a reply was lost:
-// one of them may be the one that was asked for. How they end does not matter;
-// the VM is looked at again.
+// settle waits for the tasks of ours that run on a VM, after a reply was lost: one of them may be the one that was asked
+// for. How they end does not matter; the VM is looked at again.
 func (c *Client) settle(ctx context.Context, host string, vmid int, progress func(cluster.Progress)) error {
 	tasks, err := c.activeTasks(ctx, host)
 	if err != nil {

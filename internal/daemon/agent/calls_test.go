@@ -20,7 +20,7 @@ import (
 // more than the committed table has, or hardly. The counts only go down.
 func TestCallsOfABringUp(t *testing.T) {
 	t.Parallel()
-	for sz, most := range map[size]int{{ControlPlanes: 1, Workers: 2}: 650, {ControlPlanes: 3, Workers: 10}: 1800} {
+	for sz, most := range map[size]int{{ControlPlanes: 1, Workers: 2}: 410, {ControlPlanes: 3, Workers: 10}: 1190} {
 		synctest.Test(t, func(t *testing.T) {
 			s := newSim(t, sz, lab.Config{})
 			defer s.Close()

@@ -8,14 +8,14 @@ import (
 
 // The bounds of a pause.
 const (
-	least  = 50 * time.Millisecond
+	least  = 100 * time.Millisecond
 	most   = time.Second
 	rarely = 5 * time.Second
 )
 
-// Since returns how long to pause before looking again at what has taken so long: a sixteenth of that, so that
+// Since returns how long to pause before looking again at what has taken so long: an eighth of that, so that
 // the end of what is short and of what is long is noticed late by the same small share.
-func Since(age time.Duration) time.Duration { return min(max(age/16, least), most) }
+func Since(age time.Duration) time.Duration { return min(max(age/8, least), most) }
 
 // Pace knows how long tasks of a kind took last. The zero value knows nothing; it may be used from many goroutines.
 type Pace struct {
@@ -50,7 +50,7 @@ func (p *Pace) Next(kind string, age time.Duration) time.Duration {
 	p.mu.Unlock()
 	switch {
 	case age < due:
-		return min(max(age/4, 4*least), rarely, due+max(due/64, least/4)-age)
+		return min(max(age/4, 2*least), rarely, due+max(due/64, least/8)-age)
 	case age < due+due/4:
 		return min(max(due/32, least), most)
 	}

@@ -52,7 +52,7 @@ func TestPaceOfOthers(t *testing.T) {
 		}
 		follow(&p, c.took)
 		follow(&p, c.took)
-		if _, late := follow(&p, c.took); late > max(c.took/8, 2*least) {
+		if _, late := follow(&p, c.took); late > max(c.took/8, least) {
 			t.Errorf("%v after two of it: %v late", c.took, late)
 		}
 	}
@@ -64,7 +64,7 @@ func TestNextIsAPause(t *testing.T) {
 		var p Pace
 		p.Learn("a", due, due)
 		for age := time.Duration(0); age < 3*time.Hour; age += p.Next("a", age) {
-			if pause := p.Next("a", age); pause < least/4 {
+			if pause := p.Next("a", age); pause < least/8 {
 				t.Fatalf("%v after %v of %v", pause, age, due)
 			}
 		}

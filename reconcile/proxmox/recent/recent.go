@@ -16,9 +16,13 @@ import (
 
 // For how long answers hold. What is not named here is asked each time.
 const (
-	// listsFor is for the lists that every look begins with, and for the quorum of the hosts: less than the pause between two
-	// looks that nothing calls for, so that only those that something calls for, and those of several clusters, share them.
+	// listsFor is for the lists that every look begins with, for what the token sees, for VMs that the lists do not settle, and for the quorum of
+	// the hosts, after a change of ours: less than the pause between two looks that nothing calls for, so that only those that something
+	// calls for, and those of several clusters, share them.
 	listsFor = 900 * time.Millisecond
+	// quietFor is for the same once nothing of ours was changed, and no task of ours has ended, for as long: looks are called for by what
+	// machines and Kubernetes report then, or by a task that goes on, and what others do in Proxmox VE needs be seen within an interval only.
+	quietFor = 3 * time.Second
 	// storesFor is for what people change now and then: storages, and what is in them.
 	storesFor = 10 * time.Second
 	// armedFor is for whether the HA manager is armed, which none of our changes touches: as long as a round of that.
@@ -33,7 +37,6 @@ type reach int
 
 const (
 	none    reach = iota
-	making        // a VM is made
 	storing       // storages show it
 	every         // any, such as a start
 )
@@ -41,22 +44,24 @@ const (
 type rule struct {
 	asked  *pattern.Pattern // a path, with its query
 	within time.Duration
+	quiet  time.Duration // in its place, when we have changed nothing lately; 0: the same
 	until  reach
 	// first: a look begins with it, and what it asks next and outlives no change of ours is not older.
 	first bool
 }
 
 var rules = []*rule{
-	{asked: pattern.New(`^/cluster/resources map\[\]$`), within: listsFor, until: every, first: true},
-	{asked: pattern.New(`^/nodes/[^/]+/tasks map\[.*source:active\]$`), within: listsFor, until: every},
+	{asked: pattern.New(`^/cluster/resources map\[\]$`), within: listsFor, quiet: quietFor, until: every, first: true},
+	{asked: pattern.New(`^/nodes/[^/]+/tasks map\[.*source:active\]$`), within: listsFor, quiet: quietFor, until: every},
+	{asked: pattern.New(`^/access/permissions map\[path:`), within: listsFor, quiet: quietFor, until: every}, // not older than the list: without rights that is empty
+	{asked: pattern.New(`^/nodes/[^/]+/qemu/[0-9]+/(status/current|config|pending) `), within: listsFor, quiet: quietFor, until: every},
 	{asked: pattern.New(`^/nodes/[^/]+/storage(/[^/]+/content)? `), within: storesFor, until: storing},
-	{asked: pattern.New(`^/cluster/status `), within: listsFor},
+	{asked: pattern.New(`^/cluster/status `), within: listsFor, quiet: quietFor},
 	{asked: pattern.New(`^/cluster/ha/status/current `), within: armedFor},
-	{asked: pattern.New(`^/cluster/nextid `), within: freeFor, until: making},
+	{asked: pattern.New(`^/cluster/nextid `), within: freeFor},
 }
 
 var (
-	makes = pattern.New(`^POST /nodes/[^/]+/qemu$`)
 	// onlyVM are requests that no storage shows; to POST a config may make a disk.
 	onlyVM = pattern.New(`^(PUT /nodes/[^/]+/qemu/[0-9]+/config|POST /nodes/[^/]+/qemu/[0-9]+/status/[a-z]+)$`)
 	// onlyPower are the tasks of which no storage shows anything (PVE 9: qemu-server).
@@ -68,6 +73,7 @@ type Answers struct {
 	mu      sync.Mutex
 	held    map[string]answer
 	changed [every + 1]int // how often answers were dropped, by their reach
+	last    time.Time      // when we last changed something, or a task of ours ended
 }
 
 type answer struct {
@@ -112,10 +118,18 @@ func (a *Answers) recall(name string, r *rule) (known answer, ok bool, changed i
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	known, ok = a.held[name]
-	if ok = ok && time.Since(known.at) < r.within; !ok && r.first {
+	if ok = ok && time.Since(known.at) < a.holds(r); !ok && r.first {
 		a.drop(every)
 	}
 	return known, ok, a.changed[r.until]
+}
+
+// holds is for how long answers hold now. a.mu is held.
+func (a *Answers) holds(r *rule) time.Duration {
+	if time.Since(a.last) < quietFor {
+		return r.within
+	}
+	return max(r.within, r.quiet)
 }
 
 // decode reads an answer. One without data has none to be read (PVE: "data": null).
@@ -134,12 +148,15 @@ func (a *Answers) keep(name string, now answer, changed int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for other, held := range a.held {
-		if time.Since(held.at) >= held.rule.within {
+		if time.Since(held.at) >= a.holds(held.rule) {
 			delete(a.held, other)
 		}
 	}
 	if a.changed[now.rule.until] != changed {
 		return
+	}
+	if now.rule.first { // what was asked while it was on its way may be older than it
+		a.drop(every)
 	}
 	if a.held == nil {
 		a.held = map[string]answer{}
@@ -149,32 +166,35 @@ func (a *Answers) keep(name string, now answer, changed int) {
 
 // Requested drops what a request of ours to a path may have changed; it has been answered, or not.
 func (a *Answers) Requested(method, path string) {
-	from, what := storing, method+" "+path
-	switch {
-	case makes.MatchString(what):
-		from = making
-	case onlyVM.MatchString(what):
-		from = every
+	if onlyVM.MatchString(method + " " + path) {
+		a.changedBy(every)
+		return
 	}
-	a.dropFrom(from)
+	a.changedBy(storing)
 }
 
 // Ended drops what a task of a kind may have changed, which has ended.
 func (a *Answers) Ended(kind string) {
 	if slices.Contains(onlyPower, kind) {
-		a.dropFrom(every)
+		a.changedBy(every)
 		return
 	}
-	a.dropFrom(storing)
+	a.changedBy(storing)
+}
+
+// changedBy drops what a change of ours may have changed, by how far that reaches.
+func (a *Answers) changedBy(from reach) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.last = time.Now()
+	a.drop(from)
 }
 
 // Clear drops everything: somebody wants to see what there is now.
-func (a *Answers) Clear() { a.dropFrom(none) }
-
-func (a *Answers) dropFrom(from reach) {
+func (a *Answers) Clear() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.drop(from)
+	a.drop(none)
 }
 
 // drop drops the answers of a reach and of all after it. a.mu is held.

@@ -25,41 +25,58 @@ func TestAnswers(t *testing.T) {
 		query  map[string]string
 		after  time.Duration
 		change func(*Answers)
-		asks   int // of two
+		quiet  bool // we have changed nothing lately
+		asks   int  // of two
 	}{
-		"the list":                               {path: "/cluster/resources", after: 800 * time.Millisecond, asks: 1},
-		"the list, a second later":               {path: "/cluster/resources", after: time.Second, asks: 2},
-		"the list, after a start":                {path: "/cluster/resources", change: request(start), asks: 2},
-		"the list, after the end of a start":     {path: "/cluster/resources", change: ended("qmstart"), asks: 2},
-		"a list of something":                    {path: "/cluster/resources", query: map[string]string{"type": "vm"}, asks: 2},
-		"what runs":                              {path: "/nodes/pve1/tasks", query: active, asks: 1},
-		"what runs, after the end of a start":    {path: "/nodes/pve1/tasks", query: active, change: ended("qmstart"), asks: 2},
-		"the tasks of a vm":                      {path: "/nodes/pve1/tasks", query: map[string]string{"source": "all", "vmid": "411"}, asks: 2},
-		"a task":                                 {path: "/nodes/pve1/tasks/UPID:pve1:1/status", asks: 2},
-		"a config":                               {path: "/nodes/pve1/qemu/411/config", asks: 2},
-		"images":                                 {path: "/nodes/pve1/storage/local/content", after: 9 * time.Second, asks: 1},
-		"images, later":                          {path: "/nodes/pve1/storage/local/content", after: 10 * time.Second, asks: 2},
-		"images, after a start":                  {path: "/nodes/pve1/storage/local/content", change: request(start), asks: 1},
-		"images, after a config":                 {path: "/nodes/pve1/storage/local/content", change: request(config), asks: 1},
-		"images, after an upload":                {path: "/nodes/pve1/storage/local/content", change: request("POST /nodes/pve1/storage/local/upload"), asks: 2},
-		"images, after an upload's end":          {path: "/nodes/pve1/storage/local/content", change: ended("imgcopy"), asks: 2},
-		"storages, after a creation":             {path: "/nodes/pve1/storage", change: request(creation), asks: 2},
-		"storages, after a start":                {path: "/nodes/pve1/storage", change: ended("qmstart"), asks: 1},
-		"the quorum":                             {path: "/cluster/status", after: 800 * time.Millisecond, change: request(creation), asks: 1},
-		"the quorum, later":                      {path: "/cluster/status", after: time.Second, asks: 2},
-		"images, after a disk is plugged in":     {path: "/nodes/pve1/storage/local/content", change: request("POST /nodes/pve1/qemu/411/config"), asks: 2},
-		"whether HA is armed":                    {path: "/cluster/ha/status/current", after: 9 * time.Second, change: request(creation), asks: 1},
-		"whether HA is armed, later":             {path: "/cluster/ha/status/current", after: 10 * time.Second, asks: 2},
-		"what HA holds":                          {path: "/cluster/ha/resources", asks: 2},
-		"rights":                                 {path: "/access/permissions", query: map[string]string{"path": "/"}, asks: 2},
-		"a free vmid":                            {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, after: 59 * time.Second, change: request(start), asks: 1},
-		"a free vmid, after an upload":           {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: ended("imgcopy"), asks: 1},
-		"a free vmid, after a creation":          {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: request(creation), asks: 2},
-		"a free vmid, later":                     {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, after: time.Minute, asks: 2},
-		"a free vmid, where somebody is curious": {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: (*Answers).Clear, asks: 2},
+		"the list, where we change nothing":        {path: "/cluster/resources", after: 2900 * time.Millisecond, quiet: true, asks: 1},
+		"the list, where we change nothing, later": {path: "/cluster/resources", after: 3 * time.Second, quiet: true, asks: 2},
+		"what runs, where we change nothing":       {path: "/nodes/pve1/tasks", query: active, after: 2900 * time.Millisecond, quiet: true, asks: 1},
+		"the quorum, where we change nothing":      {path: "/cluster/status", after: 2900 * time.Millisecond, quiet: true, asks: 1},
+		"images, where we change nothing":          {path: "/nodes/pve1/storage/local/content", after: 10 * time.Second, quiet: true, asks: 2},
+		"the list, where somebody is curious":      {path: "/cluster/resources", change: (*Answers).Clear, quiet: true, asks: 2},
+		"the list":                                 {path: "/cluster/resources", after: 800 * time.Millisecond, asks: 1},
+		"the list, a second later":                 {path: "/cluster/resources", after: time.Second, asks: 2},
+		"the list, after a start":                  {path: "/cluster/resources", change: request(start), asks: 2},
+		"the list, after the end of a start":       {path: "/cluster/resources", change: ended("qmstart"), asks: 2},
+		"a list of something":                      {path: "/cluster/resources", query: map[string]string{"type": "vm"}, asks: 2},
+		"what runs":                                {path: "/nodes/pve1/tasks", query: active, asks: 1},
+		"what runs, after the end of a start":      {path: "/nodes/pve1/tasks", query: active, change: ended("qmstart"), asks: 2},
+		"the tasks of a vm":                        {path: "/nodes/pve1/tasks", query: map[string]string{"source": "all", "vmid": "411"}, asks: 2},
+		"a task":                                   {path: "/nodes/pve1/tasks/UPID:pve1:1/status", asks: 2},
+		"a config":                                 {path: "/nodes/pve1/qemu/411/config", after: 800 * time.Millisecond, asks: 1},
+		"a config, later":                          {path: "/nodes/pve1/qemu/411/config", after: time.Second, asks: 2},
+		"a vm, after a config of another":          {path: "/nodes/pve1/qemu/411/status/current", change: request("PUT /nodes/pve1/qemu/412/config"), asks: 2},
+		"a vm, after the end of its start":         {path: "/nodes/pve1/qemu/411/status/current", change: ended("qmstart"), asks: 2},
+		"changes that wait, after a creation":      {path: "/nodes/pve1/qemu/411/pending", change: request(creation), asks: 2},
+		"a snapshot":                               {path: "/nodes/pve1/qemu/411/snapshot", asks: 2},
+		"images":                                   {path: "/nodes/pve1/storage/local/content", after: 9 * time.Second, asks: 1},
+		"images, later":                            {path: "/nodes/pve1/storage/local/content", after: 10 * time.Second, asks: 2},
+		"images, after a start":                    {path: "/nodes/pve1/storage/local/content", change: request(start), asks: 1},
+		"images, after a config":                   {path: "/nodes/pve1/storage/local/content", change: request(config), asks: 1},
+		"images, after an upload":                  {path: "/nodes/pve1/storage/local/content", change: request("POST /nodes/pve1/storage/local/upload"), asks: 2},
+		"images, after an upload's end":            {path: "/nodes/pve1/storage/local/content", change: ended("imgcopy"), asks: 2},
+		"storages, after a creation":               {path: "/nodes/pve1/storage", change: request(creation), asks: 2},
+		"storages, after a start":                  {path: "/nodes/pve1/storage", change: ended("qmstart"), asks: 1},
+		"the quorum":                               {path: "/cluster/status", after: 800 * time.Millisecond, change: request(creation), asks: 1},
+		"the quorum, later":                        {path: "/cluster/status", after: time.Second, asks: 2},
+		"images, after a disk is plugged in":       {path: "/nodes/pve1/storage/local/content", change: request("POST /nodes/pve1/qemu/411/config"), asks: 2},
+		"whether HA is armed":                      {path: "/cluster/ha/status/current", after: 9 * time.Second, change: request(creation), asks: 1},
+		"whether HA is armed, later":               {path: "/cluster/ha/status/current", after: 10 * time.Second, asks: 2},
+		"what HA holds":                            {path: "/cluster/ha/resources", asks: 2},
+		"rights on a pool":                         {path: "/access/permissions", query: map[string]string{"path": "/pool/talos"}, after: 800 * time.Millisecond, asks: 1},
+		"rights on a pool, later":                  {path: "/access/permissions", query: map[string]string{"path": "/pool/talos"}, after: time.Second, asks: 2},
+		"all rights":                               {path: "/access/permissions", asks: 2},
+		"a free vmid":                              {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, after: 59 * time.Second, change: request(start), asks: 1},
+		"a free vmid, after an upload":             {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: ended("imgcopy"), asks: 1},
+		"a free vmid, after a creation":            {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: request(creation), asks: 1},
+		"a free vmid, later":                       {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, after: time.Minute, asks: 2},
+		"a free vmid, where somebody is curious":   {path: "/cluster/nextid", query: map[string]string{"vmid": "411"}, change: (*Answers).Clear, asks: 2},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			var a Answers
+			if !c.quiet {
+				a.Requested("POST", "/nodes/pve1/qemu/499/status/start")
+			}
 			asked := 0
 			for range 2 {
 				var got int
@@ -146,6 +163,7 @@ func TestOldAnswersAreDropped(t *testing.T) {
 func TestWhatALookBeginsWith(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var a Answers
+		a.Requested("POST", "/nodes/pve1/qemu/499/status/start")
 		var asked []string
 		get := func(path string, query map[string]string, takes time.Duration) {
 			t.Helper()
@@ -172,6 +190,34 @@ func TestWhatALookBeginsWith(t *testing.T) {
 	})
 }
 
+// TestWhatIsAskedBesideAList: what a look was answered before the list of another look came is none for that: the token may have
+// lost its rights in between, and the list be empty for that.
+func TestWhatIsAskedBesideAList(t *testing.T) {
+	var a Answers
+	var asked []string
+	get := func(path string, query map[string]string, meanwhile func()) {
+		t.Helper()
+		var got int
+		if err := a.Get(With(t.Context()), path, query, &got, func(into any) error {
+			asked = append(asked, path)
+			if meanwhile != nil {
+				meanwhile()
+			}
+			return json.Unmarshal([]byte("7"), into)
+		}); err != nil || got != 7 {
+			t.Fatalf("%s: %d, %v", path, got, err)
+		}
+	}
+	rights := func() { get("/access/permissions", map[string]string{"path": "/vms"}, nil) }
+	get("/cluster/resources", nil, rights)
+	rights()
+	rights()
+	get("/cluster/resources", nil, rights)
+	if fmt.Sprint(asked) != "[/cluster/resources /access/permissions /access/permissions]" {
+		t.Errorf("asked: %v", asked)
+	}
+}
+
 // TestAnswerWithoutData: there is nothing in it, and that is remembered.
 func TestAnswerWithoutData(t *testing.T) {
 	var a Answers
@@ -189,4 +235,39 @@ func TestAnswerWithoutData(t *testing.T) {
 	if asked != 1 {
 		t.Errorf("asked %d times", asked)
 	}
+}
+
+// TestQuiet: what is remembered for longer is so only when we have changed nothing for as long, and no task of ours has ended.
+func TestQuiet(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a Answers
+		asked := 0
+		holds := func(d time.Duration) bool {
+			before := asked
+			for range 2 {
+				if err := a.Get(With(t.Context()), "/cluster/resources", nil, new(int), func(into any) error { asked++; return json.Unmarshal([]byte("7"), into) }); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(d)
+			}
+			a.Clear()
+			return asked == before+1
+		}
+		if !holds(2 * time.Second) {
+			t.Error("at first it is asked again after two seconds")
+		}
+		for what, change := range map[string]func(){
+			"a request of ours":         func() { a.Requested("PUT", "/nodes/pve1/qemu/411/config") },
+			"the end of a task of ours": func() { a.Ended("qmstart") },
+		} {
+			change()
+			if holds(time.Second) {
+				t.Errorf("after %s it is not asked again", what)
+			}
+			time.Sleep(quietFor)
+			if !holds(2 * time.Second) {
+				t.Errorf("long after %s it is asked again after two seconds", what)
+			}
+		}
+	})
 }
