@@ -396,9 +396,11 @@ func (r *Repository) loadAll(ctx context.Context, t Tree, s *state) error {
 	var names []string
 	var snaps []cluster.Snapshot
 	for _, name := range s.folders {
+		began := time.Now()
 		l, err := r.load(ctx, t, s, name)
 		if errors.Is(err, secrets.ErrUnavailable) {
-			s.unopened[name], s.reopens = err, time.Now().Add(reopenAfter)
+			// A server that does not answer keeps the others waiting, too: not most of the time.
+			s.unopened[name], s.reopens = err, time.Now().Add(max(reopenAfter, 5*time.Since(began)))
 			continue
 		}
 		if err != nil {
@@ -415,8 +417,8 @@ func (r *Repository) loadAll(ctx context.Context, t Tree, s *state) error {
 	return nil
 }
 
-// reopenAfter is how long a server that could not open secrets is left alone: every pass of
-// every cluster would ask it.
+// reopenAfter is how long a server that could not open secrets is left alone at least: every
+// pass of every cluster would ask it.
 const reopenAfter = 10 * time.Second
 
 // load reads one cluster of a tree, once per content.

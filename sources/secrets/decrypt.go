@@ -42,7 +42,9 @@ func Decrypt(ctx context.Context, name string, file []byte, ids *Identities) ([]
 	if bad != nil {
 		return nil, bad.in(name)
 	}
-	key, bad := dataKey(ctx, tree.Metadata, ids)
+	within, cancel := context.WithTimeout(ctx, transitWithin)
+	defer cancel()
+	key, bad := dataKey(within, tree.Metadata, ids)
 	if bad != nil {
 		return nil, bad.in(name)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"time"
 
 	"github.com/getsops/sops/v3/hcvault"
 
@@ -31,12 +32,21 @@ func (ids *Identities) With(t Transit) *Identities {
 	return &out
 }
 
+// transitWithin bounds what a document asks of a transit engine: it may name as many keys
+// as it likes.
+const transitWithin = 15 * time.Second
+
 // unwrapFirst opens a data key with the first of some keys of the transit engine that is
-// able to.
+// able to. Each is asked once, whatever the document says of it.
 func (ids *Identities) unwrapFirst(ctx context.Context, keys []*hcvault.MasterKey, size int) ([]byte, *Error) {
 	var bad *Error
+	asked := map[string]bool{}
 	for _, k := range keys {
 		name := k.EnginePath + "/" + k.KeyName + " of " + ids.transit.URL()
+		if asked[name] {
+			continue
+		}
+		asked[name] = true
 		key, err := ids.transit.Unwrap(ctx, k.EnginePath, k.KeyName, k.EncryptedKey)
 		switch {
 		case err == nil && len(key) == size:

@@ -7,6 +7,7 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -64,6 +65,8 @@ type Client struct {
 
 	mu     sync.Mutex
 	opened map[[sha256.Size]byte][]byte // data keys, by what they were opened from
+	silent error                        // why there was no answer
+	until  time.Time                    // to which nobody waits for one again
 }
 
 // mostOpened bounds how many data keys are remembered: more than a host has clusters, and
@@ -72,6 +75,10 @@ const mostOpened = 1000
 
 // within bounds one request. Vault waits longer for nobody but its own storage.
 const within = 10 * time.Second
+
+// silentFor is how long a server that has not answered is not asked again: the files of many
+// clusters would wait for it one after the other.
+const silentFor = 5 * time.Second
 
 // maxAnswer bounds what is read of an answer, in bytes.
 const maxAnswer = 64 << 10
@@ -120,9 +127,16 @@ func (c *Client) Unwrap(ctx context.Context, engine, name, wrapped string) ([]by
 	from := sha256.Sum256([]byte(Key{engine, name}.String() + "\x00" + wrapped))
 	c.mu.Lock()
 	key, ok := c.opened[from]
+	silent := c.silent
+	if time.Now().After(c.until) {
+		silent = nil
+	}
 	c.mu.Unlock()
-	if ok {
+	switch {
+	case ok:
 		return slices.Clone(key), nil
+	case silent != nil:
+		return nil, silent
 	}
 	key, err := c.ask(ctx, Key{engine, name}, wrapped)
 	if err != nil {
@@ -152,14 +166,20 @@ func (c *Client) ask(ctx context.Context, k Key, wrapped string) ([]byte, error)
 	if c.c.Namespace != "" {
 		req.Header.Set("X-Vault-Namespace", c.c.Namespace)
 	}
+	var answer []byte
 	res, err := c.http.Do(req)
-	if err != nil {
-		return nil, unavailable("see whether it runs and is reached from this host", text.Reason(err, longestReason))
+	if err == nil {
+		defer func() { _ = res.Body.Close() }()
+		answer, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	}
-	defer func() { _ = res.Body.Close() }()
-	answer, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
-		return nil, unavailable("", text.Reason(err, longestReason))
+		err = unavailable("see whether it runs and is reached from this host", text.Reason(err, longestReason))
+		if !errors.Is(ctx.Err(), context.Canceled) { // who asked has no more use for it
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.silent, c.until = err, time.Now().Add(silentFor)
+		}
+		return nil, err
 	}
 	return c.judge(k, res, answer)
 }

@@ -72,6 +72,30 @@ func TestUnwrap(t *testing.T) {
 	})
 }
 
+// TestSilence: one that does not answer is waited for once for all that is to be opened, and asked
+// again a little later.
+func TestSilence(t *testing.T) {
+	inLab(t, func(t *testing.T, w *world.World, s *vault.Server, config Config) {
+		c, err := New(config)
+		check(t, err)
+		w.Inject(world.Fault{System: "vault", Kind: world.Slow, Delay: time.Hour})
+		began := time.Now()
+		for i := range 100 {
+			if _, err := c.Unwrap(t.Context(), "transit", "agent", s.Encrypt("transit/agent", []byte(dataKey))); !errors.Is(err, secrets.ErrUnavailable) || !strings.Contains(err.Error(), "in time") {
+				t.Fatalf("no. %d: %v", i+1, err)
+			}
+		}
+		if took := time.Since(began); took > within {
+			t.Errorf("it was waited for for %v", took)
+		}
+		w.Heal()
+		time.Sleep(silentFor + time.Second)
+		if _, err := c.Unwrap(t.Context(), "transit", "agent", s.Encrypt("transit/agent", []byte(dataKey))); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // TestRefusals: what a server says is about the file only where it says so, and has what to
 // do about it.
 func TestRefusals(t *testing.T) {
@@ -174,6 +198,13 @@ func TestFileOfSops(t *testing.T) {
 		damaged := []byte(strings.ReplaceAll(string(file), "WRAPPED", "vault:v1:AAAA"))
 		if _, err = secrets.Decrypt(t.Context(), "s.yaml", damaged, ids.With(c)); !errors.Is(err, secrets.ErrTampered) || !strings.Contains(err.Error(), "was not made by transit/agent of "+s.URL()+" (the file names https://vault.example.org:8200)") {
 			t.Errorf("damaged: %v", err)
+		}
+		// However many keys a file names, each is asked once.
+		entry := "    - created_at: \"2026-11-30T00:00:00Z\"\n      enc: " + "vault:v7:AAAA" + "\n      engine_path: transit\n      key_name: agent\n      vault_address: https://vault.example.org:8200\n"
+		many := []byte(strings.Replace(string(file), "  hc_vault:\n", "  hc_vault:\n"+strings.Repeat(entry, 50), 1))
+		before := vault.CountDecrypts(w, "transit/agent")
+		if _, err = secrets.Decrypt(t.Context(), "s.yaml", many, ids.With(c)); !errors.Is(err, secrets.ErrUnavailable) || vault.CountDecrypts(w, "transit/agent") != before+1 {
+			t.Errorf("many: %v, asked %d times", err, vault.CountDecrypts(w, "transit/agent")-before)
 		}
 		s.Seal(true)
 		fresh, err := New(config)
