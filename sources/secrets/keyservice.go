@@ -37,7 +37,7 @@ func (ids *Identities) With(t Transit) *Identities {
 const transitWithin = 15 * time.Second
 
 // unwrapFirst opens a data key with the first of some keys of the transit engine that is
-// able to. Each is asked once, whatever the document says of it.
+// able to. Each is asked once, however often the document has it.
 func (ids *Identities) unwrapFirst(ctx context.Context, keys []*hcvault.MasterKey, size int) ([]byte, *Error) {
 	var bad *Error
 	asked := map[string]bool{}
