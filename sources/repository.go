@@ -92,10 +92,7 @@ type state struct {
 	// used is what each cluster asked of the host when it was last valid.
 	used map[string]cluster.Usage
 
-	// unopened are the clusters whose secrets could not be opened for a reason outside of
-	// the tree, by folder, and reopens when they are tried again.
-	unopened map[string]error
-	reopens  time.Time
+	reopens time.Time // when secrets are tried again that could not be opened
 
 	inspected map[string]cluster.Problems // by folder in the repository, what Inspect found; nil: not asked
 
@@ -108,6 +105,9 @@ type state struct {
 type loaded struct {
 	snap     cluster.Snapshot
 	problems cluster.Problems
+	// unopened is why its secrets could not be opened, for a reason outside of the tree. The
+	// rest is known without them, for those that share something with it.
+	unopened error
 }
 
 // New checks the config and makes a Repository.
@@ -231,10 +231,10 @@ func (r *Repository) Snapshot(ctx context.Context, t Tree, name string) (cluster
 	if err := r.loadAll(ctx, t, s); err != nil {
 		return cluster.Snapshot{}, nil, err
 	}
-	if err := s.unopened[name]; err != nil {
-		return cluster.Snapshot{}, nil, err
-	}
 	mine := s.loaded[name]
+	if mine.unopened != nil {
+		return cluster.Snapshot{}, nil, mine.unopened
+	}
 	snap, problems := mine.snap, slices.Clone(mine.problems)
 	snap.Revision = t.Revision
 	if problems.HasErrors() {
@@ -246,12 +246,7 @@ func (r *Repository) Snapshot(ctx context.Context, t Tree, name string) (cluster
 			continue
 		}
 		usage, known := s.used[other]
-		switch l := s.loaded[other]; {
-		case known:
-		case l == nil:
-			problems = append(problems, snap.At(cluster.Warning, "",
-				fmt.Sprintf("the secrets of the cluster %s cannot be opened now: what it uses of the host does not count against the limits", other), "it does when they can"))
-		case l.problems.HasErrors():
+		if s.loaded[other].problems.HasErrors() && !known {
 			problems = append(problems, snap.At(cluster.Warning, "",
 				fmt.Sprintf("the cluster %s is invalid: what it uses of the host does not count against the limits", other), "correct it too"))
 		}
@@ -286,6 +281,9 @@ func (r *Repository) Before(ctx context.Context, revision cluster.Revision, name
 	l, err := r.load(ctx, t, s, name)
 	if err != nil {
 		return cluster.Snapshot{}, nil, err
+	}
+	if l.unopened != nil {
+		return cluster.Snapshot{}, nil, l.unopened
 	}
 	snap := l.snap
 	snap.Revision = revision
@@ -384,25 +382,23 @@ func (r *Repository) noCluster(name string, s *state) cluster.Problems {
 // loadAll reads the clusters of a tree in the order of their names, in which they take of
 // what the host has for all, and looks for what several of them have.
 //
-// A cluster whose secrets cannot be opened now keeps no other one from being read.
+// A cluster whose secrets cannot be opened now keeps no other one from being read. When they
+// can, all are read again: what each takes of the host is counted in their order.
 func (r *Repository) loadAll(ctx context.Context, t Tree, s *state) error {
-	if s.clashes != nil && (len(s.unopened) == 0 || time.Now().Before(s.reopens)) {
-		return nil
+	if s.clashes != nil {
+		if !r.reopen(ctx, t, s) {
+			return ctx.Err()
+		}
+		s.loaded, s.budget, s.clashes = map[string]*loaded{}, inventory.NewBudget(), nil
 	}
 	if err := r.inspect(ctx, t, s, s.folders...); err != nil {
 		return err
 	}
-	s.unopened = map[string]error{}
 	var names []string
 	var snaps []cluster.Snapshot
+	began := time.Now()
 	for _, name := range s.folders {
-		began := time.Now()
 		l, err := r.load(ctx, t, s, name)
-		if errors.Is(err, secrets.ErrUnavailable) {
-			// A server that does not answer keeps the others waiting, too: not most of the time.
-			s.unopened[name], s.reopens = err, time.Now().Add(max(reopenAfter, 5*time.Since(began)))
-			continue
-		}
 		if err != nil {
 			return err
 		}
@@ -410,11 +406,36 @@ func (r *Repository) loadAll(ctx context.Context, t Tree, s *state) error {
 			names, snaps = append(names, name), append(snaps, l.snap)
 		}
 	}
+	s.leave(began)
 	s.clashes = map[string]cluster.Problems{}
 	for i, problems := range inventory.CheckTogether(snaps) {
 		s.clashes[names[i]] = problems
 	}
 	return nil
+}
+
+// reopen reports whether secrets that could not be opened can be opened now.
+func (r *Repository) reopen(ctx context.Context, t Tree, s *state) bool {
+	began := time.Now()
+	if began.Before(s.reopens) {
+		return false
+	}
+	defer s.leave(began)
+	for _, name := range s.folders {
+		if s.loaded[name].unopened == nil {
+			continue
+		}
+		if _, _, err := r.secrets(ctx, &watched{FS: t.FS}, r.Folder(name), name, inventory.NewBudget()); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// leave has secrets that could not be opened left alone for a while, when that was tried since
+// a time: a server that does not answer keeps everybody waiting, and not most of the time.
+func (s *state) leave(began time.Time) {
+	s.reopens = time.Now().Add(max(reopenAfter, 5*time.Since(began)))
 }
 
 // reopenAfter is how long a server that could not open secrets is left alone at least: every
@@ -431,8 +452,10 @@ func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*
 	opts := r.c.Inventory
 	opts.Revision, opts.Budget = "", s.budget
 	var problems cluster.Problems
-	var err error
-	if opts.Secrets, problems, err = r.secrets(ctx, files, dir, name, s.budget); err != nil {
+	var err, unopened error
+	if opts.Secrets, problems, err = r.secrets(ctx, files, dir, name, s.budget); errors.Is(err, secrets.ErrUnavailable) {
+		unopened = err
+	} else if err != nil {
 		return nil, err
 	}
 	snap, found := inventory.Load(files, dir, opts)
@@ -448,7 +471,7 @@ func (r *Repository) load(ctx context.Context, t Tree, s *state, name string) (*
 		problems = append(problems, s.checkInspected(dir)...)
 	}
 	problems.Sort()
-	l := &loaded{snap: snap, problems: problems}
+	l := &loaded{snap: snap, problems: problems, unopened: unopened}
 	if problems.HasErrors() {
 		l.snap = cluster.Snapshot{}
 	} else {
@@ -483,10 +506,10 @@ func (r *Repository) secrets(ctx context.Context, files *watched, dir, name stri
 	}
 	text, err := r.c.Decrypt(ctx, file, data)
 	if ctx.Err() != nil {
+		budget.TakeYAML(-len(data)) // it will be read again
 		return nil, nil, ctx.Err()
 	}
 	if errors.Is(err, secrets.ErrUnavailable) {
-		budget.TakeYAML(-len(data)) // it will be read again
 		return nil, nil, fmt.Errorf("open the secrets of %s: %w", name, err)
 	}
 	if err != nil {

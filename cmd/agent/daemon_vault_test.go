@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 
@@ -27,7 +28,7 @@ func (k *keyring) wrapAgain(s *vault.Server, key string) []byte {
 	dataKey, err := io.ReadAll(r)
 	must(err)
 	// The values stay as they are, in their order: that is authenticated.
-	before = before[:bytes.LastIndex(before, []byte("sops:"))]
+	before = slices.Clone(before[:bytes.LastIndex(before, []byte("sops:"))])
 	after = after[bytes.Index(after, []byte("lastmodified:")):]
 	engine, name, _ := strings.Cut(key, "/")
 	return fmt.Appendf(before, "sops:\n  hc_vault: [{vault_address: %q, engine_path: %s, key_name: %s, created_at: \"2026-01-02T03:04:05Z\", enc: %q}]\n  %s",

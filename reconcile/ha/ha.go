@@ -27,9 +27,11 @@ func IsUnseen(d cluster.Desired, o cluster.Observed, vm cluster.VM) bool {
 	return vm.Managed && d.Spec.Availability && !o.Availability.Known
 }
 
-// IsOthers reports whether the manager manages a VM by a resource that somebody else has made.
+// IsOthers reports whether the manager manages a VM by a resource that somebody else has made, or will when it is armed again.
 func IsOthers(d cluster.Desired, o cluster.Observed, vm cluster.VM) bool {
-	return vm.Managed && !Owns(o, vm) && !IsUnseen(d, o, vm)
+	r, there := o.Availability.Value.Resources[vm.VMID]
+	keeps := vm.VMID != 0 && o.Availability.Known && there && r.State != availability.Ignored
+	return (vm.Managed || keeps) && !Owns(o, vm) && !IsUnseen(d, o, vm)
 }
 
 // Holds reports whether the manager may act on a VM that is the agent's own there: it does so until it has released it, which is a

@@ -41,9 +41,14 @@ func (l *look) availability(o *cluster.Observed) cluster.Seen[availability.Manag
 	if err != nil {
 		return cluster.Unseen[availability.Manager](formatReason(err))
 	}
-	for name, vm := range o.VMs { // what is remembered of a VM may be from before it was disarmed, or armed, which no list shows
-		vm.Managed = vm.Owner == cluster.Ours && m.Manages(vm.VMID)
+	// What is remembered of a VM may be from before it was disarmed, or armed, which no list shows.
+	isManaged := func(vm cluster.VM) bool { return vm.Owner == cluster.Ours && m.Manages(vm.VMID) }
+	for name, vm := range o.VMs {
+		vm.Managed = isManaged(vm)
 		o.VMs[name] = vm
+	}
+	for i, vm := range o.Orphans.Value {
+		o.Orphans.Value[i].Managed = isManaged(vm)
 	}
 	return cluster.Saw(m)
 }

@@ -123,6 +123,7 @@ func (c *Client) remember(vmid, touches int, f facts) {
 
 // forget drops what is known of a VM, because it is about to be changed or was.
 func (c *Client) forget(vmid int) {
+	c.recent.Taken(vmid)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.memory.touched[vmid]++

@@ -183,8 +183,7 @@ func (l *look) askTasks() {
 	}
 }
 
-// readLogs reads the end of the log of each task of ours that takes long, for
-// people: what cannot be read is not shown.
+// readLogs reads the end of the log of each task of ours that takes long, for people: what cannot be read is not shown.
 func (l *look) readLogs(tasks []task) {
 	for i, t := range tasks {
 		if !l.c.ours(t.upid) || l.now.Sub(t.started) < logAfter {
@@ -203,8 +202,7 @@ func (l *look) readLogs(tasks []task) {
 // a paused one is listed as running.
 const silentEvery = 10 * time.Second
 
-// nodes looks at the VMs of the inventory's nodes: those that are settled by
-// the list and by what is remembered, all others directly.
+// nodes looks at the VMs of the inventory's nodes: those that are settled by the list and by what is remembered, all others directly.
 func (l *look) nodes() {
 	nodes := l.d.Spec.Nodes
 	l.found = make([]cluster.VM, len(nodes))
@@ -239,10 +237,9 @@ func (l *look) nodes() {
 	}
 }
 
-// settled returns what is remembered of a VM that need not be looked at: it
-// was running when it was, nothing happens on it, and its row is what it was. Nor need
-// one that we switch on or off: nothing is planned for it before that task has ended, and
-// then it is forgotten.
+// settled returns what is remembered of a VM that need not be looked at: it was running when it was, nothing happens on it, and
+// its row is what it was. Nor need one that we switch on or off: nothing is planned for it before that task has ended, and then
+// it is forgotten.
 func (l *look) settled(vmid int) (facts, bool) {
 	r, listed := l.guests[vmid]
 	f, ok := l.c.recall(vmid)
@@ -284,7 +281,7 @@ func (l *look) audit(vmid int) {
 	switch {
 	case err == nil:
 		before := f
-		f.configured(conf, active, vmid, asked)
+		f.configured(conf, active, vmid, l.c.recent.Asked(asked, vmPath(string(r.Node), vmid, "pending")))
 		l.findChanger(vmid, touches, []string{string(r.Node)}, before, f)
 		l.c.remember(vmid, touches, f)
 	case isAnswered(err):
@@ -391,8 +388,7 @@ func (l *look) factsOf(conf pveconf.Options, vmid int) facts {
 	return f
 }
 
-// inTheMaking is a VM that a task of ours creates: until that ends nothing
-// else can be seen of it.
+// inTheMaking is a VM that a task of ours creates: until that ends nothing else can be seen of it.
 func (l *look) inTheMaking(vm cluster.VM) cluster.VM {
 	vm.Presence, vm.Why = cluster.Present, "it is being created"
 	return l.unread(vm, vm.Why)
@@ -403,8 +399,7 @@ func (l *look) unread(vm cluster.VM, why string) cluster.VM {
 	return vm
 }
 
-// inspect reads the state and the configuration of a VM that lies in the right
-// pool.
+// inspect reads the state and the configuration of a VM that lies in the right pool.
 func (l *look) inspect(r row, id identity) cluster.VM {
 	f, err := l.readVM(r, id.vmid)
 	if err != nil {
@@ -414,8 +409,7 @@ func (l *look) inspect(r row, id identity) cluster.VM {
 	return l.describe(f, r, id)
 }
 
-// config reads the configuration of a VM as it is from its next start on, and the one
-// it runs with, where changes wait for that; nil: none do.
+// config reads the configuration of a VM as it is from its next start on, and the one it runs with, where changes wait for that; nil: none do.
 func (c *Client) config(ctx context.Context, host string, vmid int) (next, active pveconf.Options, err error) {
 	var rows pveconf.Pending
 	if err := c.get(ctx, vmPath(host, vmid, "pending"), nil, &rows); err != nil {
@@ -436,8 +430,9 @@ func (l *look) readVM(r row, vmid int) (facts, error) {
 	if err != nil {
 		return facts{}, err
 	}
-	f := facts{row: r.steady(), uptime: r.Uptime.Number(), power: powerOf(s), halted: s.Halt(), up: time.Duration(s.Uptime.Number()) * time.Second, managed: s.HA.Managed.On(), looked: l.now}
-	f.configured(conf, active, vmid, l.now)
+	asked := l.c.recent.Asked(l.now, vmPath(host, vmid, "status", "current"), vmPath(host, vmid, "pending"))
+	f := facts{row: r.steady(), uptime: r.Uptime.Number(), power: powerOf(s), halted: s.Halt(), up: time.Duration(s.Uptime.Number()) * time.Second, managed: s.HA.Managed.On(), looked: asked}
+	f.configured(conf, active, vmid, asked)
 	before, _ := l.c.recall(vmid)
 	l.findChanger(vmid, touches, []string{host}, before, f)
 	l.c.remember(vmid, touches, f)

@@ -130,8 +130,9 @@ const maxGroups = 255
 // dataKey opens the data key. One that is split over several key groups is put together
 // from the parts of as many groups as it takes, of which one key each must be ours.
 func dataKey(ctx context.Context, m sops.Metadata, ids *Identities) ([]byte, *Error) {
+	o := &opener{ids: ids}
 	if len(m.KeyGroups) == 1 {
-		return openGroup(ctx, m.KeyGroups[0], dataKeySize, ids)
+		return o.openGroup(ctx, m.KeyGroups[0], dataKeySize)
 	}
 	needed := m.ShamirThreshold
 	if needed == 0 { // sops: all of them
@@ -141,7 +142,7 @@ func dataKey(ctx context.Context, m sops.Metadata, ids *Identities) ([]byte, *Er
 	var parts [][]byte
 	var unavailable *Error
 	for _, group := range m.KeyGroups {
-		part, bad := openGroup(ctx, group, dataKeySize+shareSize, ids)
+		part, bad := o.openGroup(ctx, group, dataKeySize+shareSize)
 		switch {
 		case bad == nil:
 			parts = append(parts, part)
@@ -181,7 +182,8 @@ func joinParts(parts [][]byte) ([]byte, *Error) {
 // that an identity fits, or else with a transit engine that the host's config names.
 // sops' own key sources are not asked: without an identity they turn to the
 // environment, to programs and to home directories.
-func openGroup(ctx context.Context, group sops.KeyGroup, size int, ids *Identities) ([]byte, *Error) {
+func (o *opener) openGroup(ctx context.Context, group sops.KeyGroup, size int) ([]byte, *Error) {
+	ids := o.ids
 	var recipients, others []string
 	var wrapped []*hcvault.MasterKey
 	ours := false
@@ -210,7 +212,7 @@ func openGroup(ctx context.Context, group sops.KeyGroup, size int, ids *Identiti
 		return nil, newError(ErrTampered, tamperedHint, "names our key as recipient, but its data key was encrypted for another")
 	}
 	if len(wrapped) > 0 {
-		return ids.unwrapFirst(ctx, wrapped, size)
+		return o.unwrapFirst(ctx, wrapped, size)
 	}
 	to := "to " + strings.Join(recipients, ", ")
 	if len(recipients) == 0 {

@@ -3,6 +3,7 @@ package secrets
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,22 +33,41 @@ func (ids *Identities) With(t Transit) *Identities {
 	return &out
 }
 
-// transitWithin bounds what a document asks of a transit engine: it may name as many keys
-// as it likes.
-const transitWithin = 15 * time.Second
+// What a document may ask of a transit engine, whatever it names: so many requests, in so
+// much time.
+const (
+	mostUnwraps   = 8
+	transitWithin = 15 * time.Second
+)
+
+// opener opens the data key of one document.
+type opener struct {
+	ids   *Identities
+	asked int // requests to the transit engine
+}
 
 // unwrapFirst opens a data key with the first of some keys of the transit engine that is
-// able to. Each is asked once, however often the document has it.
-func (ids *Identities) unwrapFirst(ctx context.Context, keys []*hcvault.MasterKey, size int) ([]byte, *Error) {
-	var bad *Error
-	asked := map[string]bool{}
-	for _, k := range keys {
-		name := k.EnginePath + "/" + k.KeyName + " of " + ids.transit.URL()
-		if asked[name] {
-			continue
+// able to, those of its own server before those that a document has for another one. That a
+// ciphertext is not of such a key is what is wrong only if nothing else is: several servers may have a
+// key of that name.
+func (o *opener) unwrapFirst(ctx context.Context, keys []*hcvault.MasterKey, size int) ([]byte, *Error) {
+	ours := func(k *hcvault.MasterKey) bool { return strings.TrimSuffix(k.VaultAddress, "/") == o.ids.transit.URL() }
+	slices.SortStableFunc(keys, func(a, b *hcvault.MasterKey) int {
+		switch {
+		case ours(a) == ours(b):
+			return 0
+		case ours(a):
+			return -1
 		}
-		asked[name] = true
-		key, err := ids.transit.Unwrap(ctx, k.EnginePath, k.KeyName, k.EncryptedKey)
+		return 1
+	})
+	var tampered, unavailable *Error
+	for _, k := range keys {
+		name := k.EnginePath + "/" + k.KeyName + " of " + o.ids.transit.URL()
+		if o.asked++; o.asked > mostUnwraps {
+			return nil, newError(ErrUnsupported, "have it encrypted to fewer keys of transit engines: sops updatekeys FILE", "has more than %d data keys for %s", mostUnwraps, o.ids.transit.URL())
+		}
+		key, err := o.ids.transit.Unwrap(ctx, k.EnginePath, k.KeyName, k.EncryptedKey)
 		switch {
 		case err == nil && len(key) == size:
 			return key, nil
@@ -55,12 +75,16 @@ func (ids *Identities) unwrapFirst(ctx context.Context, keys []*hcvault.MasterKe
 			return nil, newError(ErrTampered, tamperedHint, "the data key that %s has opened is none: it has %d bytes", name, len(key))
 		case errors.Is(err, ErrTampered):
 			from := ""
-			if strings.TrimSuffix(k.VaultAddress, "/") != ids.transit.URL() {
+			if !ours(k) {
 				from = " (the file names " + formatRecipient(k.VaultAddress) + ")"
 			}
-			return nil, newError(ErrTampered, tamperedHint, "its data key was not made by %s%s: %v", name, from, err)
+			tampered = newError(ErrTampered, tamperedHint, "its data key was not made by %s%s: %v", name, from, err)
+		default:
+			unavailable = newError(ErrUnavailable, fault.HintOf(err), "its data key cannot be opened by %s: %v", name, err)
 		}
-		bad = newError(ErrUnavailable, fault.HintOf(err), "its data key cannot be opened by %s: %v", name, err)
 	}
-	return nil, bad
+	if unavailable != nil {
+		return nil, unavailable
+	}
+	return nil, tampered
 }

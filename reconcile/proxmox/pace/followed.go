@@ -60,12 +60,18 @@ func (f *Followed) Show(host string, asked time.Time, runs func(name string) boo
 	}
 }
 
-// Await waits until a task is to be asked about: a pause after it was asked about, or last seen to run, by its age then; or when
-// a list does not show it. Such a list is not always of this very moment, so that only the task itself shows that it has ended.
+// Await waits until a task is to be asked about: a pause after it was asked about, or last seen to run, by its age then, but no longer than
+// rarely after it was asked about; or when a list does not show it. Such a list is not always of this very moment, so that only the
+// task itself shows that it has ended: Proxmox VE writes it when a task begins, or the process that began one sees it end, or
+// pvestatd has its round (pve-common: RESTEnvironment, active_workers).
 func (t *Task) Await(ctx context.Context, asked time.Time, pause func(age time.Duration) time.Duration) error {
 	for {
 		at := later(asked, t.RanAt())
-		wait := time.Until(at.Add(pause(at.Sub(t.Began))))
+		due := at.Add(pause(at.Sub(t.Began)))
+		if last := asked.Add(rarely); due.After(last) {
+			due = last
+		}
+		wait := time.Until(due)
 		if wait <= 0 {
 			return ctx.Err()
 		}

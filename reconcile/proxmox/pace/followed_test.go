@@ -61,7 +61,7 @@ func TestFollowed(t *testing.T) {
 // TestAwait: nobody asks about a task that lists show to run, everybody does when one does not show it, and without lists it is asked
 // about after its pause.
 func TestAwait(t *testing.T) {
-	pause := func(time.Duration) time.Duration { return 10 * time.Second }
+	pause := func(time.Duration) time.Duration { return 2 * time.Second }
 	synctest.Test(t, func(t *testing.T) {
 		var f Followed
 		task, stop := f.Follow("pve1", "UPID:a")
@@ -74,18 +74,24 @@ func TestAwait(t *testing.T) {
 			}
 			return time.Since(began)
 		}
-		if got := waited(time.Now()); got != 10*time.Second {
+		if got := waited(time.Now()); got != 2*time.Second {
 			t.Errorf("without a list: %v", got)
 		}
-		go func() {
-			for range 3 {
-				time.Sleep(6 * time.Second)
+		show := func(times int) {
+			for range times {
+				time.Sleep(time.Second)
 				f.Show("pve1", time.Now(), running("UPID:a"))
 			}
-		}()
-		if got := waited(time.Now()); got != 28*time.Second {
+		}
+		go show(2)
+		if got := waited(time.Now()); got != 4*time.Second {
 			t.Errorf("with lists that show it: %v", got)
 		}
+		go show(20)
+		if got := waited(time.Now()); got != rarely {
+			t.Errorf("with a list that shows it for ever: %v", got)
+		}
+		time.Sleep(20 * time.Second)
 		go func() {
 			time.Sleep(time.Second)
 			f.Show("pve1", time.Now(), running())

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 
@@ -92,7 +93,7 @@ func (a *Answers) Get(ctx context.Context, path string, query map[string]string,
 	if ctx.Value(key{}) == nil {
 		return ask(into)
 	}
-	name := path + " " + fmt.Sprint(query) // in the order of its keys
+	name := nameOf(path, query)
 	at := slices.IndexFunc(rules, func(r *rule) bool { return r.asked.MatchString(name) })
 	if at < 0 {
 		return ask(into)
@@ -152,11 +153,12 @@ func (a *Answers) keep(name string, now answer, changed int) {
 			delete(a.held, other)
 		}
 	}
-	if a.changed[now.rule.until] != changed {
-		return
-	}
+	kept := a.changed[now.rule.until] == changed
 	if now.rule.first { // what was asked while it was on its way may be older than it
 		a.drop(every)
+	}
+	if !kept {
+		return
 	}
 	if a.held == nil {
 		a.held = map[string]answer{}
@@ -189,6 +191,34 @@ func (a *Answers) changedBy(from reach) {
 	a.last = time.Now()
 	a.drop(from)
 }
+
+// Asked is when the oldest of some answers that hold was asked for, of questions without a query, and a time before which that was.
+func (a *Answers) Asked(before time.Time, paths ...string) time.Time {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, path := range paths {
+		if known, ok := a.held[nameOf(path, nil)]; ok && known.at.Before(before) {
+			before = known.at
+		}
+	}
+	return before
+}
+
+// Taken drops that a VMID is free.
+func (a *Answers) Taken(vmid int) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.changed[none]++ // what is asked now is not kept
+	delete(a.held, freeName(vmid))
+}
+
+// freeName is the question whether a VMID is free.
+func freeName(vmid int) string {
+	return nameOf("/cluster/nextid", map[string]string{"vmid": strconv.Itoa(vmid)})
+}
+
+// nameOf is a question by its path and its query, in the order of its keys.
+func nameOf(path string, query map[string]string) string { return path + " " + fmt.Sprint(query) }
 
 // Clear drops everything: somebody wants to see what there is now.
 func (a *Answers) Clear() {

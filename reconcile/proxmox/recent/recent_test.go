@@ -218,6 +218,60 @@ func TestWhatIsAskedBesideAList(t *testing.T) {
 	}
 }
 
+// TestTaken: that a VMID is free is forgotten for one by itself, also where that is being asked.
+func TestTaken(t *testing.T) {
+	var a Answers
+	asked := map[string]int{}
+	get := func(vmid string, meanwhile func()) {
+		t.Helper()
+		if err := a.Get(With(t.Context()), "/cluster/nextid", map[string]string{"vmid": vmid}, new(string), func(into any) error {
+			asked[vmid]++
+			if meanwhile != nil {
+				meanwhile()
+			}
+			return json.Unmarshal([]byte(`"`+vmid+`"`), into)
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for range 2 {
+		get("411", nil)
+		get("412", nil)
+	}
+	a.Taken(411)
+	get("411", nil)
+	get("412", nil)
+	get("413", func() { a.Taken(413) })
+	get("413", nil)
+	if asked["411"] != 2 || asked["412"] != 1 || asked["413"] != 2 {
+		t.Errorf("asked: %v", asked)
+	}
+}
+
+// TestAsked: an answer is as old as the question was, not as the look that is given it.
+func TestAsked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var a Answers
+		began := time.Now()
+		for _, path := range []string{"/nodes/a/qemu/1/status/current", "/nodes/a/qemu/1/pending"} {
+			if err := a.Get(With(t.Context()), path, nil, new(int), func(into any) error { return json.Unmarshal([]byte("7"), into) }); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+		now := time.Now()
+		for want, paths := range map[time.Time][]string{
+			began:                  {"/nodes/a/qemu/1/pending", "/nodes/a/qemu/1/status/current"},
+			began.Add(time.Second): {"/nodes/a/qemu/1/pending", "/nodes/a/qemu/1/config"},
+			now:                    {"/nodes/a/qemu/1/config"},
+		} {
+			if got := a.Asked(now, paths...); !got.Equal(want) {
+				t.Errorf("%v: %v ago", paths, now.Sub(got))
+			}
+		}
+	})
+}
+
 // TestAnswerWithoutData: there is nothing in it, and that is remembered.
 func TestAnswerWithoutData(t *testing.T) {
 	var a Answers

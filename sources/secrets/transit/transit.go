@@ -7,7 +7,6 @@ import (
 	"crypto/tls"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -174,7 +173,7 @@ func (c *Client) ask(ctx context.Context, k Key, wrapped string) ([]byte, error)
 	}
 	if err != nil {
 		err = unavailable("see whether it runs and is reached from this host", text.Reason(err, longestReason))
-		if !errors.Is(ctx.Err(), context.Canceled) { // who asked has no more use for it
+		if ctx.Err() == nil { // else it is who asked that does not wait any longer
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			c.silent, c.until = err, time.Now().Add(silentFor)

@@ -199,12 +199,33 @@ func TestFileOfSops(t *testing.T) {
 		if _, err = secrets.Decrypt(t.Context(), "s.yaml", damaged, ids.With(c)); !errors.Is(err, secrets.ErrTampered) || !strings.Contains(err.Error(), "was not made by transit/agent of "+s.URL()+" (the file names https://vault.example.org:8200)") {
 			t.Errorf("damaged: %v", err)
 		}
-		// However many keys a file names, each is asked once.
-		entry := "    - created_at: \"2026-11-30T00:00:00Z\"\n      enc: " + "vault:v7:AAAA" + "\n      engine_path: transit\n      key_name: agent\n      vault_address: https://vault.example.org:8200\n"
-		many := []byte(strings.Replace(string(file), "  hc_vault:\n", "  hc_vault:\n"+strings.Repeat(entry, 50), 1))
-		before := vault.CountDecrypts(w, "transit/agent")
-		if _, err = secrets.Decrypt(t.Context(), "s.yaml", many, ids.With(c)); !errors.Is(err, secrets.ErrUnavailable) || vault.CountDecrypts(w, "transit/agent") != before+1 {
-			t.Errorf("many: %v, asked %d times", err, vault.CountDecrypts(w, "transit/agent")-before)
+		// Another server may have a key of that name.
+		entry := func(address, wrapped string) string {
+			return "    - created_at: \"2026-11-30T00:00:00Z\"\n      enc: " + wrapped + "\n      engine_path: transit\n      key_name: agent\n      vault_address: " + address + "\n"
+		}
+		also := func(text []byte, entries string) []byte {
+			return []byte(strings.Replace(string(text), "  hc_vault:\n", "  hc_vault:\n"+entries, 1))
+		}
+		asks := func() int { return vault.CountDecrypts(w, "transit/agent") }
+		before := asks()
+		two := also(file, entry("https://old.example.org", "vault:v1:AAAA")+entry(s.URL(), s.Encrypt("transit/agent", []byte(dataKey))))
+		if _, err = secrets.Decrypt(t.Context(), "s.yaml", two, ids.With(c)); err != nil || asks() != before+1 {
+			t.Errorf("two servers: %v, asked %d times", err, asks()-before)
+		}
+		if _, err = secrets.Decrypt(t.Context(), "s.yaml", also(mine, entry("https://old.example.org", "vault:v1:AAAA")), ids.With(c)); err != nil {
+			t.Errorf("neither is ours by its address: %v", err)
+		}
+		// However many a file names, few are asked for.
+		before = asks()
+		if _, err = secrets.Decrypt(t.Context(), "s.yaml", also(file, strings.Repeat(entry(s.URL(), "vault:v7:AAAA"), 50)), ids.With(c)); !errors.Is(err, secrets.ErrUnsupported) || asks() != before+8 {
+			t.Errorf("many: %v, asked %d times", err, asks()-before)
+		}
+		before = asks()
+		head, rest, _ := strings.Cut(string(file), "  hc_vault:\n")
+		group := "    - hc_vault:\n" + strings.ReplaceAll("    "+strings.TrimSuffix(entry(s.URL(), "vault:v7:AAAA"), "\n"), "\n", "\n    ") + "\n"
+		split := []byte(head + "  shamir_threshold: 2\n  key_groups:\n" + strings.Repeat(group, 100) + rest[strings.Index(rest, "  lastmodified:"):])
+		if _, err = secrets.Decrypt(t.Context(), "s.yaml", split, ids.With(c)); !errors.Is(err, secrets.ErrUnsupported) || asks() != before+8 {
+			t.Errorf("split: %v, asked %d times", err, asks()-before)
 		}
 		s.Seal(true)
 		fresh, err := New(config)
