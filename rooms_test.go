@@ -114,7 +114,7 @@ var rooms = map[string]room{
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"reconcile/readiness": {why: "pure: where a node stands, for the planner and the status alike",
 		may:   []string{"internal/cluster", "internal/text", "reconcile/drift"},
-		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
+		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...), tests: []string{"internal/cluster/availability"}},
 	"reconcile/budget": {why: "pure: how many nodes may be out of service at once, and which are",
 		may:   []string{"internal/cluster", "reconcile/action"},
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},

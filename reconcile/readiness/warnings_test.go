@@ -7,7 +7,16 @@ import (
 	"testing"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/availability"
 )
+
+// shareHost adds two control planes that are on one host, and might have been on some.
+func shareHost(o cluster.Observed, d *cluster.Desired, on string, among ...string) {
+	for i, name := range []string{"cp-1", "cp-2"} {
+		d.Spec.Nodes = append(d.Spec.Nodes, cluster.Node{Name: name, Role: cluster.ControlPlane, Placement: cluster.Placement{Pin: on, Among: among}})
+		o.VMs[name] = cluster.VM{VMID: 411 + i, Host: on, Presence: cluster.Present, Owner: cluster.Ours}
+	}
+}
 
 // TestWarnings: what differs from the inventory and does not matter is reported once, and
 // what is as the inventory has it, or is not known, is not.
@@ -46,6 +55,26 @@ func TestWarnings(t *testing.T) {
 		{"what Talos deployed is kept by somebody", func(w *world) {
 			w.o.Manifests = cluster.Saw(cluster.Manifests{Left: []string{"Deployment kube-system/coredns: Helm has it, in release dns"}})
 		}, []string{"what Talos has deployed is not as it renders it now, and is left: Deployment kube-system/coredns: Helm has it, in release dns -> to give an object back to Talos"}},
+		{"HA, which somebody has disarmed", func(w *world) {
+			w.d.Spec.Availability, w.o.Availability = true, cluster.Saw(availability.Manager{Disarmed: availability.Freeze})
+		}, []string{"somebody has disarmed Proxmox VE's HA manager (freeze): it starts no VM again, here or on another host -> `ha-manager crm-command arm-ha`"}},
+		{"HA that is armed", func(w *world) {
+			w.d.Spec.Availability, w.o.Availability = true, cluster.Saw(availability.Manager{})
+		}, nil},
+		{"HA that nobody has asked for", func(w *world) { w.o.Availability = cluster.Saw(availability.Manager{Disarmed: availability.Freeze}) }, nil},
+		{"HA that is not seen now", func(w *world) {
+			w.d.Spec.Availability, w.o.Availability = true, cluster.Seen[availability.Manager]{Value: availability.Manager{Disarmed: availability.Freeze}}
+		}, nil},
+		{"control planes on one host", func(w *world) { shareHost(w.o, &w.d, "pve1", "pve1", "pve2") }, []string{"the control planes cp-1 and cp-2 are on one host, pve1, which takes them all down when it goes down -> migrate one to a host that has none, once there is room: `qm migrate 412 pve2 --online"}},
+		{"the same, where there is no other host", func(w *world) { shareHost(w.o, &w.d, "pve1") }, nil},
+		{"the same, and one is another's", func(w *world) {
+			shareHost(w.o, &w.d, "pve1", "pve1", "pve2")
+			w.o.VMs["cp-2"] = cluster.VM{VMID: 412, Host: "pve1", Presence: cluster.Present, Owner: cluster.Foreign}
+		}, nil},
+		{"the same, and one is not seen", func(w *world) {
+			shareHost(w.o, &w.d, "pve1", "pve1", "pve2")
+			w.o.VMs["cp-2"] = cluster.VM{VMID: 412, Host: "pve1", Owner: cluster.Ours}
+		}, nil},
 		{"another's, on another host", func(w *world) { vm(w, func(vm *cluster.VM) { vm.Host, vm.Owner = "pve2", cluster.Foreign }) }, nil},
 		{"not seen", func(w *world) {
 			vm(w, func(vm *cluster.VM) { vm.Host, vm.Presence = "pve2", cluster.PresenceUnknown })
