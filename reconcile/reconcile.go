@@ -300,6 +300,9 @@ func (r *Reconciler) carryOut(what string, turns bool, change func(*cluster.Fact
 		return err
 	}
 	r.commands.Add(1)
+	if f, ok := r.c.Host.(Forgetter); ok { // somebody may just have changed what the word is about
+		f.Forget(r.c.ID)
+	}
 	r.c.OnCommand(what, turns)
 	r.log.Info("admin command", logging.Detail, what)
 	r.Look()
