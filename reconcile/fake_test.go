@@ -45,7 +45,7 @@ type fake struct {
 	forgot     bool                             // the store does not have what was applied
 	recalls    int                              // how often it was asked for that
 	unfit      atomic.Pointer[cluster.Revision] // that no config can be made from
-	asked      []string                         // observers, to forget
+	asked      forgotten                        // with a lock of its own: a command may come while somebody looks
 	before     map[cluster.Revision]cluster.Spec
 	kubelets   map[string]string
 	turns      map[string]cluster.KubeNode
@@ -203,9 +203,30 @@ func (f hostEyes) Observe(_ context.Context, d cluster.Desired, o *cluster.Obser
 	}
 }
 
-func (f hostEyes) Forget(id string) { f.set(func() { f.asked = append(f.asked, "host "+id) }) }
+func (f hostEyes) Forget(id string) { f.asked.add("host " + id) }
 
-func (f otherEyes) Forget(id string) { f.set(func() { f.asked = append(f.asked, "other "+id) }) }
+func (f otherEyes) Forget(id string) { f.asked.add("other " + id) }
+
+// forgotten is what was asked to be forgotten.
+type forgotten struct {
+	mu   sync.Mutex
+	what []string
+}
+
+func (f *forgotten) add(what string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.what = append(f.what, what)
+}
+
+// take returns what was asked since it was taken last.
+func (f *forgotten) take() []string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := f.what
+	f.what = nil
+	return out
+}
 
 // What sees the machines is one of the observers.
 func (f fakeMachines) Forget(id string) { otherEyes(f).Forget(id) }

@@ -34,9 +34,7 @@ func (r *Reconciler) LookNow(ctx context.Context) (cluster.Desired, cluster.Obse
 	r.previews.Lock()
 	defer r.previews.Unlock()
 	o.Now, o.Facts = time.Now(), r.c.Journal.Facts()
-	if f, ok := r.c.Host.(Forgetter); ok {
-		f.Forget(r.c.ID)
-	}
+	r.forgetHost()
 	ctx, cancel := context.WithTimeout(ctx, r.c.ObserveWithin)
 	defer cancel()
 	before := o.VMs
@@ -48,4 +46,11 @@ func (r *Reconciler) LookNow(ctx context.Context) (cluster.Desired, cluster.Obse
 		}
 	}
 	return d, o, nil
+}
+
+// forgetHost has the next look at the host rest on nothing that is remembered of it.
+func (r *Reconciler) forgetHost() {
+	if f, ok := r.c.Host.(Forgetter); ok {
+		f.Forget(r.c.ID)
+	}
 }

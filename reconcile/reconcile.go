@@ -300,6 +300,7 @@ func (r *Reconciler) carryOut(what string, turns bool, change func(*cluster.Fact
 		return err
 	}
 	r.commands.Add(1)
+	r.forgetHost() // an administrator may just have changed what the command is about
 	r.c.OnCommand(what, turns)
 	r.log.Info("admin command", logging.Detail, what)
 	r.Look()
@@ -331,10 +332,7 @@ func (r *Reconciler) Destroy(shown, despite []int) error {
 	if len(shown) == 0 {
 		shown = leftover.Deletable(v.desired, v.observed)
 	}
-	r.exec.endBackoffs()                   // what failed in a destruction before counts no more
-	if f, ok := r.c.Host.(Forgetter); ok { // somebody may just have given back what kept a VM
-		f.Forget(r.c.ID)
-	}
+	r.exec.endBackoffs() // what failed in a destruction before counts no more
 	return r.command("asked for the cluster to be destroyed", func(f *cluster.Facts) {
 		now := time.Now().UTC()
 		f.Intend(cluster.Intent{Kind: cluster.IntendSuspend, At: now})

@@ -48,7 +48,7 @@ func TestSecretsOfVault(t *testing.T) {
 	files["inventory/dev/secrets.sops.yaml"] = r.keys.wrapAgain(s, key)
 	commit := r.push(files)
 
-	// Nothing of the host says that this key is asked.
+	// The host's config does not name this key.
 	r.start()
 	r.untilStalled("is encrypted to no age key (and hc_vault keys, which are not used)")
 	r.run(exitStalled, do("status"), "`vault.keys` of the host's config")
@@ -57,7 +57,7 @@ func TestSecretsOfVault(t *testing.T) {
 	r.file("vault.token", "canary-token-that-ended")
 	r.config["vault"] = map[string]any{"url": s.URL(), "token_file": "vault.token", "keys": []string{key}}
 	r.write()
-	r.until("the refusal is told, and the cure", func() bool {
+	r.until("the refusal is reported, with a hint", func() bool {
 		a := r.try("status")
 		return a.has("its data key cannot be opened by "+key+" of "+s.URL()+": it answers 403 Forbidden: permission denied") && a.has("the token may have expired")
 	})
@@ -77,7 +77,7 @@ func TestSecretsOfVault(t *testing.T) {
 	before := r.changes()
 	r.stop()
 	r.start()
-	r.until("the seal is told, and the cure", func() bool {
+	r.until("the seal is reported, with a hint", func() bool {
 		a := r.try("status")
 		return a.has("it answers 503 Service Unavailable: Vault is sealed") && a.has("`vault status` shows which")
 	})

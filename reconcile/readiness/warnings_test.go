@@ -61,7 +61,7 @@ func TestWarnings(t *testing.T) {
 		{"HA that is armed", func(w *world) {
 			w.d.Spec.Availability, w.o.Availability = true, cluster.Saw(availability.Manager{})
 		}, nil},
-		{"HA that nobody has asked for", func(w *world) { w.o.Availability = cluster.Saw(availability.Manager{Disarmed: availability.Freeze}) }, nil},
+		{"HA that is not in the inventory", func(w *world) { w.o.Availability = cluster.Saw(availability.Manager{Disarmed: availability.Freeze}) }, nil},
 		{"HA that is not seen now", func(w *world) {
 			w.d.Spec.Availability, w.o.Availability = true, cluster.Seen[availability.Manager]{Value: availability.Manager{Disarmed: availability.Freeze}}
 		}, nil},

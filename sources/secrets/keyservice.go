@@ -47,20 +47,15 @@ type opener struct {
 }
 
 // unwrapFirst opens a data key with the first of some keys of the transit engine that is
-// able to, those of its own server before those that a document has for another one. That a
-// ciphertext is not of such a key is what is wrong only if nothing else is: several servers may have a
-// key of that name.
+// able to, those of its own server before those that a document has for another one, which
+// may have a key of the same name. That none of the ciphertexts is of such a key is an error only
+// where the server could be asked about all.
 func (o *opener) unwrapFirst(ctx context.Context, keys []*hcvault.MasterKey, size int) ([]byte, *Error) {
-	ours := func(k *hcvault.MasterKey) bool { return strings.TrimSuffix(k.VaultAddress, "/") == o.ids.transit.URL() }
-	slices.SortStableFunc(keys, func(a, b *hcvault.MasterKey) int {
-		switch {
-		case ours(a) == ours(b):
-			return 0
-		case ours(a):
-			return -1
-		}
-		return 1
-	})
+	isOurs := func(k *hcvault.MasterKey) bool {
+		return strings.TrimSuffix(k.VaultAddress, "/") == o.ids.transit.URL()
+	}
+	others := slices.DeleteFunc(slices.Clone(keys), isOurs)
+	keys = append(slices.DeleteFunc(keys, func(k *hcvault.MasterKey) bool { return !isOurs(k) }), others...)
 	var tampered, unavailable *Error
 	for _, k := range keys {
 		name := k.EnginePath + "/" + k.KeyName + " of " + o.ids.transit.URL()
@@ -75,7 +70,7 @@ func (o *opener) unwrapFirst(ctx context.Context, keys []*hcvault.MasterKey, siz
 			return nil, newError(ErrTampered, tamperedHint, "the data key that %s has opened is none: it has %d bytes", name, len(key))
 		case errors.Is(err, ErrTampered):
 			from := ""
-			if !ours(k) {
+			if !isOurs(k) {
 				from = " (the file names " + formatRecipient(k.VaultAddress) + ")"
 			}
 			tampered = newError(ErrTampered, tamperedHint, "its data key was not made by %s%s: %v", name, from, err)

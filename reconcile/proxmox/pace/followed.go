@@ -7,7 +7,7 @@ import (
 )
 
 // Followed are the tasks that somebody waits for, with what lists of running tasks show of them, whoever asked for
-// the list: what a list shows to run needs not be asked about, and what it does not show has ended. The zero value follows none; it
+// the list: what a list shows to run needs not be asked about, and what it does not show has probably ended. The zero value follows none; it
 // may be used from many goroutines.
 type Followed struct {
 	mu    sync.Mutex

@@ -44,7 +44,7 @@ func TestFollowed(t *testing.T) {
 		if missing() || !task.RanAt().Equal(asked) {
 			t.Errorf("seen to run %v after it began", task.RanAt().Sub(task.Began))
 		}
-		for range 3 { // nobody is waited for
+		for range 3 { // without a receiver it does not block
 			f.Show("pve1", time.Now(), running("UPID:b"))
 		}
 		if !missing() || missing() {
@@ -58,8 +58,8 @@ func TestFollowed(t *testing.T) {
 	})
 }
 
-// TestAwait: nobody asks about a task that lists show to run, everybody does when one does not show it, and without lists it is asked
-// about after its pause.
+// TestAwait: a task that lists show to run is not asked about, one that a list does not show is at once, and without lists it is
+// after its pause.
 func TestAwait(t *testing.T) {
 	pause := func(time.Duration) time.Duration { return 2 * time.Second }
 	synctest.Test(t, func(t *testing.T) {

@@ -192,7 +192,7 @@ func (a *Answers) changedBy(from reach) {
 	a.drop(from)
 }
 
-// Asked is when the oldest of some answers that hold was asked for, of questions without a query, and a time before which that was.
+// Asked is when the oldest of the remembered answers to some questions without a query was asked for; a given time where none is older.
 func (a *Answers) Asked(before time.Time, paths ...string) time.Time {
 	a.mu.Lock()
 	defer a.mu.Unlock()

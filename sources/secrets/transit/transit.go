@@ -65,14 +65,14 @@ type Client struct {
 	mu     sync.Mutex
 	opened map[[sha256.Size]byte][]byte // data keys, by what they were opened from
 	silent error                        // why there was no answer
-	until  time.Time                    // to which nobody waits for one again
+	until  time.Time                    // to which silent is the answer
 }
 
 // mostOpened bounds how many data keys are remembered: more than a host has clusters, and
 // each change of recipients makes a new one.
 const mostOpened = 1000
 
-// within bounds one request. Vault waits longer for nobody but its own storage.
+// within bounds one request, whatever becomes of it.
 const within = 10 * time.Second
 
 // silentFor is how long a server that has not answered is not asked again: the files of many
@@ -217,7 +217,7 @@ func (c *Client) judge(k Key, res *http.Response, body []byte) ([]byte, error) {
 	case res.StatusCode >= 300 && res.StatusCode < 400:
 		return nil, unavailable("name the address of the active node, or of what leads there, in vault.url of the host's config", what+", and names another address, which is not followed")
 	}
-	return nil, unavailable("", what)
+	return nil, unavailable("it is tried again; the log of the server has the reason", what)
 }
 
 // isInvalid reports whether the engine's words are about a ciphertext that it has not made

@@ -96,8 +96,8 @@ func TestSilence(t *testing.T) {
 	})
 }
 
-// TestRefusals: what a server says is about the file only where it says so, and has what to
-// do about it.
+// TestRefusals: an answer makes the file wrong only where it is about the ciphertext, and each has a
+// hint.
 func TestRefusals(t *testing.T) {
 	for name, c := range map[string]struct {
 		config func(*Config)
@@ -105,26 +105,26 @@ func TestRefusals(t *testing.T) {
 		key    string // "": agent
 		change func(wrapped string) string
 		kind   error
-		says   string
+		text   string
 		hint   string
 	}{
-		"a token that is not known": {config: func(c *Config) { c.Token = "other" }, kind: secrets.ErrUnavailable, says: "it answers 403 Forbidden: permission denied", hint: `path "transit/decrypt/agent" { capabilities = ["update"] }`},
-		"a token that ended":        {server: func(s *vault.Server, _ *world.World) { s.Revoke(token) }, kind: secrets.ErrUnavailable, says: "403", hint: "may have expired"},
-		"another namespace":         {config: func(c *Config) { c.Namespace = "" }, kind: secrets.ErrUnavailable, says: "403"},
-		"a seal":                    {server: func(s *vault.Server, _ *world.World) { s.Seal(true) }, kind: secrets.ErrUnavailable, says: "it answers 503 Service Unavailable: Vault is sealed", hint: "`vault status`"},
-		"a key that it lacks":       {key: "gone", kind: secrets.ErrUnavailable, says: "it answers 400 Bad Request: encryption key not found", hint: "`vault list transit/keys`"},
-		"another ciphertext":        {change: func(s string) string { return s[:len(s)-8] + "AAAAAAA=" }, kind: secrets.ErrTampered, says: "invalid ciphertext"},
-		"no ciphertext":             {change: func(string) string { return "vault" }, kind: secrets.ErrTampered, says: "invalid ciphertext: no prefix"},
-		"a version to come":         {change: func(s string) string { return strings.Replace(s, ":v1:", ":v7:", 1) }, kind: secrets.ErrUnavailable, says: "version is too new"},
-		"a version that is retired": {server: func(s *vault.Server, _ *world.World) { s.Retire("transit/agent") }, kind: secrets.ErrUnavailable, says: "too old", hint: "min_decryption_version"},
-		"a proxy that answers":      {server: answer(http.StatusOK), kind: secrets.ErrUnavailable, says: "it answers 200, but not as its API does", hint: "vault.url"},
-		"one that stands by":        {server: answer(http.StatusTemporaryRedirect), kind: secrets.ErrUnavailable, says: "it answers 307 Temporary Redirect", hint: "the active node"},
-		"too many requests":         {server: answer(http.StatusTooManyRequests), kind: secrets.ErrUnavailable, says: "it answers 429"},
-		"a fault of its own":        {server: answer(http.StatusInternalServerError), kind: secrets.ErrUnavailable, says: "it answers 500"},
-		"an authority":              {config: func(c *Config) { c.CA = nil }, kind: secrets.ErrUnavailable, says: "its certificate is signed by an authority that is not trusted here"},
-		"nobody":                    {config: func(c *Config) { c.URL = "https://10.0.0.9:1" }, kind: secrets.ErrUnavailable, says: "nothing listens there", hint: "whether it runs"},
-		"a lost answer":             {server: fail(world.LoseReply), kind: secrets.ErrUnavailable, says: "the connection broke"},
-		"no answer":                 {server: fail(world.Slow), kind: secrets.ErrUnavailable, says: "it does not answer in time"},
+		"a token that is not known": {config: func(c *Config) { c.Token = "other" }, kind: secrets.ErrUnavailable, text: "it answers 403 Forbidden: permission denied", hint: `path "transit/decrypt/agent" { capabilities = ["update"] }`},
+		"a token that ended":        {server: func(s *vault.Server, _ *world.World) { s.Revoke(token) }, kind: secrets.ErrUnavailable, text: "403", hint: "may have expired"},
+		"another namespace":         {config: func(c *Config) { c.Namespace = "" }, kind: secrets.ErrUnavailable, text: "403"},
+		"a seal":                    {server: func(s *vault.Server, _ *world.World) { s.Seal(true) }, kind: secrets.ErrUnavailable, text: "it answers 503 Service Unavailable: Vault is sealed", hint: "`vault status`"},
+		"a key that it lacks":       {key: "gone", kind: secrets.ErrUnavailable, text: "it answers 400 Bad Request: encryption key not found", hint: "`vault list transit/keys`"},
+		"another ciphertext":        {change: func(s string) string { return s[:len(s)-8] + "AAAAAAA=" }, kind: secrets.ErrTampered, text: "invalid ciphertext"},
+		"no ciphertext":             {change: func(string) string { return "vault" }, kind: secrets.ErrTampered, text: "invalid ciphertext: no prefix"},
+		"a version to come":         {change: func(s string) string { return strings.Replace(s, ":v1:", ":v7:", 1) }, kind: secrets.ErrUnavailable, text: "version is too new"},
+		"a version that is retired": {server: func(s *vault.Server, _ *world.World) { s.Retire("transit/agent") }, kind: secrets.ErrUnavailable, text: "too old", hint: "min_decryption_version"},
+		"a proxy that answers":      {server: answer(http.StatusOK), kind: secrets.ErrUnavailable, text: "it answers 200, but not as its API does", hint: "vault.url"},
+		"one that stands by":        {server: answer(http.StatusTemporaryRedirect), kind: secrets.ErrUnavailable, text: "it answers 307 Temporary Redirect", hint: "the active node"},
+		"too many requests":         {server: answer(http.StatusTooManyRequests), kind: secrets.ErrUnavailable, text: "it answers 429"},
+		"a fault of its own":        {server: answer(http.StatusInternalServerError), kind: secrets.ErrUnavailable, text: "it answers 500"},
+		"an authority":              {config: func(c *Config) { c.CA = nil }, kind: secrets.ErrUnavailable, text: "its certificate is signed by an authority that is not trusted here"},
+		"no server":                 {config: func(c *Config) { c.URL = "https://10.0.0.9:1" }, kind: secrets.ErrUnavailable, text: "nothing listens there", hint: "whether it runs"},
+		"a lost answer":             {server: fail(world.LoseReply), kind: secrets.ErrUnavailable, text: "the connection broke"},
+		"no answer":                 {server: fail(world.Slow), kind: secrets.ErrUnavailable, text: "it does not answer in time"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inLab(t, func(t *testing.T, w *world.World, s *vault.Server, config Config) {
@@ -145,7 +145,7 @@ func TestRefusals(t *testing.T) {
 					key = c.key
 				}
 				got, err := client.Unwrap(t.Context(), "transit", key, wrapped)
-				if got != nil || !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.says) || !strings.Contains(fault.HintOf(err), c.hint) {
+				if got != nil || !errors.Is(err, c.kind) || !strings.Contains(err.Error(), c.text) || !strings.Contains(fault.HintOf(err), c.hint) || c.kind == secrets.ErrUnavailable && fault.HintOf(err) == "" {
 					t.Errorf("%q, %v (%s)", got, err, fault.HintOf(err))
 				}
 				if strings.Contains(err.Error()+fault.HintOf(err), token) {
