@@ -34,6 +34,8 @@ var rooms = map[string]room{
 	"internal/cluster/values": {why: "pure: a part of the nouns, so it may depend on nothing",
 		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 
+	"internal/cluster/clock": {why: "pure: values, which are handed the time, so it may depend on nothing",
+		never: append([]string{"os", "net", "net/http", "log", "log/slog", "math/rand", "math/rand/v2"}, clients...)},
 	"internal/cluster/window": {why: "pure: a value of the nouns, so it may depend on nothing; it is handed the time",
 		never: append([]string{"os", "net", "net/http", "go.yaml.in", "math/rand", "math/rand/v2"}, clients...)},
 
@@ -75,7 +77,7 @@ var rooms = map[string]room{
 		may: []string{"internal/cluster", "internal/cluster/dualstack", "internal/cluster/forward", "internal/cluster/device", "internal/cluster/window", "internal/gate", "internal/yamlschema", "internal/fault", "sources/inventory/jobs", "sources/inventory/subnets"}, never: append([]string{"os", "net", "net/http", "math/rand"}, clients...)},
 
 	"reconcile": {why: "the loop meets the systems through its own interfaces, so it knows the planner and the nouns alone",
-		may: []string{"reconcile/settled", "internal/cluster", "internal/cluster/availability", "reconcile/action", "reconcile/drift", "reconcile/journal", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/plan", "reconcile/readiness", "reconcile/snapshot/retention", "internal/fault", "internal/logging", "internal/text", "internal/retry", "reconcile/bounds", "reconcile/quorum", "reconcile/upgrade", "internal/cluster/dualstack"}, never: append([]string{"net", "net/http"}, clients...)},
+		may: []string{"reconcile/settled", "internal/cluster", "internal/cluster/clock", "internal/cluster/availability", "reconcile/action", "reconcile/drift", "reconcile/journal", "reconcile/leftover", "reconcile/lost", "reconcile/placement", "reconcile/plan", "reconcile/readiness", "reconcile/snapshot/retention", "internal/fault", "internal/logging", "internal/text", "internal/retry", "reconcile/bounds", "reconcile/quorum", "reconcile/upgrade", "internal/cluster/dualstack"}, never: append([]string{"net", "net/http"}, clients...)},
 	"reconcile/journal": {why: "what must outlive the agent, through an interface of the few steps of a file system",
 		may: []string{"internal/cluster", "internal/fault", "internal/text"}, never: append([]string{"os", "net", "net/http", "log", "log/slog"}, clients...)},
 	"reconcile/journal/journaltest": {why: "for tests only, a leaf: a file system in memory that dies at any step", never: clients},
@@ -313,7 +315,7 @@ var rooms = map[string]room{
 		may:   []string{"internal/cluster", "internal/fault", "internal/logging", "reconcile/snapshot", "reconcile/snapshot/retention"},
 		never: append([]string{"os", "os/exec", "net", "net/http"}, clients...), tests: []string{"reconcile/snapshot/snapshottest", "sources/secrets"}},
 	"internal/daemon/agent": {why: "here sources and reconcile meet: joins the repository with every adapter; answers for the socket, whose interface it implements, and for doctor",
-		may: []string{"internal/cluster/availability", "internal/logging", "internal/api", "internal/callgate", "internal/cluster", "internal/cluster/device", "internal/daemon/eventlog", "internal/daemon/follower", "internal/daemon/outbox", "internal/cluster/usage",
+		may: []string{"internal/cluster/availability", "internal/logging", "internal/api", "internal/callgate", "internal/cluster", "internal/cluster/clock", "internal/cluster/device", "internal/daemon/eventlog", "internal/daemon/follower", "internal/daemon/outbox", "internal/cluster/usage",
 			"internal/daemon/reporting", "internal/daemon/reservations", "internal/daemon/snapshots", "internal/fault", "internal/history", "internal/host/doctor", "internal/host/setup", "internal/text", "internal/daemon/forwards",
 			"reconcile", "reconcile/bounds", "reconcile/factory", "reconcile/helm", "reconcile/journal", "reconcile/kube", "reconcile/kube/manifests", "reconcile/machineconfig", "reconcile/plan", "reconcile/proxmox", "reconcile/rendering", "reconcile/snapshot/retention", "reconcile/talos", "reconcile/leases",
 			"sources", "sources/forge", "sources/git"},
@@ -340,7 +342,7 @@ var rooms = map[string]room{
 	"internal/daemon/outbox": {why: "a leaf: what waits to be sent, whatever it is and whoever gets it",
 		never: append([]string{"os", "net", "net/http", "log/slog"}, clients...)},
 	"internal/daemon/eventlog": {why: "keeps what was reported, in files of the state directory; knows neither who reports nor who reads",
-		may:   []string{"internal/cluster", "internal/history", "internal/host/state", "internal/logging", "reconcile", "reconcile/journal"},
+		may:   []string{"internal/cluster", "internal/cluster/clock", "internal/history", "internal/host/state", "internal/logging", "reconcile", "reconcile/journal"},
 		never: append([]string{"os", "net", "net/http"}, clients...)},
 	"internal/daemon/reporting": {why: "reports leave by the two rooms that send them, through the gate that counts; of git only the error is known that means an empty repository",
 		may: []string{"internal/logging", "internal/callgate", "internal/cluster", "internal/daemon/outbox", "internal/fault", "internal/text", "reconcile/journal",

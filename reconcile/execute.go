@@ -308,7 +308,7 @@ func (r *Reconciler) execute(ctx context.Context, d cluster.Desired, a action.Ac
 	case action.UploadImage:
 		return r.c.Images.Upload(ctx, a.Host, a.Datastore, a.Image, p)
 	case action.CreateVM:
-		return r.c.VMs.Create(ctx, d, a.Node, a.Host, a.Boot, p)
+		return r.c.VMs.Create(ctx, d, a.Node, a.Host, a.Image, p)
 	case action.StartVM:
 		return r.c.VMs.Start(ctx, d, a.Node, p)
 	case action.ResumeVM:

@@ -361,7 +361,7 @@ func (f *fake) looked() (n int) {
 	return n
 }
 
-func (f *fake) Create(ctx context.Context, _ cluster.Desired, n cluster.Node, host string, _ cluster.Boot, _ Progress) error {
+func (f *fake) Create(ctx context.Context, _ cluster.Desired, n cluster.Node, host string, _ cluster.Image, _ Progress) error {
 	if err := f.act(ctx, "create", n.Name); err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/clock"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/reconcile/drift"
@@ -40,7 +41,7 @@ type Config struct {
 	// Interval is how often a quiet cluster is looked at; 0: one minute.
 	Interval time.Duration
 	// Earlier are the clocks of an agent before this one, for the status.
-	Earlier cluster.Clocks
+	Earlier clock.Clocks
 	// EndRemoved: Run returns when the cluster is no longer in the repository and
 	// nothing of it is left.
 	EndRemoved bool

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/clock"
 	"github.com/talos-agent/talos-agent/internal/fault"
 	"github.com/talos-agent/talos-agent/internal/logging"
 	"github.com/talos-agent/talos-agent/internal/text"
@@ -95,7 +96,7 @@ func (r *Reconciler) publish(now time.Time, s cluster.Status, sig string) {
 		}
 		m.condition = s.Condition
 		if s.Condition != cluster.Unknown {
-			r.c.Earlier.Condition = cluster.Clock{}
+			r.c.Earlier.Condition = clock.Clock{}
 		}
 	}
 	m.cause, m.causedAt = s.Cause(), s.Revision
@@ -280,7 +281,7 @@ func addConcerns(ns *cluster.NodeStatus, o cluster.Observed, p plan.Plan, waits 
 // stampChange returns since when a subject has had a word, and calls changed when it
 // is a new one. What an earlier agent saw last goes on where this one sees the same
 // first.
-func stampChange(in map[string]stamp, earlier map[string]cluster.Clock, subject, word string, now time.Time, changed func(from string)) time.Time {
+func stampChange(in map[string]stamp, earlier map[string]clock.Clock, subject, word string, now time.Time, changed func(from string)) time.Time {
 	st, ok := in[subject]
 	if ok && st.word == word {
 		return st.at

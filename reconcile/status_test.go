@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/clock"
 	"github.com/talos-agent/talos-agent/reconcile/action"
 	"github.com/talos-agent/talos-agent/reconcile/journal/journaltest"
 	"github.com/talos-agent/talos-agent/reconcile/plan"
@@ -149,22 +150,22 @@ func TestClocksGoOn(t *testing.T) {
 	now, before := time.Unix(1000, 0).UTC(), time.Unix(10, 0).UTC()
 	for name, c := range map[string]struct {
 		has     string // here, before
-		earlier cluster.Clock
+		earlier clock.Clock
 		word    string
 		want    time.Time
 		changed bool
 		kept    bool // what the earlier agent saw
 	}{
-		"the first":                     {"", cluster.Clock{}, "Ready", now, true, false},
-		"the same":                      {"Ready", cluster.Clock{State: "Ready", Since: before}, "Ready", now.Add(-time.Second), false, true},
-		"another":                       {"Booting", cluster.Clock{}, "Ready", now, true, false},
-		"as an earlier agent saw it":    {"", cluster.Clock{State: "Ready", Since: before}, "Ready", before, true, false},
-		"first unknown, then as it was": {"Unknown", cluster.Clock{State: "Ready", Since: before}, "Ready", before, true, false},
-		"first another, then as it was": {"Booting", cluster.Clock{State: "Ready", Since: before}, "Ready", now, true, false},
-		"otherwise than it was":         {"", cluster.Clock{State: "Ready", Since: before}, "Booting", now, true, false},
-		"unknown, and it was not":       {"", cluster.Clock{State: "Ready", Since: before}, "Unknown", now, true, true},
+		"the first":                     {"", clock.Clock{}, "Ready", now, true, false},
+		"the same":                      {"Ready", clock.Clock{State: "Ready", Since: before}, "Ready", now.Add(-time.Second), false, true},
+		"another":                       {"Booting", clock.Clock{}, "Ready", now, true, false},
+		"as an earlier agent saw it":    {"", clock.Clock{State: "Ready", Since: before}, "Ready", before, true, false},
+		"first unknown, then as it was": {"Unknown", clock.Clock{State: "Ready", Since: before}, "Ready", before, true, false},
+		"first another, then as it was": {"Booting", clock.Clock{State: "Ready", Since: before}, "Ready", now, true, false},
+		"otherwise than it was":         {"", clock.Clock{State: "Ready", Since: before}, "Booting", now, true, false},
+		"unknown, and it was not":       {"", clock.Clock{State: "Ready", Since: before}, "Unknown", now, true, true},
 	} {
-		in, earlier := map[string]stamp{}, map[string]cluster.Clock{}
+		in, earlier := map[string]stamp{}, map[string]clock.Clock{}
 		if c.has != "" {
 			in["cp-1"] = stamp{word: c.has, at: now.Add(-time.Second)}
 		}
@@ -315,7 +316,7 @@ func TestSinceWhenAConditionHolds(t *testing.T) {
 		"first unknown, and then other": {cluster.Unknown, cluster.Stalled, now},
 	} {
 		_, r, _, _ := newSteps(t)
-		r.c.Earlier.Condition = cluster.Clock{State: string(cluster.Ready), Since: before}
+		r.c.Earlier.Condition = clock.Clock{State: string(cluster.Ready), Since: before}
 		if c.first != "" {
 			r.publish(now.Add(-time.Minute), cluster.Status{Condition: c.first}, "")
 		}

@@ -58,7 +58,7 @@ func (s *steps) Upload(context.Context, string, string, cluster.Image, Progress)
 	return s.take("upload")
 }
 
-func (s *steps) Create(context.Context, cluster.Desired, cluster.Node, string, cluster.Boot, Progress) error {
+func (s *steps) Create(context.Context, cluster.Desired, cluster.Node, string, cluster.Image, Progress) error {
 	return s.take("create")
 }
 
@@ -657,7 +657,7 @@ type creating struct {
 	progress <-chan cluster.Progress
 }
 
-func (c creating) Create(_ context.Context, _ cluster.Desired, _ cluster.Node, _ string, _ cluster.Boot, p Progress) error {
+func (c creating) Create(_ context.Context, _ cluster.Desired, _ cluster.Node, _ string, _ cluster.Image, p Progress) error {
 	for now := range c.progress {
 		p(now)
 	}

@@ -97,7 +97,7 @@ type Images interface {
 type VMs interface {
 	// Create makes a node's VM on a host ready to be started, or finishes one
 	// whose creation was interrupted.
-	Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, p Progress) error
+	Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, image cluster.Image, p Progress) error
 	Start(ctx context.Context, d cluster.Desired, n cluster.Node, p Progress) error
 	// Change corrects fields of a node's VM on a host, whether it runs or not.
 	Change(ctx context.Context, d cluster.Desired, n cluster.Node, host string, fields []cluster.VMField, p Progress) error

@@ -26,6 +26,7 @@ type Hardware struct {
 	Boot         string // what it boots from first: BootSystemDisk, or another device; "" without an order
 	System       DiskSeen
 	Data         map[string]DiskSeen // by serial
+	Medium       string              `json:",omitempty"` // the drive that holds an installation medium of Talos; "": none
 	Address      string              // ipconfig0 in canonical form, "" without
 	Agent        bool
 	OnBoot       bool
@@ -34,6 +35,9 @@ type Hardware struct {
 	// has: what it does not have, a VM keeps as it is. Of what is seen they are all.
 	Options map[VMField]string `json:",omitempty"`
 }
+
+// MediumDrive is the drive of a new VM that holds an installation medium.
+const MediumDrive = "ide0"
 
 // BootSystemDisk is the Boot of a VM that boots from its system disk first.
 const BootSystemDisk = "the system disk"
@@ -69,6 +73,7 @@ const (
 	FieldTags    VMField = "tags"
 	FieldMark    VMField = "description"
 	FieldTPM     VMField = "tpm"
+	FieldMedium  VMField = "installation medium"
 )
 
 // FieldSystemSize is the size of the system disk.

@@ -138,34 +138,42 @@ var ErrNotBegun = errors.New("it was not begun")
 // ErrNoWayBack means that a machine does not boot the other slot of its disk, whenever it is asked.
 var ErrNoWayBack = errors.New("it cannot go back")
 
-// BootMedium is what a VM boots from before Talos is on its disk.
-type BootMedium string
-
-// BootImage is a disk image of Talos that becomes the system disk. It is the
-// only medium that is supported.
-const BootImage BootMedium = "image"
-
-// Boot is what a new VM of a node boots from.
-type Boot struct {
-	Medium BootMedium
-	Image  Image // for BootImage
+// NewImage is the image that new VMs of a cluster are made from, of a Talos version and an image factory's
+// schematic.
+func (s Spec) NewImage(version, schematic string) Image {
+	i := Image{Version: version, Schematic: schematic, SecureBoot: s.SecureBoot, ISO: s.ISO}
+	i.Name = i.FileName()
+	return i
 }
 
-// ImageName names the disk image of a Talos version and an image factory's
-// schematic. The same image has the same name in the host's cache and in every
+// FileName names an image by its Talos version and the image factory's schematic.
+// The same image has the same name in the host's cache and in every
 // storage of Proxmox VE, so that it is found again; twelve digits of the
 // schematic's id distinguish schematics and keep the name readable. Proxmox VE
 // takes letters, digits and "-.+=_" in the name of an import image.
-func ImageName(version, schematic string, secureBoot bool) string {
-	if len(schematic) > 12 {
-		schematic = schematic[:12]
-	}
-	return "talos-" + version + "-" + schematic + "-" + Image{SecureBoot: secureBoot}.Asset()
+func (i Image) FileName() string {
+	return "talos-" + i.Version + "-" + i.Schematic[:min(len(i.Schematic), 12)] + "-" + i.Asset()
 }
 
 // Asset is what the image factory calls the image, of whatever version and schematic.
 func (i Image) Asset() string {
-	return "nocloud-amd64" + securely(i.SecureBoot) + ".qcow2"
+	return "nocloud-amd64" + securely(i.SecureBoot) + map[bool]string{false: ".qcow2", true: ".iso"}[i.ISO]
+}
+
+// Boot is how a VM gets its system disk from the image, in the word of the inventory.
+func (i Image) Boot() string {
+	if i.ISO {
+		return "iso"
+	}
+	return "image"
+}
+
+// Content is the type of content of a storage of Proxmox VE that holds the image.
+func (i Image) Content() string {
+	if i.ISO {
+		return "iso"
+	}
+	return "import"
 }
 
 // securely is in the names of what is signed for Secure Boot. (Image Factory: docs/api.md.)

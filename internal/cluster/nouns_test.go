@@ -77,30 +77,6 @@ func TestOtherAuthorities(t *testing.T) {
 	}
 }
 
-// TestClockGoesOn: a clock begins again with another state, and not with one that only
-// cannot be seen.
-func TestClockGoesOn(t *testing.T) {
-	began, now := time.Unix(1, 0), time.Unix(100, 0)
-	c := Clock{State: "Ready", Since: began}
-	for _, x := range []struct {
-		state   string
-		unknown bool
-		want    Clock
-	}{{"Ready", false, c}, {"Unknown", true, c}, {"Stalled", false, Clock{"Stalled", now}}} {
-		if got := c.Next(x.state, x.unknown, now); got != x.want {
-			t.Errorf("%s: %v, want %v", x.state, got, x.want)
-		}
-	}
-}
-
-func TestDrainPatience(t *testing.T) {
-	for timeout, want := range map[time.Duration]time.Duration{0: 5 * time.Minute, time.Second: time.Second} {
-		if got := (Drain{Timeout: timeout}).Patience(); got != want {
-			t.Errorf("%s: %s, want %s", timeout, got, want)
-		}
-	}
-}
-
 // TestEventQuery: an event is one of those asked for by every part of the question, and the
 // daemon's own are part of every cluster's story.
 func TestEventQuery(t *testing.T) {
@@ -491,6 +467,14 @@ func TestStaticPodIsSame(t *testing.T) {
 	} {
 		if pod.IsSame(other) != want || other.IsSame(pod) != want {
 			t.Errorf("%+v: %v, want %v", other, !want, want)
+		}
+	}
+}
+
+func TestDrainPatience(t *testing.T) {
+	for timeout, want := range map[time.Duration]time.Duration{0: 5 * time.Minute, time.Second: time.Second} {
+		if got := (Drain{Timeout: timeout}).Patience(); got != want {
+			t.Errorf("%s: %s, want %s", timeout, got, want)
 		}
 	}
 }

@@ -76,6 +76,8 @@ type Spec struct {
 	Schematic    Schematic
 	// SecureBoot: the firmware of every VM boots nothing but the Talos that the image factory has signed.
 	SecureBoot bool
+	// ISO: new VMs boot an installation medium, from which Talos installs itself.
+	ISO bool
 	// InstallerRegistry is the registry host that serves Talos installer
 	// images to the nodes, for example "factory.talos.dev".
 	InstallerRegistry string
@@ -458,13 +460,15 @@ func (d Desired) Repository() Desired {
 	return d
 }
 
-// Image is the Talos disk image the nodes of a cluster are made from.
+// Image is what the nodes of a cluster are made from: a disk image of Talos, or a medium that installs it.
 type Image struct {
 	Name      string // talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2
 	Version   string
 	Schematic string
 	// SecureBoot: it is signed, and has a firmware without keys take those that it is signed with.
 	SecureBoot bool
+	// ISO: it is an installation medium.
+	ISO bool
 }
 
 // Config is the machine config of one node.

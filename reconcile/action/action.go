@@ -97,7 +97,7 @@ type (
 	CreateVM struct {
 		Node   cluster.Node
 		Host   string // that it is made on
-		Boot   cluster.Boot
+		Image  cluster.Image
 		Finish bool
 		Kept   Kept
 		// Changed is who deleted the one before.
@@ -352,7 +352,7 @@ func (a CreateVM) Info() Info {
 	n := a.Node
 	i := Info{Kind: cluster.CreateVM, Subject: n.Name, Node: n.Name, VMID: n.VMID,
 		Claims: []cluster.Claim{cluster.ClaimNode(n.Name), claimDisks(a.Host, n)},
-		Change: fmt.Sprintf("host=%s vmid=%d cores=%d memory=%d disk=%d boot=%s", a.Host, n.VMID, n.Cores, n.MemoryMiB, n.DiskBytes, a.Boot.Medium)}
+		Change: fmt.Sprintf("host=%s vmid=%d cores=%d memory=%d disk=%d boot=%s", a.Host, n.VMID, n.Cores, n.MemoryMiB, n.DiskBytes, a.Image.Boot())}
 	if a.Finish {
 		i.Text = fmt.Sprintf("finish vm %d (%s), whose creation was interrupted", n.VMID, n.Name)
 	} else {

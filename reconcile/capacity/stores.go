@@ -11,9 +11,9 @@ import (
 // Need is a storage that is needed for a type of content, by a field of the inventory.
 type Need struct{ Name, Content, Field string }
 
-// NeedsOf are the storages that the VM of a node needs.
-func NeedsOf(n cluster.Node) []Need {
-	needs := []Need{{n.Datastore, "images", "proxmox.datastore"}, {n.CloudInitDatastore, "images", "proxmox.cloudinit_datastore"}, {n.ImageDatastore, "import", "proxmox.image_datastore"}}
+// NeedsOf are the storages that the VM of a node of a cluster needs.
+func NeedsOf(s cluster.Spec, n cluster.Node) []Need {
+	needs := []Need{{n.Datastore, "images", "proxmox.datastore"}, {n.CloudInitDatastore, "images", "proxmox.cloudinit_datastore"}, {n.ImageDatastore, cluster.Image{ISO: s.ISO}.Content(), "proxmox.image_datastore"}}
 	for _, d := range n.Disks {
 		needs = append(needs, Need{d.Datastore, "images", "datastore of disk " + d.Name})
 	}

@@ -30,7 +30,7 @@ func TestJudgeStores(t *testing.T) {
 	} {
 		all := map[string]cluster.Storage{"thin": thin, "files": files}
 		c.edit(all)
-		waits, blocks := JudgeStores("dev", n, "pve1", cluster.Host{Storages: cluster.Saw(all)}, NeedsOf(n), map[string]int64{"thin": 1})
+		waits, blocks := JudgeStores("dev", n, "pve1", cluster.Host{Storages: cluster.Saw(all)}, NeedsOf(cluster.Spec{}, n), map[string]int64{"thin": 1})
 		got := ""
 		for _, w := range waits {
 			got = "wait " + string(w.Reason) + " " + w.Message
@@ -42,7 +42,7 @@ func TestJudgeStores(t *testing.T) {
 			t.Errorf("%s: %s; want %s", name, got, c.want)
 		}
 	}
-	waits, _ := JudgeStores("dev", n, "pve1", cluster.Host{Storages: cluster.Unseen[map[string]cluster.Storage]("denied")}, NeedsOf(n), nil)
+	waits, _ := JudgeStores("dev", n, "pve1", cluster.Host{Storages: cluster.Unseen[map[string]cluster.Storage]("denied")}, NeedsOf(cluster.Spec{}, n), nil)
 	if len(waits) != 1 || waits[0].Message != "cannot see the storages of pve1: denied" {
 		t.Errorf("%+v", waits)
 	}

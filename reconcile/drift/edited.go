@@ -108,11 +108,15 @@ func CardOf(hw cluster.Hardware) string { return hw.MAC + " " + hw.Address }
 
 // OfNodeVM compares the VM of a node with the inventory, as compareVM does, with what becomes of
 // its MAC and its address where it had those of the inventory, so that somebody has edited
-// them. That a machine without Secure Boot has no TPM either is no drift of its own: one alone would not help.
+// them. That a machine without Secure Boot has no TPM either is no drift of its own: one alone would not help. An installation
+// medium is one when Talos runs, from the disk: a machine does not leave the medium before it has installed itself.
 func OfNodeVM(d cluster.Desired, o cluster.Observed, n cluster.Node, vm cluster.VM) []Drift {
 	out := compareVM(wantSince(d, o, n), n, vm)
 	if _, differs := OfSecureBoot(d, o.Machines[n.Name]); differs {
 		out = slices.DeleteFunc(out, func(dr Drift) bool { return dr.Field == string(cluster.FieldTPM) })
+	}
+	if mach := o.Machines[n.Name]; mach.Reach != cluster.Configured || mach.Stage != "running" {
+		out = slices.DeleteFunc(out, func(dr Drift) bool { return dr.Field == string(cluster.FieldMedium) })
 	}
 	if card, known := o.Facts.Cards[n.Name]; !known || card != CardOf(WantHardware(d.Spec, n)) {
 		return out

@@ -36,7 +36,8 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 			return
 		}
 		d.Schematic = "the factory's answer"
-		d.Image = cluster.Image{Name: "of talos " + d.Spec.Versions.Talos, Version: d.Spec.Versions.Talos, Schematic: d.Schematic, SecureBoot: d.Spec.SecureBoot}
+		d.Image = d.Spec.NewImage(d.Spec.Versions.Talos, d.Schematic)
+		d.Image.Name = "of talos " + d.Spec.Versions.Talos
 		d.Configs = map[string]cluster.Config{}
 		for _, n := range d.Spec.Nodes {
 			d.Configs[n.Name] = cluster.Config{}
@@ -53,9 +54,13 @@ func Of(d *cluster.Desired, o *cluster.Observed, a action.Action) {
 		h.Images = cluster.Saw(images)
 		o.Hosts[a.Host] = h
 	case action.CreateVM:
+		hw := drift.WantHardware(d.Spec, a.Node)
+		if a.Image.ISO {
+			hw.Medium = cluster.MediumDrive
+		}
 		o.VMs[a.Node.Name] = cluster.VM{VMID: a.Node.VMID, Node: a.Node.Name, Name: a.Node.Name, Host: a.Host,
 			Presence: cluster.Present, Owner: cluster.Ours, Power: cluster.Stopped, Tags: a.Node.VMTags(), Replace: a.Node.Replace,
-			Hardware: cluster.Saw(drift.WantHardware(d.Spec, a.Node))}
+			Hardware: cluster.Saw(hw)}
 		o.Machines[a.Node.Name] = cluster.Machine{Reach: cluster.Silent}
 		if _, there := o.Nodes.Value[a.Node.Name]; there { // it is of the machine before
 			EditNode(o, a.Node.Name, func(kn *cluster.KubeNode) { kn.UUID = "" })

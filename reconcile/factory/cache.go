@@ -45,14 +45,14 @@ func (n note) pin() cluster.ImagePin {
 }
 
 var (
-	imageName = pattern.New(`^talos-v[0-9A-Za-z.+-]+-nocloud-amd64(-secureboot)?\.qcow2$`)
+	imageName = pattern.New(`^talos-v[0-9A-Za-z.+-]+-nocloud-amd64(-secureboot)?\.(qcow2|iso)$`)
 	version   = pattern.New(`^v\d+\.\d+\.\d+(-[0-9A-Za-z.-]+)?$`)
 )
 
 // checkName refuses an image whose fields do not belong together. Names become
 // paths and parts of URLs.
 func checkName(img cluster.Image) error {
-	if !version.MatchString(img.Version) || !schematicID.MatchString(img.Schematic) || img.Name != cluster.ImageName(img.Version, img.Schematic, img.SecureBoot) {
+	if !version.MatchString(img.Version) || !schematicID.MatchString(img.Schematic) || img.Name != img.FileName() {
 		return fmt.Errorf("image %q is not the one of Talos %q with schematic %q", img.Name, img.Version, img.Schematic)
 	}
 	return nil
@@ -150,7 +150,7 @@ func (f *Factory) inspect(img cluster.Image) (note, error) {
 		return note{}, err
 	}
 	defer func() { _ = file.Close() }()
-	if err := checkImage(file, info.Size()); err != nil {
+	if err := checkWhole(img, file, info.Size()); err != nil {
 		return note{}, newError("remove the file, or put a whole image in its place", "image %s in the cache: %v", img.Name, err)
 	}
 	h := sha256.New()

@@ -85,15 +85,14 @@ func (b *bench) image(version string, extensions ...string) cluster.Image {
 	if err != nil {
 		b.Fatal(err)
 	}
-	return cluster.Image{Name: cluster.ImageName(version, id, false), Version: version, Schematic: id}
+	return cluster.Spec{}.NewImage(version, id)
 }
 
 // TestDownloadForSecureBoot: the image that is signed is another one than the plain one of the same schematic, in the cache as well.
 func TestDownloadForSecureBoot(t *testing.T) {
 	inLab(t, func(b *bench) {
 		plain := b.image("v1.14.1", "siderolabs/iscsi-tools")
-		signed := plain
-		signed.SecureBoot, signed.Name = true, cluster.ImageName(plain.Version, plain.Schematic, true)
+		signed := cluster.Spec{SecureBoot: true}.NewImage(plain.Version, plain.Schematic)
 		if !strings.HasSuffix(signed.Name, "-nocloud-amd64-secureboot.qcow2") {
 			t.Errorf("it is called %s", signed.Name)
 		}
@@ -331,7 +330,7 @@ func TestFactoryFaults(t *testing.T) {
 		_, err = b.f.Download(ctx, b.image("v1.15.0"), nil)
 		mustFail(t, err, false, "version 1.15.0 is not available", "talos_version")
 		lost := strings.Repeat("ab", 32)
-		_, err = b.f.Download(ctx, cluster.Image{Name: cluster.ImageName("v1.13.9", lost, false), Version: "v1.13.9", Schematic: lost}, nil)
+		_, err = b.f.Download(ctx, cluster.Spec{}.NewImage("v1.13.9", lost), nil)
 		mustFail(t, err, false, "not found", "registered there again")
 		if !errors.Is(err, ErrUnknownSchematic) {
 			t.Errorf("the cause is %v", errors.Unwrap(err))
@@ -446,7 +445,7 @@ func TestForgottenSchematic(t *testing.T) {
 			t.Fatal(err)
 		}
 		b.world.Inject(world.Fault{System: "factory", Op: "GET /image/{schematic}/{version}/{path}", Kind: world.Answer, Status: 404, Text: "schematic ID \"x\" not found", Times: 1})
-		img := cluster.Image{Name: cluster.ImageName("v1.13.9", id, false), Version: "v1.13.9", Schematic: id}
+		img := cluster.Spec{}.NewImage("v1.13.9", id)
 		if _, err := b.f.Download(b.Context(), img, nil); !errors.Is(err, ErrUnknownSchematic) {
 			t.Fatal(err)
 		}
@@ -704,8 +703,8 @@ func TestImagesThatAreNone(t *testing.T) {
 		for name, img := range map[string]cluster.Image{
 			"nothing":           {},
 			"another name":      {Name: "talos.qcow2", Version: good.Version, Schematic: good.Schematic},
-			"a path":            {Name: cluster.ImageName("../x", good.Schematic, false), Version: "../x", Schematic: good.Schematic},
-			"a short schematic": {Name: cluster.ImageName("v1.13.9", "abc", false), Version: "v1.13.9", Schematic: "abc"},
+			"a path":            cluster.Spec{}.NewImage("../x", good.Schematic),
+			"a short schematic": cluster.Spec{}.NewImage("v1.13.9", "abc"),
 			"another version":   {Name: good.Name, Version: "v1.13.8", Schematic: good.Schematic},
 		} {
 			if b.f.Cached(img, cluster.ImagePin{}) {
@@ -938,7 +937,7 @@ func TestLoopback(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	img := cluster.Image{Name: cluster.ImageName("v1.13.9", id, false), Version: "v1.13.9", Schematic: id}
+	img := cluster.Spec{}.NewImage("v1.13.9", id)
 	if _, err := f.Download(t.Context(), img, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -198,10 +198,11 @@ func (t *transfer) begin(ctx context.Context, resp *http.Response) (io.Reader, e
 	if err := t.f.checkSpace(t.what, t.total); err != nil {
 		return nil, err
 	}
-	in := bufio.NewReader(resp.Body)
-	if head, err := in.Peek(4); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	mark, after := markOf(t.img)
+	in := bufio.NewReaderSize(resp.Body, after+descriptorSize)
+	if head, err := in.Peek(after + len(mark)); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 		return nil, t.broken(ctx, err)
-	} else if string(head) != "QFI\xfb" {
+	} else if len(head) < after+len(mark) || string(head[after:]) != mark {
 		return nil, t.f.notAnImage(t.what, in)
 	}
 	if t.file == nil {
@@ -266,7 +267,7 @@ func (t *transfer) broken(ctx context.Context, err error) error {
 
 // inspect looks at whether what came is an image, and all of it.
 func (t *transfer) inspect() (note, error) {
-	if err := checkImage(t.file, t.done); err != nil {
+	if err := checkWhole(t.img, t.file, t.done); err != nil {
 		return note{}, newTransient(nil, t.f.inTheWay(), "%s: what came is no whole Talos image: %v", t.what, err)
 	}
 	info, err := t.file.Stat()

@@ -166,7 +166,7 @@ func (c *chooser) state(n cluster.Node, host string) int {
 	if !h.Known || h.Quorate.Known && !h.Quorate.Value || h.Maintained {
 		return notSeen
 	}
-	waits, blocks := capacity.JudgeStores(c.d.Spec.Name, n, host, h, capacity.NeedsOf(n), n.DiskUse())
+	waits, blocks := capacity.JudgeStores(c.d.Spec.Name, n, host, h, capacity.NeedsOf(c.d.Spec, n), n.DiskUse())
 	switch {
 	case len(blocks) > 0 || len(c.ledger.LackVM(n, host)) > 0:
 		return hasNoRoom

@@ -269,7 +269,7 @@ func (m *planner) holdSuccessor(n cluster.Node, vm cluster.VM, verb string) bool
 	host := m.placeNode(next)
 	h := m.o.Hosts[host]
 	unusable := func(h string) bool { return !m.hostReachable(n.Name, h, m.removalDrift(n, vm)...) } // where a control plane is made rather than beside another one
-	if m.holdNode(next) || !m.hostUsable(n.Name, h, host, m.removalDrift(n, vm)...) || next.Role == cluster.ControlPlane && slices.ContainsFunc(next.Placement.Among, unusable) || !m.storesUsable(next, host, h, capacity.NeedsOf(next), next.DiskUse()) {
+	if m.holdNode(next) || !m.hostUsable(n.Name, h, host, m.removalDrift(n, vm)...) || next.Role == cluster.ControlPlane && slices.ContainsFunc(next.Placement.Among, unusable) || !m.storesUsable(next, host, h, capacity.NeedsOf(m.d.Spec, next), next.DiskUse()) {
 		return true
 	}
 	lacks := m.ledger.LackSuccessor(next, host, vm)

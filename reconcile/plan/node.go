@@ -111,7 +111,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 	}
 	host := m.placeNode(n)
 	h := m.o.Hosts[host]
-	create := action.CreateVM{Node: n, Host: host, Boot: m.bootNode(n), Kept: m.keptFor(n), Changed: drift.ChangedOf(m.o, n.Name, drift.FieldVM)}
+	create := action.CreateVM{Node: n, Host: host, Image: m.d.Image, Kept: m.keptFor(n), Changed: drift.ChangedOf(m.o, n.Name, drift.FieldVM)}
 	if n.Role == cluster.ControlPlane && !m.mayJoin(n) || !m.mayAdd(n) || m.holdNode(n) || !m.hostUsable(n.Name, h, host, m.vmDrift(n)...) || m.holdObject(n, create) {
 		return
 	}
@@ -121,7 +121,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 		}
 		return
 	}
-	if !m.storesUsable(n, host, h, capacity.NeedsOf(n), n.DiskUse()) || m.holdCapacity(n) {
+	if !m.storesUsable(n, host, h, capacity.NeedsOf(m.d.Spec, n), n.DiskUse()) || m.holdCapacity(n) {
 		return
 	}
 	if m.d.Schematic == "" {
@@ -148,7 +148,7 @@ func (m *planner) planAbsent(n cluster.Node) {
 	if pin, ok := m.o.Facts.Images[m.d.Image.Name]; ok && pin.Bytes != size {
 		m.block(cluster.Block{Subject: n.Name,
 			Reason: cluster.ImageMismatch, Message: fmt.Sprintf("image %s on %s has %d bytes, and had %d when it was verified", m.d.Image.Name, n.ImageDatastore, size, pin.Bytes),
-			Hint: fmt.Sprintf("delete %s:import/%s; it is downloaded and verified again", n.ImageDatastore, m.d.Image.Name)})
+			Hint: fmt.Sprintf("delete %s:%s/%s; it is downloaded and verified again", n.ImageDatastore, m.d.Image.Content(), m.d.Image.Name)})
 		return
 	}
 	m.do(create)
@@ -311,7 +311,7 @@ func (m *planner) planStopped(n cluster.Node, vm cluster.VM) {
 		return
 	}
 	if drift.IsUnmade(vm) {
-		m.do(action.CreateVM{Node: n, Host: vm.Carrier(n), Boot: m.bootNode(n), Finish: true})
+		m.do(action.CreateVM{Node: n, Host: vm.Carrier(n), Image: m.d.Image, Finish: true})
 		return
 	}
 	if m.planVM(n, vm) {

@@ -9,11 +9,6 @@ import (
 // placeNode answers on which host a node's VM is made: the inventory's, or the one that was chosen for it.
 func (m *planner) placeNode(n cluster.Node) string { return n.Placement.Pin }
 
-// bootNode answers what a node's new VM boots from: the Talos image.
-func (m *planner) bootNode(cluster.Node) cluster.Boot {
-	return cluster.Boot{Medium: cluster.BootImage, Image: m.d.Image}
-}
-
 // hostUsable reports whether a host can be acted on, and waits with the reason if not, and with what would
 // be corrected on it.
 func (m *planner) hostUsable(subject string, h cluster.Host, name string, corrects ...cluster.FieldDifference) bool {

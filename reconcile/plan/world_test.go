@@ -63,7 +63,10 @@ func (w *world) stage() {
 	}
 }
 
-const imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"
+const (
+	imageName = "talos-v1.13.9-376567988ad3-nocloud-amd64.qcow2"
+	isoName   = "talos-v1.13.9-376567988ad3-nocloud-amd64.iso"
+)
 
 // newWorld is an empty host, fully seen, and a cluster of the given size.
 func newWorld(cps, workers int) *world {
@@ -533,6 +536,8 @@ func (w *world) run(t testing.TB, line string) string {
 		w.editMachine(t, arg(1), f[2:])
 	case "image":
 		switch arg(1) {
+		case "iso": // VMs install themselves from a medium
+			w.d.Spec.ISO, w.d.Image.ISO, w.d.Image.Name = true, true, isoName
 		case "cached":
 			w.o.ImageCached = cluster.Saw(true)
 		case "none":
@@ -1391,6 +1396,8 @@ func (w *world) host(t testing.TB, words []string) {
 			h.Cores = 0
 		case "unmeasured": // how much memory it has is not known
 			h.MemoryBytes = 0
+		case "noiso":
+			h.Storages = cluster.Saw(map[string]cluster.Storage{"local": {Active: true, Content: []string{"import"}}, "local-lvm": {Active: true, Content: []string{"images"}}})
 		case "noimport":
 			h.Storages = cluster.Saw(map[string]cluster.Storage{"local": {Active: true, Content: []string{"iso"}}, "local-lvm": {Active: true, Content: []string{"images"}}})
 		default:
@@ -1421,6 +1428,8 @@ func (w *world) editVM(t testing.TB, name string, words []string) {
 			vm.Owner, vm.Why = cluster.Foreign, "it is not in pool talos"
 		case "disproven":
 			vm.Disproven = true
+		case "medium":
+			vm.Hardware.Value.Medium = v
 		case "stopped":
 			vm.Power = cluster.Stopped
 		case "running":

@@ -114,7 +114,7 @@ func TestCreationEndsBetweenTwoLooks(t *testing.T) {
 		defer c.Close()
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
-		if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
+		if err := c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil); err == nil {
 			t.Fatal("the creation was not interrupted")
 		}
 		s.world.OnCall(func(r world.CallRecord) {
@@ -165,7 +165,7 @@ func TestLookingWhileActing(t *testing.T) {
 			acting.Go(func() {
 				bg := context.Background()
 				for _, do := range []func() error{
-					func() error { return c.Create(bg, d, n, n.Placement.Pin, bootOf(d), nil) }, func() error { return c.Start(bg, d, n, nil) },
+					func() error { return c.Create(bg, d, n, n.Placement.Pin, d.Image, nil) }, func() error { return c.Start(bg, d, n, nil) },
 					func() error {
 						return c.Delete(bg, d, cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Placement.Pin}, nil)
 					},

@@ -33,18 +33,15 @@ const conflicts = 4
 // runs there wait; one with data disks is alone, because Proxmox VE may write them in full
 // with the storage's lock, for which others wait ten seconds. The turn ends when the disks
 // are there; progress shows it.
-func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, progress func(cluster.Progress)) error {
-	if err := c.create(ctx, d, n, host, boot, defaultProgress(progress)); err != nil {
+func (c *Client) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, image cluster.Image, progress func(cluster.Progress)) error {
+	if err := c.create(ctx, d, n, host, image, defaultProgress(progress)); err != nil {
 		return fmt.Errorf("create vm %d (%s): %w", n.VMID, n.Name, err)
 	}
 	return nil
 }
 
-func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, progress func(cluster.Progress)) error {
-	if boot.Medium != cluster.BootImage {
-		return fmt.Errorf("boot medium %q is not supported", boot.Medium)
-	}
-	wanted, err := hardware.CreateParams(d, n, c.poolOf(n), boot.Image)
+func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, image cluster.Image, progress func(cluster.Progress)) error {
+	wanted, err := hardware.CreateParams(d, n, c.poolOf(n), image)
 	if err != nil {
 		return err
 	}

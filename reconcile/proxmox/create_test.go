@@ -34,7 +34,7 @@ func TestCreateIsIdempotent(t *testing.T) {
 		n, ctx := d.Spec.Nodes[0], context.Background()
 		c := s.made(d)
 		defer c.Close()
-		s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+		s.must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 		s.must(c.Start(ctx, d, n, nil))
 		for _, r := range s.world.Calls() {
 			if r.Mutating {
@@ -54,7 +54,7 @@ func TestCreateForSecureBoot(t *testing.T) {
 			n, ctx := d.Spec.Nodes[0], context.Background()
 			c := s.client()
 			defer c.Close()
-			s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+			s.must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 			got, _ := s.host.VM(n.VMID)
 			efi, tpm := pveconf.ParseProperties(got.Config["efidisk0"]), pveconf.ParseProperties(got.Config["tpmstate0"])
 			if efi["efitype"] != "4m" || efi["pre-enrolled-keys"] != "0" || tpm["version"] != "v2.0" || tpm["size"] != "4M" || !strings.HasPrefix(tpm.First("file", ""), n.Datastore+":") {
@@ -86,7 +86,7 @@ func TestCreateFinishes(t *testing.T) {
 				s.world.Inject(world.Fault{System: "pve", Op: cut, Kind: world.Answer, Status: 500, Text: "it did not work", Times: 1})
 				c := s.client()
 				defer c.Close()
-				if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
+				if err := c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil); err == nil {
 					t.Fatal("it was not interrupted")
 				}
 				vm := observe(c, d).VMs[n.Name]
@@ -94,7 +94,7 @@ func TestCreateFinishes(t *testing.T) {
 					t.Errorf("%+v", vm)
 				}
 				s.must(s.host.Edit(n.VMID, "tags", strings.TrimPrefix("mine;"+strings.Join(vm.Tags, ";"), ";")))
-				s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+				s.must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 				if vm = observe(c, d).VMs[n.Name]; unfinished(vm) {
 					t.Errorf("%+v", vm)
 				}
@@ -128,7 +128,7 @@ func TestCreateMeetsAnEdit(t *testing.T) {
 					s.must(s.host.Edit(n.VMID, "tags", "mine"))
 				}
 			})
-			s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+			s.must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 			s.world.OnCall(nil)
 			got, _ := s.host.VM(n.VMID)
 			if want := "controlplane;dev;mine;talos-agent"; op == putOp && got.Config["tags"] != want {
@@ -153,7 +153,7 @@ func TestTagsRefused(t *testing.T) {
 		c := s.client()
 		defer c.Close()
 		for range 2 {
-			s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+			s.must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 			if vm := observe(c, d).VMs[n.Name]; unfinished(vm) || vm.Hardware.Value.System.Bytes != n.DiskBytes {
 				t.Errorf("%+v", vm)
 			}
@@ -168,7 +168,7 @@ func TestTagsRefused(t *testing.T) {
 		if c.Forget(d.Spec.ID); observe(c, d).VMs[n.Name].Untaggable {
 			t.Error("it is not tried again, though everything is to be looked at again")
 		}
-		s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+		s.must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 		if vm := observe(c, d).VMs[n.Name]; fmt.Sprint(vm.Tags) != "[controlplane dev talos-agent]" {
 			t.Errorf("%+v", vm.Tags)
 		}
@@ -198,7 +198,7 @@ func TestCreationsTakeTurns(t *testing.T) {
 					wg.Go(func() {
 						s.t.Helper()
 						var allocated bool
-						err := c.Create(context.Background(), d, n, n.Placement.Pin, bootOf(d), func(p cluster.Progress) {
+						err := c.Create(context.Background(), d, n, n.Placement.Pin, d.Image, func(p cluster.Progress) {
 							mu.Lock()
 							defer mu.Unlock()
 							switch {
@@ -237,7 +237,7 @@ func TestCancelledWhileItWaits(t *testing.T) {
 		var wg sync.WaitGroup
 		for _, n := range d.Spec.Nodes {
 			wg.Go(func() {
-				if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); !errors.Is(err, context.Canceled) {
+				if err := c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil); !errors.Is(err, context.Canceled) {
 					t.Errorf("%s: %v", n.Name, err)
 				}
 			})
@@ -294,7 +294,7 @@ func TestFailuresCarryHints(t *testing.T) {
 				tc.do(s)
 				c := s.client()
 				defer c.Close()
-				err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil)
+				err := c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil)
 				if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.HasPrefix(err.Error(), "create vm 411 (dev-cp-1): ") || !strings.Contains(fault.HintOf(err), tc.hint) {
 					t.Errorf("got %v [%s]", err, fault.HintOf(err))
 				}
@@ -317,7 +317,7 @@ func TestWarningsAreSuccess(t *testing.T) {
 		s.image()
 		c := s.client()
 		defer c.Close()
-		s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+		s.must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 		s.must(s.host.Edit(n.VMID, "scsihw", "virtio-scsi-pci")) // iothread is ignored with it, which warns
 		s.must(c.Start(ctx, d, n, nil))
 		if vm, _ := s.host.VM(n.VMID); vm.Power != pve.Running || !strings.Contains(s.log.String(), "iothread is only valid") {
@@ -338,7 +338,7 @@ func TestStartOnAPortlessBridge(t *testing.T) {
 			s.host.ChangeBridge(testHost, "vmbr1", pve.Bridge{})
 			c := s.client()
 			defer c.Close()
-			s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+			s.must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 			err := c.Start(ctx, d, n, nil)
 			if err == nil || !strings.Contains(err.Error(), "no physical interface on bridge 'vmbr1'") || !strings.Contains(fault.HintOf(err), "vlan-aware") {
 				t.Errorf("%s: %v (%s)", flavour, err, fault.HintOf(err))
@@ -380,7 +380,7 @@ func TestStart(t *testing.T) {
 				s.image()
 				c := s.client()
 				defer c.Close()
-				s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+				s.must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 				tc.do(s)
 				err := c.Start(ctx, d, n, nil)
 				s.world.OnCall(nil)
@@ -408,7 +408,7 @@ func TestCreationOnALockedStorage(t *testing.T) {
 		defer c.Close()
 		unlock, err := s.host.LockStorage(n.Placement.Pin, n.Datastore)
 		s.must(err)
-		err = c.Create(t.Context(), d, n, n.Placement.Pin, bootOf(d), nil)
+		err = c.Create(t.Context(), d, n, n.Placement.Pin, d.Image, nil)
 		if err == nil || !strings.Contains(err.Error(), "can't lock file '/var/lock/pve-manager/pve-storage-local-lvm' - got timeout") || !strings.Contains(fault.HintOf(err), "pvesm status") {
 			t.Errorf("got %v -> %s", err, fault.HintOf(err))
 		}
@@ -416,7 +416,7 @@ func TestCreationOnALockedStorage(t *testing.T) {
 			t.Error("there is half a VM")
 		}
 		unlock()
-		s.must(c.Create(t.Context(), d, n, n.Placement.Pin, bootOf(d), nil))
+		s.must(c.Create(t.Context(), d, n, n.Placement.Pin, d.Image, nil))
 	})
 }
 
@@ -429,7 +429,7 @@ func TestLostCreationIsReported(t *testing.T) {
 		s.world.Inject(world.Fault{System: "pve", Op: createOp, Kind: world.LoseRequest})
 		c := s.client()
 		defer c.Close()
-		err := c.Create(context.Background(), d, d.Spec.Nodes[0], d.Spec.Nodes[0].Placement.Pin, bootOf(d), nil)
+		err := c.Create(context.Background(), d, d.Spec.Nodes[0], d.Spec.Nodes[0].Placement.Pin, d.Image, nil)
 		if err == nil || !strings.Contains(err.Error(), "nothing came of it: POST /nodes/pve1/qemu: ") || s.count(createOp) != 1 {
 			t.Errorf("%d creations: %v", s.count(createOp), err)
 		}
@@ -445,7 +445,7 @@ func TestChangesAreForgotten(t *testing.T) {
 		c := s.made(d)
 		defer c.Close()
 		for what, change := range map[string]func() error{
-			"create": func() error { return c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil) },
+			"create": func() error { return c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil) },
 			"start":  func() error { return c.Start(ctx, d, n, nil) },
 		} {
 			observe(c, d)

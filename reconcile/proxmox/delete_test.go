@@ -19,7 +19,7 @@ func (s *stand) made(d cluster.Desired) *Client {
 	s.image()
 	c := s.client()
 	n := d.Spec.Nodes[0]
-	s.must(c.Create(context.Background(), d, n, n.Placement.Pin, bootOf(d), nil))
+	s.must(c.Create(context.Background(), d, n, n.Placement.Pin, d.Image, nil))
 	s.must(c.Start(context.Background(), d, n, nil))
 	s.world.ForgetCalls()
 	return c

@@ -170,7 +170,7 @@ func TestPathsAreNotSmuggled(t *testing.T) {
 			n := d.Spec.Nodes[0]
 			n.Placement.Pin = bad
 			for what, err := range map[string]error{
-				"host of a creation":    c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil),
+				"host of a creation":    c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil),
 				"host of a deletion":    c.Delete(ctx, d, cluster.VM{VMID: 411, Node: "dev-cp-1", Host: bad}, nil),
 				"node of a deletion":    c.Delete(ctx, d, cluster.VM{VMID: 411, Node: bad, Host: testHost}, nil),
 				"host of an upload":     c.Upload(ctx, bad, "local", imageName, 1, strings.NewReader("x"), nil),
@@ -184,7 +184,7 @@ func TestPathsAreNotSmuggled(t *testing.T) {
 		}
 		tags := desired(1)
 		tags.Spec.Nodes[0].Tags = []string{"a;b"}
-		if err := c.Create(ctx, tags, tags.Spec.Nodes[0], tags.Spec.Nodes[0].Placement.Pin, bootOf(tags), nil); err == nil || !strings.Contains(err.Error(), `tag "a;b"`) {
+		if err := c.Create(ctx, tags, tags.Spec.Nodes[0], tags.Spec.Nodes[0].Placement.Pin, tags.Image, nil); err == nil || !strings.Contains(err.Error(), `tag "a;b"`) {
 			t.Errorf("got %v", err)
 		}
 		if calls := s.calls(); len(calls) != 0 {

@@ -219,7 +219,7 @@ func goldenLife(t *testing.T, s *stand) ([]request, []string) {
 	rec := &recorder{t: t, next: check.next}
 	check.next = rec
 	s.must(c.Upload(ctx, testHost, "local", imageName, int64(len(image)), bytes.NewReader(image), nil))
-	s.must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+	s.must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 	s.must(c.Start(ctx, d, n, nil))
 	s.must(c.Delete(ctx, d, cluster.VM{VMID: n.VMID, Node: n.Name, Host: n.Placement.Pin}, nil))
 	return rec.writes, rec.form

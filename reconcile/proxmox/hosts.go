@@ -165,7 +165,7 @@ func (l *look) volumes(host, store string) cluster.Seen[map[int]int64] {
 	return cluster.Saw(sizes)
 }
 
-// images lists the images a disk can be imported from. While a task of ours
+// images lists the images that VMs of the cluster can be made from. While a task of ours
 // copies one into place it may be there in part: nothing is known then.
 func (l *look) images(host, store string) cluster.Seen[map[string]int64] {
 	for _, t := range l.tasks[host].running {
@@ -173,7 +173,7 @@ func (l *look) images(host, store string) cluster.Seen[map[string]int64] {
 			return cluster.Unseen[map[string]int64]("an image is being copied into place by " + t.text)
 		}
 	}
-	images, err := l.c.images(l.ctx, host, store)
+	images, err := l.c.images(l.ctx, host, store, l.d.Image.Content())
 	if err != nil {
 		return cluster.Unseen[map[string]int64](formatReason(err))
 	}

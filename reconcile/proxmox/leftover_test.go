@@ -32,7 +32,7 @@ func TestLeftOverVolumes(t *testing.T) {
 				// is being copied.
 				ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 				defer cancel()
-				if err := c.Create(ctx, d, n, testHost, bootOf(d), nil); err == nil {
+				if err := c.Create(ctx, d, n, testHost, d.Image, nil); err == nil {
 					t.Fatal("the creation was not interrupted")
 				}
 				tasks := s.host.Tasks()
@@ -43,7 +43,7 @@ func TestLeftOverVolumes(t *testing.T) {
 				}
 				s.must(s.host.Unlock(n.VMID))
 				s.must(tc.remove(s))
-				err := c.Create(context.Background(), d, n, testHost, bootOf(d), nil)
+				err := c.Create(context.Background(), d, n, testHost, d.Image, nil)
 				if tc.left == "" {
 					s.must(err)
 					return

@@ -65,7 +65,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 		c := s.client()
 		ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 		defer cancel()
-		if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
+		if err := c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil); err == nil {
 			s.t.Fatal("the creation was not interrupted")
 		}
 		c.Close()
@@ -142,7 +142,7 @@ func TestWhatIsBehindAVMID(t *testing.T) {
 			defer c.Close()
 			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second)
 			defer cancel()
-			if err := c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil); err == nil {
+			if err := c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil); err == nil {
 				s.t.Fatal("the creation was not interrupted")
 			}
 		}, want: want{presence: cluster.Present, owner: cluster.Foreign, why: "outside pool"},
@@ -406,7 +406,7 @@ func TestForeignInTheWay(t *testing.T) {
 					ctx := context.Background()
 					vm := cluster.VM{VMID: n.VMID, Node: n.Name, Host: testHost, Presence: cluster.Present, Owner: cluster.Ours}
 					for what, err := range map[string]error{
-						"create": c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil), "start": c.Start(ctx, d, n, nil), "delete": c.Delete(ctx, d, vm, nil),
+						"create": c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil), "start": c.Start(ctx, d, n, nil), "delete": c.Delete(ctx, d, vm, nil),
 					} {
 						if err == nil {
 							t.Errorf("%s succeeded", what)

@@ -51,7 +51,7 @@ func lifecycle(t *testing.T, c *Client, d cluster.Desired, image []byte) {
 		}
 	}()
 	for range 2 {
-		must(c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil))
+		must(c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil))
 	}
 	vm := look("made", cluster.Present, cluster.Stopped)
 	if want := wantHardware(n); !sameHardware(vm.Hardware.Value, want) || unfinished(vm) {

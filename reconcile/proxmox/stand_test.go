@@ -196,7 +196,7 @@ func (s *stand) next(c *Client, d cluster.Desired, image []byte) (done bool, err
 		case vm.Presence == cluster.Absent && h.Images.Value[imageName] == 0:
 			return false, c.Upload(ctx, n.Placement.Pin, n.ImageDatastore, imageName, int64(len(image)), bytes.NewReader(image), nil)
 		case vm.Presence == cluster.Absent, unfinished(vm):
-			return false, c.Create(ctx, d, n, n.Placement.Pin, bootOf(d), nil)
+			return false, c.Create(ctx, d, n, n.Placement.Pin, d.Image, nil)
 		case vm.Owner == cluster.Foreign:
 			return false, fmt.Errorf("%s is foreign: %s", n.Name, vm.Why)
 		case vm.Deleting:
@@ -319,11 +319,6 @@ func TestCreateAndDestroy(t *testing.T) {
 			})
 		})
 	}
-}
-
-// bootOf is what the planner has a new VM boot from.
-func bootOf(d cluster.Desired) cluster.Boot {
-	return cluster.Boot{Medium: cluster.BootImage, Image: d.Image}
 }
 
 // observeLater is a look so long after the one before that no answer to that holds any longer.

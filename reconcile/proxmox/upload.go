@@ -22,18 +22,18 @@ import (
 	"github.com/talos-agent/talos-agent/reconcile/proxmox/turns"
 )
 
-// images lists what disks can be imported from on a storage: name and bytes.
-func (c *Client) images(ctx context.Context, host, store string) (map[string]int64, error) {
+// images lists what is on a storage that VMs are made from, of one type of content: name and bytes.
+func (c *Client) images(ctx context.Context, host, store, content string) (map[string]int64, error) {
 	if !hardware.StoragePattern.MatchString(store) {
 		return nil, fmt.Errorf("%q is no name of a storage", store)
 	}
 	var rows []struct{ VolID, Size pveconf.Scalar }
-	if err := c.get(ctx, hostPath(host, "storage", store, "content"), params{"content": "import"}, &rows); err != nil {
+	if err := c.get(ctx, hostPath(host, "storage", store, "content"), params{"content": content}, &rows); err != nil {
 		return nil, err
 	}
 	out := map[string]int64{}
 	for _, r := range rows {
-		if name, ok := strings.CutPrefix(string(r.VolID), store+":import/"); ok {
+		if name, ok := strings.CutPrefix(string(r.VolID), store+":"+content+"/"); ok {
 			out[name] = r.Size.Number()
 		}
 	}
@@ -58,7 +58,7 @@ func (c *Client) volumes(ctx context.Context, host, store string) (map[int]int64
 	return out, nil
 }
 
-// Upload puts an image into a storage as something disks can be imported from.
+// Upload puts an image into a storage as something VMs can be made from.
 // An image of that name and size that is there already is success; one of
 // another size is never overwritten. size is the number of bytes body yields.
 // When body can be rewound it is read twice, the first time for its SHA-256,
@@ -130,13 +130,13 @@ func (c *Client) uploaded(ctx context.Context, at place, progress func(cluster.P
 			return false, err
 		}
 	}
-	images, err := c.images(ctx, at.host, at.store)
+	images, err := c.images(ctx, at.host, at.store, hardware.ContentOf(at.name))
 	if err != nil {
 		return false, err
 	}
 	have, ok := images[at.name]
 	if ok && have != at.size {
-		return false, fault.Errorf(fmt.Sprintf("as root on %s: `pvesm free %s:import/%s`; it is uploaded again then", at.host, at.store, at.name),
+		return false, fault.Errorf(fmt.Sprintf("as root on %s: `pvesm free %s:%s/%s`; it is uploaded again then", at.host, at.store, hardware.ContentOf(at.name), at.name),
 			"an image of that name is there with %d bytes instead of %d, perhaps from an upload that was cut off", have, at.size)
 	}
 	return ok, nil
@@ -227,7 +227,7 @@ func (e *exactly) Read(p []byte) (int, error) {
 func (c *Client) send(ctx context.Context, at place, sum string, body io.Reader, progress func(cluster.Progress), task *pveconf.Scalar) error {
 	var head bytes.Buffer
 	form := multipart.NewWriter(&head)
-	fields := [][2]string{{"content", "import"}}
+	fields := [][2]string{{"content", hardware.ContentOf(at.name)}}
 	if sum != "" {
 		fields = append(fields, [2]string{"checksum-algorithm", "sha256"}, [2]string{"checksum", sum})
 	}

@@ -27,7 +27,7 @@ import (
 const (
 	applyWithin   = 20 * time.Second // the call itself
 	takenWithin   = time.Minute      // from the answer until the cluster's certificates are shown
-	installWithin = 5 * time.Minute  // the same up to v1.12
+	installWithin = 5 * time.Minute  // the same up to v1.12, and from a medium
 	untakenAfter  = 10 * time.Second // still in maintenance mode so long after an unclear answer: it was not taken
 	noticeWithin  = 3 * time.Second  // until the watcher has seen what was done
 )
@@ -75,7 +75,7 @@ func (f *Fleet) apply(ctx context.Context, d cluster.Desired, n cluster.Node, cf
 		return sent.refused
 	}
 	patience := takenWithin
-	if parseMinor(d.Spec.Versions.Talos) < 13 {
+	if parseMinor(d.Spec.Versions.Talos) < 13 || d.Image.ISO {
 		patience = installWithin
 	}
 	return f.taken(ctx, n, k, sent, patience)

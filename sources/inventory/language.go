@@ -110,7 +110,6 @@ var foreseen = map[string]string{
 	"arch":     "every node is amd64: remove it; Proxmox VE lets only root@pam set the architecture of a VM, and never a token",
 	"meta":     "write ip: under the node; addresses come from the cloud-init drive",
 	"template": "remove it: VMs are made from the factory's disk image",
-	"iso":      "remove it: VMs are made from the factory's disk image",
 }
 
 // rootOnly answers keys of what no token may set.
@@ -137,6 +136,7 @@ var foreign = map[string]string{
 	"control_plane_vip":      "write network.vip",
 	"headscale_login_server": "write it into a patch of the kind ExtensionServiceConfig, for the extension siderolabs/tailscale, and the key into `values` of secrets.sops.yaml",
 	"dhcp":                   "remove it, and the address of a worker, with network.address_mode: dhcp-discover; or write ip: the address of the lease; without network.cidr and network.gateway the DHCP server is expected to give it, and validate prints its reservations",
+	"talos.iso":              "write boot: iso; the medium comes from the image factory, or lies on proxmox.image_datastore under the name that `talos-agent plan` shows",
 	"proxmox.endpoint":       "remove it: the host's config.yaml has where Proxmox VE answers (proxmox.url)",
 	"proxmox.vlan_id":        "write network.vlan",
 	"proxmox.insecure":       "remove it: the host's config.yaml has whom to trust (proxmox.ca_file or proxmox.fingerprint)",

@@ -294,8 +294,8 @@ type placement struct {
 type talos struct {
 	// What the image factory builds into the image.
 	Schematic schematic `yaml:"schematic"`
-	// What VMs are made from: the disk image of the factory.
-	Boot string `yaml:"boot" enum:"image" later:"iso,template" default:"image"`
+	// How VMs get their system disk: `image` copies the factory's disk image; `iso` boots its installation medium, and the node pulls an installer.
+	Boot string `yaml:"boot" enum:"image,iso" later:"template" default:"image"`
 	// The firmware of every VM boots nothing but Talos as the image factory has signed it: VMs are made from its image for
 	// Secure Boot, whose keys their firmware takes at the first boot, with a TPM, in which patches may keep the keys of
 	// encrypted disks. It takes Talos v1.14 or newer. A node that is there changes it with a new machine alone: `replace`.

@@ -46,6 +46,7 @@ func (l *loader) resolveCluster() {
 		Drain:          cluster.Drain{Timeout: c.Drain.Timeout, Delete: c.Drain.OnTimeout == "delete"},
 
 		SecureBoot:        c.Talos.SecureBoot,
+		ISO:               c.Talos.Boot == "iso",
 		InstallerRegistry: orDefault(c.Talos.InstallerRegistry, "factory.talos.dev"),
 		Mirrors:           maps.Clone(l.opts.Mirrors),
 	}

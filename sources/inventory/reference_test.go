@@ -74,7 +74,7 @@ func TestSchemasAgreeWithTheDecoder(t *testing.T) {
 	}
 	for which, wrong := range map[string][]string{
 		"cluster": {"{}", smallCluster + "nope: 1\n", strings.Replace(smallCluster, "v1.13.9", "1.13.9", 1), smallCluster + "cni: weave\n",
-			smallCluster + "talos: {boot: iso}\n", smallCluster + "ha_enabled: 1\n", smallCluster + "addons: x\n"},
+			smallCluster + "talos: {boot: template}\n", smallCluster + "ha_enabled: 1\n", smallCluster + "addons: x\n"},
 		"nodes": {"controlplane: [{name: a}]", "controlplane: [{name: A, ip: 10.0.0.1}]", "workers: [{name: a, ip: 10.0.0.1, cpu: 0}]",
 			"workers: [{name: a, ip: 10.0.0.1, disk: 40X}]", "counted: [{}]"},
 		"addon": {"name: a", "{name: a, chart: {repository: http://x, name: a}}", "{name: a, chart: {}, prune: true}"},

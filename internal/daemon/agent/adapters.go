@@ -39,8 +39,8 @@ func (obs inOrder) Forget(clusterID string) {
 // vms gives the Proxmox VE client the shape the executor wants.
 type vms struct{ c *proxmox.Client }
 
-func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, boot cluster.Boot, p reconcile.Progress) error {
-	return v.c.Create(ctx, d, n, host, boot, p)
+func (v vms) Create(ctx context.Context, d cluster.Desired, n cluster.Node, host string, image cluster.Image, p reconcile.Progress) error {
+	return v.c.Create(ctx, d, n, host, image, p)
 }
 
 func (v vms) Start(ctx context.Context, d cluster.Desired, n cluster.Node, p reconcile.Progress) error {

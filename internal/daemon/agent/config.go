@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/clock"
 	"github.com/talos-agent/talos-agent/internal/daemon/eventlog"
 	"github.com/talos-agent/talos-agent/internal/daemon/reporting"
 	"github.com/talos-agent/talos-agent/internal/daemon/snapshots"
@@ -87,7 +88,7 @@ type Config struct {
 	// how a cluster stands, and with nil when it could be again.
 	OnUnreachable func(who string, err error)
 	// Earlier are the clocks of an agent before this one; nil: there was none.
-	Earlier func(cluster string) cluster.Clocks
+	Earlier func(cluster string) clock.Clocks
 	// Runs keeps what was done, for people; nil: in memory, for as long as the agent
 	// lives. Pulse beats whenever a status may have changed; nil: nobody watches.
 	Runs  *eventlog.Runs
@@ -97,7 +98,7 @@ type Config struct {
 // setDefaults fills in what may be left out.
 func (c *Config) setDefaults() {
 	if c.Earlier == nil {
-		c.Earlier = func(string) cluster.Clocks { return cluster.Clocks{} }
+		c.Earlier = func(string) clock.Clocks { return clock.Clocks{} }
 	}
 	if c.Runs == nil {
 		c.Runs = eventlog.NewRuns(nil, history.DefaultKeep, c.Log)

@@ -69,9 +69,7 @@ func (r *renderer) Desired(snap cluster.Snapshot, facts cluster.Facts, now time.
 	if d.Schematic == "" || problems.HasErrors() {
 		return d, problems
 	}
-	v := snap.Spec.Versions.Talos
-	signed := snap.Spec.SecureBoot
-	d.Image = cluster.Image{Name: cluster.ImageName(v, d.Schematic, signed), Version: v, Schematic: d.Schematic, SecureBoot: signed}
+	d.Image = snap.Spec.NewImage(snap.Spec.Versions.Talos, d.Schematic)
 	if !snap.Bundle.IsZero() && !r.tooLarge(snap) {
 		configs, found := r.configs.Render(snap, d.Schematic)
 		d.Configs = configs

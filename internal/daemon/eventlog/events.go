@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/cluster/clock"
 	"github.com/talos-agent/talos-agent/internal/history"
 	"github.com/talos-agent/talos-agent/internal/logging"
 )
@@ -52,8 +53,8 @@ func (ev *Events) Select(q cluster.EventQuery) []cluster.Event { return ev.ring.
 
 // Clocks returns since when a cluster is as it was seen last, as far as the events
 // reach back.
-func (ev *Events) Clocks(name string) cluster.Clocks {
-	c := cluster.Clocks{Nodes: map[string]cluster.Clock{}, Addons: map[string]cluster.Clock{}}
+func (ev *Events) Clocks(name string) clock.Clocks {
+	c := clock.Clocks{Nodes: map[string]clock.Clock{}, Addons: map[string]clock.Clock{}}
 	for _, e := range ev.Select(cluster.EventQuery{Cluster: name}) {
 		field := func(key string) string { return e.Fields[logging.FieldName(key)] }
 		condition, phase, addon, state := field(logging.Condition), field(logging.Phase), field(logging.Addon), field(logging.State)

@@ -53,11 +53,14 @@ func (a Agent) storages(p Place, m Machine) []Check {
 	if !m.Storages.Known {
 		return []Check{skipCheck("storage", p.Host, m.Storages), skipCheck("space", p.Host, m.Storages)}
 	}
-	all := slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.Images, p.Datastores))))
+	all := slices.Compact(slices.Sorted(slices.Values(slices.Concat(p.Images, p.Media, p.Datastores))))
 	for _, name := range all {
 		var needs []string
 		if slices.Contains(p.Images, name) {
 			needs = append(needs, "import")
+		}
+		if slices.Contains(p.Media, name) {
+			needs = append(needs, "iso")
 		}
 		if slices.Contains(p.Datastores, name) {
 			needs = append(needs, "images")
@@ -88,7 +91,7 @@ func (a Agent) storage(host, name string, st Storage, ok bool, needs []string) C
 		c.Level = Fail
 		c.Message = fmt.Sprintf("its content types are %s, and %s is needed: %s", strings.Join(st.Content, ", "), strings.Join(lacks, " and "), describeTypes(lacks))
 		c.Hint = fmt.Sprintf("`pvesm set %s --content %s`", name, strings.Join(append(slices.Clone(st.Content), lacks...), ","))
-		if slices.Contains(lacks, "import") && !fileBased(st.Type) {
+		if (slices.Contains(lacks, "import") || slices.Contains(lacks, "iso")) && !fileBased(st.Type) {
 			c.Hint = fmt.Sprintf("a storage of type %s holds no files: name one of type dir, nfs or cifs as image_datastore", st.Type)
 		}
 	default:
@@ -101,9 +104,12 @@ func (a Agent) storage(host, name string, st Storage, ok bool, needs []string) C
 func describeTypes(types []string) string {
 	var out []string
 	for _, t := range types {
-		if t == "import" {
+		switch t {
+		case "import":
 			out = append(out, "Talos images are uploaded there")
-		} else {
+		case "iso":
+			out = append(out, "installation media of Talos are uploaded there")
+		default:
 			out = append(out, "the disks of VMs are made there")
 		}
 	}

@@ -55,6 +55,7 @@ type Node struct {
 	Further      []Link     `json:"further,omitempty"`  // network cards, by which it is not reached
 	Mappings     []string   `json:"mappings,omitempty"` // of devices: pci/gpu
 	Images       string     `json:"images"`
+	ISO          bool       `json:"iso,omitempty"` // it is an installation medium that goes there
 	CloudInit    string     `json:"cloudInit"`
 	Disks        []Disk     `json:"disks"`
 }
@@ -82,7 +83,7 @@ func ClusterOf(s cluster.Spec) Cluster {
 	}
 	for _, n := range s.Nodes {
 		d := Node{Name: n.Name, ControlPlane: n.Role == cluster.ControlPlane, Host: hostOf(n, len(c.Nodes)), Hosts: n.Placement.Among, VMID: n.VMID, IP: n.IP, MAC: n.MAC,
-			Bridge: n.Bridge, Images: n.ImageDatastore, CloudInit: n.CloudInitDatastore, Disks: []Disk{{n.Datastore, n.DiskBytes}}}
+			Bridge: n.Bridge, Images: n.ImageDatastore, ISO: s.ISO, CloudInit: n.CloudInitDatastore, Disks: []Disk{{n.Datastore, n.DiskBytes}}}
 		for _, extra := range n.Disks {
 			d.Disks = append(d.Disks, Disk{extra.Datastore, extra.Bytes})
 		}
@@ -145,7 +146,8 @@ func (w Wants) Expects(ip netip.Addr, mac string) bool {
 // Place is what is asked for on one host.
 type Place struct {
 	Host       string
-	Images     []string // storages for images
+	Images     []string // storages for disk images
+	Media      []string // storages for installation media
 	Datastores []string // storages for disks
 	Bridges    []string
 	Mappings   []string // of devices: pci/gpu
@@ -168,7 +170,11 @@ func (w Wants) Places(hosts []string) []Place {
 					p = &Place{Host: host}
 					by[host] = p
 				}
-				add(&p.Images, n.Images)
+				if n.ISO {
+					add(&p.Media, n.Images)
+				} else {
+					add(&p.Images, n.Images)
+				}
 				for _, l := range n.links(0) {
 					add(&p.Bridges, l.Bridge)
 				}
@@ -200,6 +206,7 @@ func (w Wants) Places(hosts []string) []Place {
 	}
 	for i := range out {
 		slices.Sort(out[i].Images)
+		slices.Sort(out[i].Media)
 		slices.Sort(out[i].Datastores)
 		out[i].Bridges = slices.Sorted(slices.Values(out[i].Bridges))
 	}

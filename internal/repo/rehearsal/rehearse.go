@@ -437,7 +437,7 @@ func LabFor(specs []cluster.Spec) lab.Config {
 			addBridges(&c.Bridges, n)
 			use(n.Datastore, "images")
 			use(n.CloudInitDatastore, "images")
-			use(n.ImageDatastore, "import")
+			use(n.ImageDatastore, cluster.Image{ISO: s.ISO}.Content())
 			for _, d := range n.Disks {
 				use(d.Datastore, "images")
 			}
@@ -462,7 +462,7 @@ func LabFor(specs []cluster.Spec) lab.Config {
 	for _, host := range order {
 		for _, name := range c.Storages {
 			st := pve.Storage{Name: name, Type: "dir", TotalBytes: 16 << 40}
-			for _, what := range []string{"images", "import"} {
+			for _, what := range []string{"images", "import", "iso"} {
 				if content[name][what] {
 					st.Content = append(st.Content, what)
 				}

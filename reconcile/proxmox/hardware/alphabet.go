@@ -30,8 +30,13 @@ var (
 	serialPattern      = pattern.New(`^[A-Za-z0-9_-]{1,20}$`)
 	diskOptionsPattern = pattern.New(`^(,aio=(io_uring|native|threads)|,backup=0|,cache=(directsync|writethrough|writeback|unsafe)|,discard=on|,(ssd|iothread)=1)*$`)
 	tagPattern         = pattern.New(`^[a-z0-9_][a-z0-9_+.-]{0,123}$`)
-	ImagePattern       = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}\.(qcow2|raw)$`)
+	ImagePattern       = pattern.New(`^[A-Za-z0-9][A-Za-z0-9._+=-]{0,199}\.(qcow2|raw|iso)$`)
 )
+
+// ContentOf is the type of content of a storage that an image is, by its name.
+func ContentOf(image string) string {
+	return cluster.Image{ISO: strings.HasSuffix(image, ".iso")}.Content()
+}
 
 // controllers are the SCSI controllers a node may have.
 var controllers = []string{cluster.SingleController, "virtio-scsi-pci"}

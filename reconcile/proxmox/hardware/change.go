@@ -48,6 +48,10 @@ func ChangeParams(have pveconf.Options, wanted map[string]string, fields []clust
 			out["ipconfig0"] = wanted["ipconfig0"]
 		case cluster.FieldBoot:
 			out["boot"] = "order=" + SystemDisk(have)
+		case cluster.FieldMedium:
+			if key := readMedium(have); key != "" {
+				out[key] = "none,media=cdrom"
+			}
 		case cluster.FieldAgent:
 			set("agent", func(p pveconf.Properties) { p.Put("enabled", wanted["agent"]) })
 		case cluster.FieldOnBoot:

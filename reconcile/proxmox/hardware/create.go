@@ -8,12 +8,27 @@ import (
 	"strings"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
+	"github.com/talos-agent/talos-agent/internal/pattern"
+	"github.com/talos-agent/talos-agent/reconcile/proxmox/pveconf"
 )
 
 // descriptionOf is the description of a node's VM: the mark on the first line,
 // and a word to people.
 func descriptionOf(m cluster.Mark, clusterName string) string {
 	return m.String() + fmt.Sprintf("\nNode %s of the Kubernetes cluster %s. talos-agent made this VM and looks after it; its first line is a mark that talos-agent reads.", m.Node, clusterName)
+}
+
+// mediumPattern matches a medium that the agent has put into a drive.
+var mediumPattern = pattern.New(`^[^:]+:iso/talos-v[0-9A-Za-z.+-]+-nocloud-amd64(-secureboot)?\.iso$`)
+
+// readMedium is the drive that holds an installation medium of ours, "" when none does. What else is in a drive is somebody's.
+func readMedium(o pveconf.Options) string {
+	for key, value := range o {
+		if p := pveconf.ParseProperties(string(value)); drivePattern.MatchString(key) && p["media"] == "cdrom" && mediumPattern.MatchString(p.First("file", "")) {
+			return key
+		}
+	}
+	return ""
 }
 
 // CreateParams are the parameters of the call that makes a VM for a node, checked.
@@ -63,19 +78,24 @@ func CreateParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 		"memory":      strconv.FormatInt(n.MemoryMiB, 10),
 		"balloon":     "0",
 		"scsihw":      n.SCSIHardware,
-		"scsi0": disk(fmt.Sprintf("%s:0,import-from=%s:import/%s", store,
-			c.Is("image datastore", n.ImageDatastore, StoragePattern), c.Is("image", img.Name, ImagePattern)), cluster.SystemDiskSerial),
-		"ide2":       c.Is("cloud-init datastore", seed, StoragePattern) + ":cloudinit",
-		"citype":     "nocloud",
-		"net0":       fmt.Sprintf("%s=%s,bridge=%s,firewall=0", c.Is("network card", cmp.Or(n.NetworkCard, "virtio"), cardPattern), c.Is("mac", n.MAC, macPattern), c.Is("bridge", n.Bridge, bridgePattern)),
-		"boot":       "order=scsi0",
-		"serial0":    "socket",
-		"vga":        "std",
-		"rng0":       "source=/dev/urandom",
-		"agent":      encodeFlag(d.Spec.Schematic.GuestAgent()),
-		"onboot":     "1",
-		"smbios1":    "uuid=" + c.Is("uuid", n.UUID, UUIDPattern),
-		"protection": "0",
+		"ide2":        c.Is("cloud-init datastore", seed, StoragePattern) + ":cloudinit",
+		"citype":      "nocloud",
+		"net0":        fmt.Sprintf("%s=%s,bridge=%s,firewall=0", c.Is("network card", cmp.Or(n.NetworkCard, "virtio"), cardPattern), c.Is("mac", n.MAC, macPattern), c.Is("bridge", n.Bridge, bridgePattern)),
+		"serial0":     "socket",
+		"vga":         "std",
+		"rng0":        "source=/dev/urandom",
+		"agent":       encodeFlag(d.Spec.Schematic.GuestAgent()),
+		"onboot":      "1",
+		"smbios1":     "uuid=" + c.Is("uuid", n.UUID, UUIDPattern),
+		"protection":  "0",
+	}
+	image := c.Is("image datastore", n.ImageDatastore, StoragePattern) + ":" + img.Content() + "/" + c.Is("image", img.Name, ImagePattern)
+	p["scsi0"], p["boot"] = disk(store+":0,import-from="+image, cluster.SystemDiskSerial), "order=scsi0"
+	if img.ISO {
+		// An empty disk is passed over by the firmware. A medium that came before the disk would be booted for ever: Talos halts where it
+		// finds itself installed on a disk that was not booted.
+		p["scsi0"], p["boot"] = disk(fmt.Sprintf("%s:%d", store, max(1, n.DiskBytes>>30)), cluster.SystemDiskSerial), "order=scsi0;"+cluster.MediumDrive
+		p[cluster.MediumDrive] = image + ",media=cdrom"
 	}
 	c.problems = append(c.problems, SetOptions(p, n)...)
 	if d.Spec.SecureBoot {

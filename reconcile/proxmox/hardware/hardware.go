@@ -51,6 +51,7 @@ func Of(o pveconf.Options) cluster.Hardware {
 		Agent:        pveconf.Scalar(pveconf.ParseProperties(o.Get("agent", "0")).First("enabled", "")).On(),
 		OnBoot:       o["onboot"].On(),
 		TPM:          readTPM(o),
+		Medium:       readMedium(o),
 		Options:      readOptions(o),
 	}
 	for key, value := range o {

@@ -59,6 +59,9 @@ func TestHardware(t *testing.T) {
 			h.Data["talos-more"] = cluster.DiskSeen{Datastore: "fast", Bytes: 1 << 40}
 		}},
 		{"a TPM", "tpmstate0", "vmdata:410/vm-410-disk-3.raw,size=4M,version=v2.0", func(h *cluster.Hardware) { h.TPM = "v2.0" }},
+		{"an installation medium of ours", "ide0", "local:iso/talos-v1.14.1-376567988ad3-nocloud-amd64-secureboot.iso,media=cdrom,size=300M", func(h *cluster.Hardware) { h.Medium = "ide0" }},
+		{"somebody's medium", "ide0", "local:iso/virtio-win.iso,media=cdrom,size=300M", nil},
+		{"a medium that was taken out", "ide0", "none,media=cdrom", nil},
 		{"a TPM without a version", "tpmstate0", "vmdata:410/vm-410-disk-3.raw,size=4M", func(h *cluster.Hardware) { h.TPM = "v1.2" }},
 		{"options of later versions", "efidisk0", "vmdata:410/vm-410-disk-0.raw,efitype=4m,ms-cert=2023k,size=528K", nil},
 	} {

@@ -1,4 +1,7 @@
-package cluster
+// Package clock is since when things are as they are.
+//
+// The package is pure: it is handed the time. It must not know what is in a state.
+package clock
 
 import "time"
 
