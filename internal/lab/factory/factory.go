@@ -58,18 +58,27 @@ var listedExtensions = []string{
 // extensionName is the form of an official extension's name.
 var extensionName = pattern.New(`^siderolabs/[a-z0-9][a-z0-9._-]*$`)
 
-// imageFile and signedFile are the boot assets this factory builds.
+// The boot assets this factory builds: disk images, and installation media.
 const (
-	imageFile  = "nocloud-amd64.qcow2"
-	signedFile = "nocloud-amd64-secureboot.qcow2"
+	imageFile        = "nocloud-amd64.qcow2"
+	signedFile       = "nocloud-amd64-secureboot.qcow2"
+	mediumFile       = "nocloud-amd64.iso"
+	signedMediumFile = "nocloud-amd64-secureboot.iso"
 )
 
+// assets are those files, and their media types.
+var assets = map[string]string{
+	imageFile: "application/x-qemu-disk", signedFile: "application/x-qemu-disk",
+	mediumFile: "application/x-iso9660-image", signedMediumFile: "application/x-iso9660-image",
+}
+
 // enrollingMinor is the first minor whose disk images have a firmware take the keys that they are signed with; those of
-// older ones boot in its setup mode, unverified. Source: siderolabs/talos#13214, and the documentation of v1.14.
+// older ones boot in its setup mode, unverified. Media of all versions do in a virtual machine.
+// Source: siderolabs/talos#13214, and the documentation of v1.14; talos, pkg/imager/iso and profile: if-safe.
 const enrollingMinor = 14
 
 // Factory is a simulated Image Factory, community edition: schematics,
-// nocloud disk images, and the existence of installer images. Errors are plain
+// nocloud disk images and installation media, and the existence of installer images. Errors are plain
 // text as in life: 400 for mistakes of the user, 402 for checksums, 404 for
 // schematics and versions nobody knows.
 type Factory struct {
@@ -192,13 +201,18 @@ func (f *Factory) ensureImage(version, id, asset string, s schematic) []byte {
 	key := version + "/" + id + "/" + asset
 	img, ok := f.images[key]
 	if !ok {
-		img = buildImage("nocloud", version, id, asset == signedFile)
+		medium, signed := asset == mediumFile || asset == signedMediumFile, asset == signedFile || asset == signedMediumFile
+		if medium {
+			img = buildMedium("nocloud", version, id, signed)
+		} else {
+			img = buildImage("nocloud", version, id, signed)
+		}
 		f.images[key] = img
 		sum := sha256.Sum256(img)
 		f.world.KnowImage(hex.EncodeToString(sum[:]), world.Image{
 			Platform: "nocloud", Version: version, Schematic: id,
 			Extensions: slices.Clone(s.Customization.SystemExtensions.OfficialExtensions),
-			Signed:     asset == signedFile, Enrolls: asset == signedFile && minorOf(version) >= enrollingMinor,
+			Signed:     signed, Enrolls: signed && (medium || minorOf(version) >= enrollingMinor), Medium: medium,
 		})
 	}
 	return img
@@ -373,8 +387,8 @@ func (f *Factory) getImage(rw http.ResponseWriter, r *http.Request) {
 		httpservice.RefuseText(rw, status, words)
 		return
 	}
-	if asset != imageFile && asset != signedFile {
-		httpservice.RefuseText(rw, http.StatusNotImplemented, "the lab's factory builds "+imageFile+" and "+signedFile+" only")
+	if assets[asset] == "" {
+		httpservice.RefuseText(rw, http.StatusNotImplemented, "the lab's factory builds "+strings.Join(slices.Sorted(maps.Keys(assets)), ", ")+" only")
 		return
 	}
 	if why := f.refuseExtensions(s.doc, version); why != "" {
@@ -412,7 +426,7 @@ func (f *Factory) sendImage(rw http.ResponseWriter, r *http.Request, version, id
 		d.ResponseWriter = writerOf(r.Context())
 		d.through = func(length int64) int64 { return length - 1 }
 	}
-	d.Header().Set("Content-Type", "application/x-qemu-disk")
+	d.Header().Set("Content-Type", assets[asset])
 	d.Header().Set("Content-Disposition", `attachment; filename="`+asset+`"`)
 	// The zero time leaves Last-Modified out, as the real factory does.
 	http.ServeContent(d, r, asset, time.Time{}, bytes.NewReader(img))

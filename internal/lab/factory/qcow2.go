@@ -54,11 +54,16 @@ func buildImage(platform, version, schematic string, signed bool) []byte {
 	be.PutUint64(img[qcowL1:], qcowL2|qcowCopied)
 	be.PutUint64(img[qcowL2:], qcowData|qcowCopied)
 
+	copy(img[qcowData:], labelImage("disk image", platform, version, schematic, signed))
+	return img
+}
+
+// labelImage is what the only bytes of an image that are read say of it.
+func labelImage(what, platform, version, schematic string, signed bool) []byte {
 	var label bytes.Buffer
-	fmt.Fprintf(&label, "simulated Talos disk image\nplatform %s\nversion %s\nschematic %s\n", platform, version, schematic)
+	fmt.Fprintf(&label, "simulated Talos %s\nplatform %s\nversion %s\nschematic %s\n", what, platform, version, schematic)
 	if signed {
 		label.WriteString("signed for Secure Boot\n")
 	}
-	copy(img[qcowData:], label.Bytes())
-	return img
+	return label.Bytes()
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
 	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
+	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
 // change is what a config request asks for.
@@ -165,6 +166,7 @@ func (s *Server) changeNow(c *call, t *task, ch change) error {
 	if err != nil {
 		return err
 	}
+	s.reportMedium(c.node, id)
 	if len(problems) > 0 {
 		if err := s.world.Sleep(ctx, unplugWait); err != nil {
 			return err
@@ -275,6 +277,20 @@ func (s *Server) commitChange(h *host, id int, ch change, drives map[string]stri
 		v.conf.base[k] = text
 	}
 	return problems, nil
+}
+
+// reportMedium has the guest of a VM that runs notice what is in its drives now: that takes effect at once.
+func (s *Server) reportMedium(h *host, id int) {
+	guests, ok := s.guests.(world.MediumChanger)
+	s.mu.Lock()
+	v, err := s.vmAt(h, id)
+	if !ok || err != nil || !v.running {
+		s.mu.Unlock()
+		return
+	}
+	medium, first := v.findMedium()
+	s.mu.Unlock()
+	guests.ChangeMedium(id, medium, first)
 }
 
 func (s *Server) unplugText(key string) string {

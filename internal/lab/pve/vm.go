@@ -2,18 +2,14 @@ package pve
 
 import (
 	"cmp"
-	"crypto/sha1"
-	"encoding/hex"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/pve/options"
-	"github.com/talos-agent/talos-agent/internal/lab/pve/schema"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -172,7 +168,7 @@ func (s *Server) describeGuest(v *vm) world.Guest {
 	for _, k := range options.DriveKeys(values) {
 		d := options.ParseDrive(values[k])
 		if d.IsCloudInit() {
-			s.seedNetwork(&g, values)
+			g.Address, g.Address6, g.Gateway, g.Nameservers = options.ReadNetwork(values)
 		}
 		if _, vol := v.host.volume(d["file"]); vol != nil && vol.disk != nil && k != "efidisk0" && k != "tpmstate0" {
 			vol.disk.Serial = d["serial"]
@@ -180,13 +176,34 @@ func (s *Server) describeGuest(v *vm) world.Guest {
 			g.Disks = append(g.Disks, vol.disk)
 		}
 	}
-	for _, k := range options.BootDevices(values) {
-		if d := byKey[k]; d != nil && (d.Image.Platform != "" || d.Contents != nil) {
-			g.Boot = d
-			break
+	disks := slices.DeleteFunc(options.BootDevices(values), func(k string) bool { return byKey[k] == nil })
+	bootable := slices.IndexFunc(disks, func(k string) bool {
+		d := byKey[k]
+		return d.Image.Platform != "" && !d.Image.Medium || d.Contents != nil
+	})
+	if len(disks) > 0 {
+		g.Boot = byKey[disks[max(bootable, 0)]] // what becomes of an empty one, an installation medium decides
+	}
+	g.Medium, g.MediumFirst = v.findMedium()
+	return g
+}
+
+// findMedium returns the first installation medium in a drive that the VM boots from, and whether that comes before its
+// disks. What else is in a drive boots nothing.
+func (v *vm) findMedium() (medium *world.Image, first bool) {
+	first = true
+	for _, k := range options.BootDevices(v.conf.base) {
+		d := options.ParseDrive(v.conf.base[k])
+		_, vol := v.host.volume(d["file"])
+		switch {
+		case vol == nil:
+		case !d.IsCDROM():
+			first = false
+		case vol.image.Medium:
+			return &vol.image, first
 		}
 	}
-	return g
+	return nil, false
 }
 
 // firmware is what a VM boots with. Its variables are on the EFI disk; without one they last until it stops.
@@ -212,25 +229,6 @@ func (v *vm) firmware(values map[string]string) *world.Firmware {
 		vol.disk.Contents = f
 	}
 	return f
-}
-
-// seedNetwork hands a guest what its cloud-init drive holds.
-func (s *Server) seedNetwork(g *world.Guest, values map[string]string) {
-	ip := options.ParseIPConfig(values["ipconfig0"])
-	if p, err := netip.ParsePrefix(ip["ip"]); err == nil {
-		g.Address = p
-	}
-	if p, err := netip.ParsePrefix(ip["ip6"]); err == nil {
-		g.Address6 = p
-	}
-	if a, err := netip.ParseAddr(ip["gw"]); err == nil {
-		g.Gateway = a
-	}
-	for _, text := range schema.SplitList(values["nameserver"]) {
-		if a, err := netip.ParseAddr(text); err == nil {
-			g.Nameservers = append(g.Nameservers, a)
-		}
-	}
 }
 
 // listVMs answers GET /nodes/{node}/qemu. Without VM.Audit a VM is not there.
@@ -396,6 +394,5 @@ func dumpCloudInit(c *call) (any, error) {
 	case "user":
 		return options.UserData(v.name(), values), nil
 	}
-	sum := sha1.Sum([]byte(options.UserData(v.name(), values) + options.NetworkData(values)))
-	return "instance-id: " + hex.EncodeToString(sum[:]) + "\n", nil
+	return options.MetaData(v.name(), values), nil
 }

@@ -35,6 +35,19 @@ func (g Guest) Boots(img Image) bool {
 	return f.Keys == "" || img.Signed && f.Keys == TalosKeys
 }
 
+// Pick is what the firmware boots of a guest whose disk holds an image (the zero value: nothing to boot), and
+// whether that is its medium: the first that it boots at all, past what is empty or not signed as it wants.
+func (g Guest) Pick(disk Image) (image Image, medium, ok bool) {
+	onDisk, onMedium := disk.Version != "" && g.Boots(disk), g.Medium != nil && g.Boots(*g.Medium)
+	switch {
+	case onMedium && (g.MediumFirst || !onDisk):
+		return *g.Medium, true, true
+	case onDisk:
+		return disk, false, true
+	}
+	return Image{}, false, false
+}
+
 // VerifyBoot has the firmware boot an image, and reports whether it has verified that. An image that enrolls keys has a
 // firmware without any take its own, with which that boots it once more.
 func (g Guest) VerifyBoot(img Image) (verified bool) {

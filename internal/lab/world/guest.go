@@ -16,6 +16,8 @@ type Image struct {
 	Extensions []string
 	// Signed: it is signed for Secure Boot. Enrolls: and has a firmware without keys take its own.
 	Signed, Enrolls bool
+	// Medium: it is an installation medium, which a machine boots from a drive and runs in memory.
+	Medium bool
 }
 
 // KnowImage records in the world what the bytes with this SHA-256 (hex) are. The
@@ -84,8 +86,11 @@ type Guest struct {
 	Agent       bool      // the guest agent's device is there
 	Firmware    *Firmware // nil: one that verifies nothing
 	TPM         bool
-	Boot        *Disk // nil: nothing bootable
+	Boot        *Disk // its system disk: the first that holds something to boot, else the first that it boots from; nil: none
 	Disks       []*Disk
+	// Medium is the installation medium in a drive that it boots from; nil: none. MediumFirst: before its disk.
+	Medium      *Image
+	MediumFirst bool
 	// Fault NeverUp keeps the guest dead.
 	Dead bool
 	// Off is what the guest calls when its operating system switches the
@@ -268,6 +273,12 @@ type DiskCopier interface {
 // still, or go on.
 type Pauser interface {
 	Pause(vmid int, paused bool)
+}
+
+// MediumChanger is what Guests may implement to notice that the installation medium of a guest that
+// runs was changed or removed, which its next boot goes by.
+type MediumChanger interface {
+	ChangeMedium(vmid int, medium *Image, first bool)
 }
 
 // Consoles is what Guests may implement to print on serial ports.

@@ -1,6 +1,8 @@
 package options
 
 import (
+	"crypto/sha1"
+	"encoding/hex"
 	"fmt"
 	"maps"
 	"net"
@@ -91,4 +93,30 @@ func writeList(b *strings.Builder, key string, items []string) {
 	for _, i := range items {
 		fmt.Fprintf(b, "      - '%s'\n", i)
 	}
+}
+
+// MetaData names what the drive holds by its hash.
+func MetaData(name string, values map[string]string) string {
+	sum := sha1.Sum([]byte(UserData(name, values) + NetworkData(values)))
+	return "instance-id: " + hex.EncodeToString(sum[:]) + "\n"
+}
+
+// ReadNetwork is what a guest reads of its first network card from its cloud-init drive; zero values: what that does not have.
+func ReadNetwork(values map[string]string) (v4, v6 netip.Prefix, gateway netip.Addr, nameservers []netip.Addr) {
+	ip := ParseIPConfig(values["ipconfig0"])
+	if p, err := netip.ParsePrefix(ip["ip"]); err == nil {
+		v4 = p
+	}
+	if p, err := netip.ParsePrefix(ip["ip6"]); err == nil {
+		v6 = p
+	}
+	if a, err := netip.ParseAddr(ip["gw"]); err == nil {
+		gateway = a
+	}
+	for _, text := range schema.SplitList(values["nameserver"]) {
+		if a, err := netip.ParseAddr(text); err == nil {
+			nameservers = append(nameservers, a)
+		}
+	}
+	return v4, v6, gateway, nameservers
 }
