@@ -58,7 +58,7 @@ func buildImage(platform, version, schematic string, signed bool) []byte {
 	return img
 }
 
-// labelImage is what the only bytes of an image that are read say of it.
+// labelImage states what an image is, in the only bytes of it that hold anything.
 func labelImage(what, platform, version, schematic string, signed bool) []byte {
 	var label bytes.Buffer
 	fmt.Fprintf(&label, "simulated Talos %s\nplatform %s\nversion %s\nschematic %s\n", what, platform, version, schematic)

@@ -13,10 +13,8 @@ import (
 	storageapi "github.com/siderolabs/talos/pkg/machinery/api/storage"
 	timeapi "github.com/siderolabs/talos/pkg/machinery/api/time"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
-	"github.com/siderolabs/talos/pkg/machinery/role"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/etcddb"
@@ -110,17 +108,17 @@ func (b *boot) closeAPI() {
 func (b *boot) serveAPI(l *ingress.Listener, config *tls.Config) *apiServer {
 	subject := func(context.Context) string { return b.m.name() }
 	worldUnary, worldStream := b.f.world.GRPC(subject, func(op string) bool { return access.Changes["/"+op] })
-	gate := &gate{b: b, maintenance: b.set == nil}
+	gate := &access.Gate{Maintenance: b.set == nil, Minor: b.minor(), Router: b.router()}
 	srv := grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
 		grpc.MaxRecvMsgSize(constants.GRPCMaxMessageSize),
 		grpc.WaitForHandlers(true),
-		grpc.ChainUnaryInterceptor(worldUnary, gate.interceptUnary),
-		grpc.ChainStreamInterceptor(worldStream, gate.interceptStream),
+		grpc.ChainUnaryInterceptor(worldUnary, gate.InterceptUnary),
+		grpc.ChainStreamInterceptor(worldStream, gate.InterceptStream),
 	)
 	d := &apiServer{listener: l, server: srv}
 	resources := cosiserver.NewState(state.Filter(b.state, b.resourceRule))
-	if gate.maintenance && b.minor() < 13 {
+	if gate.Maintenance && b.minor() < 13 {
 		d.services = map[string]any{
 			machineapi.MachineService_ServiceDesc.ServiceName: &maintenanceService{b: b},
 			storageapi.StorageService_ServiceDesc.ServiceName: &system.StorageService{Machine: inside{b}},
@@ -160,58 +158,3 @@ var serviceDescs = []*grpc.ServiceDesc{
 	&timeapi.TimeService_ServiceDesc,
 	&cosi.State_ServiceDesc,
 }
-
-// gate finds out who calls and whether they may, and where the call goes.
-type gate struct {
-	b           *boot
-	maintenance bool
-}
-
-func (g *gate) admitCall(ctx context.Context, method string) (context.Context, error) {
-	roles := role.MakeSet(role.Reader)
-	if !g.maintenance {
-		roles = access.CallerRoles(ctx)
-	}
-	if g.maintenance && g.b.minor() < 13 {
-		// The maintenance service of old knows no roles; it implements little.
-		return access.WithRoles(ctx, roles), nil
-	}
-	return access.WithRoles(ctx, roles), access.Authorize(roles, method)
-}
-
-func (g *gate) interceptUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
-	ctx, err := g.admitCall(ctx, info.FullMethod)
-	if err != nil {
-		return nil, err
-	}
-	if g.maintenance {
-		return handler(ctx, req)
-	}
-	return g.b.router().Unary(ctx, req, info.FullMethod, handler)
-}
-
-func (g *gate) interceptStream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
-	ctx, err := g.admitCall(ss.Context(), info.FullMethod)
-	if err != nil {
-		return err
-	}
-	ss = &serverStream{ServerStream: ss, ctx: ctx}
-	if g.maintenance {
-		err = handler(srv, ss)
-	} else {
-		err = g.b.router().Stream(srv, ss, info.FullMethod, handler)
-	}
-	if err == nil && ctx.Err() != nil {
-		// A watch that ends because its caller's time is over did not end well.
-		err = status.FromContextError(ctx.Err()).Err()
-	}
-	return err
-}
-
-// serverStream is a stream with another context.
-type serverStream struct {
-	grpc.ServerStream
-	ctx context.Context
-}
-
-func (s *serverStream) Context() context.Context { return s.ctx }

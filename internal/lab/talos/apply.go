@@ -20,17 +20,6 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
-type applyMode = machineapi.ApplyConfigurationRequest_Mode
-
-const (
-	//lint:ignore SA1019 versions up to v1.13 take it
-	modeReboot   = machineapi.ApplyConfigurationRequest_REBOOT
-	modeAuto     = machineapi.ApplyConfigurationRequest_AUTO
-	modeNoReboot = machineapi.ApplyConfigurationRequest_NO_REBOOT
-	modeStaged   = machineapi.ApplyConfigurationRequest_STAGED
-	modeTry      = machineapi.ApplyConfigurationRequest_TRY
-)
-
 // ApplyConfiguration implements machine.MachineService for configured machines
 // and, from v1.13 on, for machines in maintenance mode. Answers and their
 // order are those of v1.13.9, with what v1.14 changed.
@@ -78,7 +67,7 @@ func (b *boot) showConfig(in *machineapi.ApplyConfigurationRequest, cfg config.P
 	c := world.GivenConfig{VMID: b.m.guest.VMID, Node: b.m.guest.Name, Config: in.GetData()}
 	if b.readFleet(func() error {
 		mode, _, err := b.applyAs(in.GetMode(), cfg)
-		c.First, c.Reboots = b.set == nil, err == nil && mode == modeReboot
+		c.First, c.Reboots = b.set == nil, err == nil && mode == rules.ModeReboot
 		return nil
 	}) == nil {
 		b.f.world.ShowConfig(c)
@@ -117,11 +106,11 @@ func (b *boot) carryOutApply(in *machineapi.ApplyConfigurationRequest, cfg confi
 	if err != nil {
 		return nil, err
 	}
-	details := map[applyMode]string{
-		modeReboot:   "Applied configuration with a reboot",
-		modeNoReboot: "Applied configuration without a reboot",
-		modeTry:      "Applied configuration without a reboot",
-		modeStaged:   "Staged configuration to be applied after the next reboot",
+	details := map[rules.ApplyMode]string{
+		rules.ModeReboot:   "Applied configuration with a reboot",
+		rules.ModeNoReboot: "Applied configuration without a reboot",
+		rules.ModeTry:      "Applied configuration without a reboot",
+		rules.ModeStaged:   "Staged configuration to be applied after the next reboot",
 	}[mode]
 	if in.GetDryRun() {
 		diff, err := b.diffConfig(cfg)
@@ -137,27 +126,27 @@ func (b *boot) carryOutApply(in *machineapi.ApplyConfigurationRequest, cfg confi
 	if err != nil {
 		return nil, fmt.Errorf("encode machine config: %w", err)
 	}
-	if mode != modeTry && b.revert != nil {
+	if mode != rules.ModeTry && b.revert != nil {
 		b.revert()
 		b.revert = nil
 	}
 	switch mode {
-	case modeTry:
+	case rules.ModeTry:
 		timeout := constants.ConfigTryTimeout
 		if in.GetTryModeTimeout() != nil {
 			timeout = in.GetTryModeTimeout().AsDuration()
 		}
 		details += fmt.Sprintf("\nThe config is applied in 'try' mode and will be automatically reverted back in %s", timeout)
 		b.tryConfig(cfg, timeout)
-	case modeNoReboot:
+	case rules.ModeNoReboot:
 		if !cfg.CompleteForBoot() {
 			break // a part of a config: the machine stays in maintenance mode
 		}
 		b.saveConfig(cfg, data)
 		b.activateConfig(cfg)
-	case modeStaged:
+	case rules.ModeStaged:
 		b.saveConfig(cfg, data)
-	case modeReboot:
+	case rules.ModeReboot:
 		b.saveConfig(cfg, data)
 		b.rebooting = true
 		b.rebootMachine()
@@ -166,34 +155,12 @@ func (b *boot) carryOutApply(in *machineapi.ApplyConfigurationRequest, cfg confi
 }
 
 // applyAs decides how a config is applied when it is asked for in one mode.
-// reason explains why an automatic apply reboots.
-func (b *boot) applyAs(mode applyMode, cfg config.Provider) (as applyMode, reason string, err error) {
-	maintenance, never := b.set == nil, b.minor() >= 14
-	if mode == modeReboot && maintenance {
-		mode = modeNoReboot
+func (b *boot) applyAs(mode rules.ApplyMode, cfg config.Provider) (as rules.ApplyMode, reason string, err error) {
+	var active config.Provider
+	if b.set != nil {
+		active = b.set.provider
 	}
-	if mode == modeReboot && never {
-		return 0, "", status.Error(codes.Unimplemented, "the REBOOT mode is not supported, please use AUTO or NO_REBOOT modes instead")
-	}
-	var now error
-	if !maintenance && !never {
-		now = rules.RefuseChange(b.set.provider.RawV1Alpha1(), cfg.RawV1Alpha1())
-	}
-	switch mode {
-	case modeAuto:
-		if now != nil {
-			return modeReboot, ": " + now.Error(), nil
-		}
-		return modeNoReboot, "", nil
-	case modeTry, modeNoReboot:
-		if now != nil {
-			return 0, "", status.Error(codes.InvalidArgument, now.Error())
-		}
-		return mode, "", nil
-	case modeStaged, modeReboot:
-		return mode, "", nil
-	}
-	return 0, "", status.Errorf(codes.InvalidArgument, "incorrect mode '%s' specified for the apply config call", mode)
+	return rules.ChooseMode(mode, active, cfg, b.minor())
 }
 
 // diffConfig compares a config with the active one; a staged one does not count
@@ -279,7 +246,7 @@ type maintenanceService struct {
 // details, and a dry run compares nothing.
 func (s *maintenanceService) ApplyConfiguration(_ context.Context, in *machineapi.ApplyConfigurationRequest) (*machineapi.ApplyConfigurationResponse, error) {
 	switch mode := in.GetMode(); mode {
-	case modeAuto, modeReboot, modeTry:
+	case rules.ModeAuto, rules.ModeReboot, rules.ModeTry:
 	default:
 		return nil, status.Errorf(codes.Unimplemented, "apply configuration --mode='%s' is not supported in maintenance mode",
 			strings.ReplaceAll(strings.ToLower(mode.String()), "_", "-"))
@@ -298,7 +265,7 @@ func (s *maintenanceService) ApplyConfiguration(_ context.Context, in *machineap
 		answer.ModeDetails = "Dry run summary:\nNode is running in maintenance mode and does not have a config yet."
 	} else {
 		err := b.alterFleet(func() error {
-			_, err := b.carryOutApply(&machineapi.ApplyConfigurationRequest{Data: in.GetData(), Mode: modeAuto}, cfg)
+			_, err := b.carryOutApply(&machineapi.ApplyConfigurationRequest{Data: in.GetData(), Mode: rules.ModeAuto}, cfg)
 			return err
 		})
 		if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/etcddb"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/services"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
@@ -150,11 +151,11 @@ func (b *boot) runEtcd(m *member, d time.Duration) {
 		return
 	}
 	s := b.findService("etcd")
-	if s.state != "Preparing" {
-		s.moveTo("Preparing", "Running pre state")
+	if s.State != "Preparing" {
+		s.MoveTo("Preparing", "Running pre state")
 	}
-	s.moveTo("Preparing", newRunner)
-	s.runProcess(etcdRuns)
+	s.MoveTo("Preparing", services.NewRunner)
+	s.RunProcess(etcdRuns)
 	if m.learner {
 		b.runLearner(m, d)
 		return
@@ -196,7 +197,7 @@ func (b *boot) runLearner(m *member, d time.Duration) {
 		b.startAnswering(m)
 		b.runAfter(fails-answers, func() {
 			if m.on == b {
-				b.findService("etcd").failHealth("etcdserver: rpc not supported for learner")
+				b.findService("etcd").FailHealth("etcdserver: rpc not supported for learner")
 			}
 			b.runAfter(d-fails, func() { m.learned = m.on == b })
 		})
@@ -245,17 +246,17 @@ func (b *boot) joinEtcd(e *etcd) error {
 
 // seekAgain has the machine look for an etcd to join once more, if it is to.
 func (b *boot) seekAgain() {
-	b.joinable = b.m.disk().hasNoEtcd() && b.findService("etcd").state == "Preparing"
+	b.joinable = b.m.disk().hasNoEtcd() && b.findService("etcd").State == "Preparing"
 }
 
 // limitJoin ends the service of an etcd that has found nothing to join for too long: what comes
 // later it does not notice, until the next boot or a Bootstrap.
 // Source: talos v1.13.9, constants.EtcdJoinTimeout, services.buildInitialCluster.
-func (b *boot) limitJoin(s *service) {
+func (b *boot) limitJoin(s *services.Service) {
 	b.runAfter(joinPatience, func() {
-		if b.m.disk().member == nil && s.state == "Preparing" && b.services["etcd"] == s {
+		if b.m.disk().member == nil && s.State == "Preparing" && b.services["etcd"] == s {
 			b.joinable = false
-			s.moveTo("Failed", "Failed to run pre stage: failed to build initial etcd cluster: failed to build cluster arguments: 1 error(s) occurred:\n\ttimeout")
+			s.MoveTo("Failed", "Failed to run pre stage: failed to build initial etcd cluster: failed to build cluster arguments: 1 error(s) occurred:\n\ttimeout")
 		}
 	})
 }
@@ -336,10 +337,10 @@ func (b *boot) restartEtcd() {
 		return
 	}
 	s := b.findService("etcd")
-	s.moveTo("Waiting", "Runner Containerd(etcd) exited without error, going to restart it")
+	s.MoveTo("Waiting", "Runner Containerd(etcd) exited without error, going to restart it")
 	b.runAfter(etcdPause, func() {
 		if !b.stopping {
-			s.resume(etcdRuns)
+			s.Resume(etcdRuns)
 			b.runAfter(etcdEnds, b.restartEtcd)
 		}
 	})
@@ -389,10 +390,10 @@ func (b *boot) dropMember(m *member, done func(error)) {
 	b.joinable = false
 	b.f.world.Report(b.hostname(), "leaves %s", m.of.id)
 	s := b.findService("etcd")
-	s.moveTo("Stopping", s.goodbye())
+	s.MoveTo("Stopping", s.Goodbye())
 	b.runAfter(b.f.stop, func() {
 		b.m.disk().member = nil
-		s.moveTo("Finished", "Service finished successfully")
+		s.MoveTo("Finished", "Service finished successfully")
 		done(nil)
 	})
 }

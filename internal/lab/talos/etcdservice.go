@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/etcddb"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/services"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -177,12 +178,12 @@ func (b *boot) makeEtcd(id, index, revision uint64) *member {
 }
 
 // renewEtcd begins the service again as another one: its history ends with the wait it was in.
-func (b *boot) renewEtcd() *service {
+func (b *boot) renewEtcd() *services.Service {
 	b.founded, b.joinable = true, false
 	delete(b.services, "etcd")
 	s := b.findService("etcd")
-	s.moveTo("Starting", "Starting service")
-	s.moveTo("Waiting", system.EtcdWaits)
+	s.MoveTo("Starting", "Starting service")
+	s.MoveTo("Waiting", system.EtcdWaits)
 	return s
 }
 
@@ -195,7 +196,7 @@ func (b *boot) recoverEtcd(skipHash bool) {
 		if b.stopping || b.services["etcd"] != s {
 			return // it goes down, or was asked once more
 		}
-		s.moveTo("Preparing", "Running pre state")
+		s.MoveTo("Preparing", "Running pre state")
 		d := b.m.disk()
 		c, err := etcddb.Recover(d.upload, skipHash)
 		switch {
@@ -205,7 +206,7 @@ func (b *boot) recoverEtcd(skipHash bool) {
 			return
 		case err != nil:
 			d.debris = etcddb.LeavesData(err)
-			s.moveTo("Failed", "Failed to run pre stage: "+err.Error())
+			s.MoveTo("Failed", "Failed to run pre stage: "+err.Error())
 			return
 		}
 		d.upload = nil

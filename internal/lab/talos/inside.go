@@ -15,6 +15,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/services"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -32,7 +33,7 @@ func (i inside) Look() (now system.Snapshot, err error) {
 			Images: slices.Concat(b.ownImages(), b.m.disk().images, b.pulled),
 		}
 		for _, s := range b.listServices() {
-			now.Services = append(now.Services, s.info())
+			now.Services = append(now.Services, s.Info())
 		}
 		if b.set == nil {
 			return nil
@@ -123,9 +124,10 @@ func (b *boot) publishSequence(name string, action machineapi.SequenceEvent_Acti
 	b.events.Publish(b.f.world.GuestNow(), "", &machineapi.SequenceEvent{Sequence: name, Action: action})
 }
 
-func (b *boot) publishService(s *service, msg string) {
-	action := machineapi.ServiceStateEvent_Action(machineapi.ServiceStateEvent_Action_value[strings.ToUpper(s.state)])
-	b.events.Publish(b.f.world.GuestNow(), "", &machineapi.ServiceStateEvent{Service: s.id, Action: action, Message: msg, Health: s.info().GetHealth()})
+// PublishService implements services.Watcher.
+func (b *boot) PublishService(s *services.Service, msg string) {
+	action := machineapi.ServiceStateEvent_Action(machineapi.ServiceStateEvent_Action_value[strings.ToUpper(s.State)])
+	b.events.Publish(b.f.world.GuestNow(), "", &machineapi.ServiceStateEvent{Service: s.ID, Action: action, Message: msg, Health: s.Info().GetHealth()})
 }
 
 func (b *boot) publishStatus(unmet []runtime.UnmetCondition) {

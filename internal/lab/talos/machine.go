@@ -16,6 +16,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/services"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -125,7 +126,7 @@ func (m *machine) startBoot() {
 		m.f.world.Report(m.name(), "hangs while Talos %s boots", image.Version)
 		return
 	}
-	b := &boot{m: m, f: m.f, image: image, verified: m.guest.VerifyBoot(image), id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*service{}, ended: make(chan struct{})}
+	b := &boot{m: m, f: m.f, image: image, verified: m.guest.VerifyBoot(image), id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*services.Service{}, ended: make(chan struct{})}
 	b.events = system.NewEvents(b.id)
 	m.boot = b
 	b.publishSequence("initialize", machineapi.SequenceEvent_START)
@@ -204,7 +205,7 @@ type boot struct {
 	stage        runtime.MachineStage
 	ready        bool
 	lastReported string // the status last written
-	services     map[string]*service
+	services     map[string]*services.Service
 
 	set               *settings // what the active machine config means; nil: maintenance
 	applying          bool      // the first config was taken, mTLS is not up yet

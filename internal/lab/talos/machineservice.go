@@ -75,7 +75,7 @@ func (s *machineService) ServiceList(context.Context, *emptypb.Empty) (*machinea
 	list := &machineapi.ServiceList{}
 	err := s.b.readFleet(func() error {
 		for _, service := range s.b.listServices() {
-			list.Services = append(list.Services, service.info())
+			list.Services = append(list.Services, service.Info())
 		}
 		return nil
 	})

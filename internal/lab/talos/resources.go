@@ -27,6 +27,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/v1alpha1"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/services"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 )
 
@@ -309,14 +310,14 @@ func (b *boot) writeAddresses(id string, addresses ...netip.Prefix) {
 	})
 }
 
-// writeService shows a service that runs; others are not there.
-func (b *boot) writeService(s *service) {
+// WriteService implements services.Watcher: it shows a service that runs; others are not there.
+func (b *boot) WriteService(s *services.Service) {
 	const owner = "v1alpha1.ServiceController"
-	if s.state != "Running" {
-		dropResource(b, owner, v1alpha1.NewService(s.id).Metadata())
+	if s.State != "Running" {
+		dropResource(b, owner, v1alpha1.NewService(s.ID).Metadata())
 		return
 	}
-	putResource(b, owner, v1alpha1.NewService(s.id), func(r *v1alpha1.Service) {
-		r.TypedSpec().Running, r.TypedSpec().Healthy, r.TypedSpec().Unknown = true, s.healthy, s.unknown
+	putResource(b, owner, v1alpha1.NewService(s.ID), func(r *v1alpha1.Service) {
+		r.TypedSpec().Running, r.TypedSpec().Healthy, r.TypedSpec().Unknown = true, s.Healthy, s.Unknown
 	})
 }

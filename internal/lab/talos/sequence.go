@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/services"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
@@ -88,27 +89,27 @@ func (b *boot) stopPods(d *sequence) {
 
 // endServices ends services, all at once, and goes on when they have ended.
 func (b *boot) endServices(d *sequence, then func(), ids ...string) {
-	var ending []*service
+	var ending []*services.Service
 	for _, id := range ids {
 		s := b.services[id]
 		switch {
-		case s == nil || s.hasEnded():
+		case s == nil || s.HasEnded():
 			continue
-		case s.state == "Running":
-			s.moveTo("Stopping", s.goodbye())
+		case s.State == "Running":
+			s.MoveTo("Stopping", s.Goodbye())
 		}
-		if s.id == "etcd" {
+		if s.ID == "etcd" {
 			b.stopEtcd()
 		}
 		ending = append(ending, s)
 	}
 	over := func() {
 		for _, s := range ending {
-			s.moveTo("Finished", "Service finished successfully")
+			s.MoveTo("Finished", "Service finished successfully")
 		}
 		then()
 	}
-	if !slices.ContainsFunc(ending, func(s *service) bool { return s.state == "Stopping" }) {
+	if !slices.ContainsFunc(ending, func(s *services.Service) bool { return s.State == "Stopping" }) {
 		over()
 		return
 	}

@@ -46,11 +46,11 @@ func (b *boot) evaluateState() {
 // Source: talos v1.13.9, StartAllServices, the last task of a boot, and services.Etcd: with data
 // it asks no other control plane.
 func (b *boot) servicesUp() bool {
-	if !b.findService("kubelet").healthy || !b.extensionsUp() {
+	if !b.findService("kubelet").Healthy || !b.extensionsUp() {
 		return false
 	}
 	if b.set.control {
-		return b.founded || b.findService("etcd").healthy
+		return b.founded || b.findService("etcd").Healthy
 	}
 	return !b.lacksEndpoint()
 }
@@ -63,12 +63,12 @@ func (b *boot) judgeEtcd() {
 	}
 	switch {
 	case m.isHealthy():
-		b.findService("etcd").passHealth()
+		b.findService("etcd").PassHealth()
 		putResource(b, "etcd.MemberController", etcdres.NewMember(etcdres.NamespaceName, etcdres.LocalMemberID), func(r *etcdres.Member) {
 			r.TypedSpec().MemberID = etcdres.FormatMemberID(m.id)
 		})
 	case m.started && !m.learner:
-		b.findService("etcd").failHealth("context deadline exceeded")
+		b.findService("etcd").FailHealth("context deadline exceeded")
 	}
 }
 
@@ -150,8 +150,8 @@ func (b *boot) listUnmet() []runtime.UnmetCondition {
 func (b *boot) unmetServices() []string {
 	var out []string
 	for _, s := range b.listServices() {
-		if s.state == "Running" && !s.unknown && !s.healthy {
-			out = append(out, s.id+" not healthy")
+		if s.State == "Running" && !s.Unknown && !s.Healthy {
+			out = append(out, s.ID+" not healthy")
 		}
 	}
 	required := []string{"apid", "machined", "kubelet"}
@@ -159,7 +159,7 @@ func (b *boot) unmetServices() []string {
 		required = append(required, "etcd", "trustd")
 	}
 	for _, id := range required {
-		if b.findService(id).state != "Running" {
+		if b.findService(id).State != "Running" {
 			out = append(out, id+" not running")
 		}
 	}
