@@ -145,7 +145,7 @@ func (f *Factory) notAnImage(what string, in *bufio.Reader) error {
 	default:
 		words = fmt.Sprintf("it begins with %q", words)
 	}
-	return newTransient(nil, f.inTheWay(), "%s: the answer is not a disk image: %s", what, words)
+	return newTransient(nil, f.inTheWay(), "%s: the answer is not an image of Talos: %s", what, words)
 }
 
 // broken is an error of the connection, named by what broke it.

@@ -321,7 +321,7 @@ func TestFactoryFaults(t *testing.T) {
 
 		b.lab.Corrupt(true)
 		_, err = b.f.Download(ctx, img, nil)
-		mustFail(t, err, true, `the answer is not a disk image: it begins with "not found"`, "curl https://factory.lab/versions")
+		mustFail(t, err, true, `the answer is not an image of Talos: it begins with "not found"`, "curl https://factory.lab/versions")
 		b.lab.Corrupt(false)
 		empty("a page")
 
