@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/talos-agent/talos-agent/internal/cluster"
@@ -214,6 +215,7 @@ func TestCreationsTakeTurns(t *testing.T) {
 							t.Error(err)
 						}
 					})
+					synctest.Wait() // they stand in line in the order of the inventory
 				}
 				wg.Wait()
 				if most["local-lvm"] != tc.want {

@@ -54,6 +54,9 @@ func TestNothingIsSmuggled(t *testing.T) {
 		d.Spec.Network.Gateway = rapid.SampledFrom([]netip.Addr{gw, gw, gw, {}, netip.MustParseAddr("fe80::1%eth0,gw=x")}).Draw(t, "gateway")
 
 		d.Spec.SecureBoot = rapid.Bool().Draw(t, "secure boot")
+		if d.Image.ISO = rapid.Bool().Draw(t, "from a medium"); d.Image.ISO {
+			d.Image.Name = strings.TrimSuffix(d.Image.Name, ".qcow2") + ".iso"
+		}
 
 		p, err := hardware.CreateParams(d, n, pool, d.Image)
 		if err != nil {
@@ -68,13 +71,15 @@ func TestNothingIsSmuggled(t *testing.T) {
 		if pool == "" {
 			want = slices.DeleteFunc(want, func(k string) bool { return k == "pool" })
 		}
+		if d.Image.ISO {
+			want = append(want, "ide0")
+		}
 		drives := map[string]map[string]string{}
 		if d.Spec.SecureBoot {
 			want = append(want, "tpmstate0")
-			slices.Sort(want)
 			drives["tpmstate0"] = map[string]string{"": n.Datastore + ":1", "version": "v2.0"}
 		}
-		if !slices.Equal(keys, want) {
+		if slices.Sort(want); !slices.Equal(keys, want) {
 			t.Fatalf("options %v, want %v", keys, want)
 		}
 		maps.Copy(drives, map[string]map[string]string{
@@ -86,6 +91,11 @@ func TestNothingIsSmuggled(t *testing.T) {
 			"cpu":      {"": n.CPUType}, "name": {"": n.Name}, "smbios1": {"uuid": n.UUID},
 			"ipconfig0": {"ip": "10.10.0.11/16", "gw": "10.10.0.1"},
 		})
+		if d.Image.ISO {
+			drives["ide0"] = map[string]string{"": n.ImageDatastore + ":iso/" + d.Image.Name, "media": "cdrom"}
+			drives["scsi0"][""] = n.Datastore + ":10"
+			delete(drives["scsi0"], "import-from")
+		}
 		for key, want := range drives {
 			if n.SCSIHardware == cluster.SingleController && strings.HasPrefix(key, "scsi") {
 				want["iothread"] = "1"

@@ -90,6 +90,7 @@ func CreateParams(d cluster.Desired, n cluster.Node, pool string, img cluster.Im
 		"protection":  "0",
 	}
 	image := c.Is("image datastore", n.ImageDatastore, StoragePattern) + ":" + img.Content() + "/" + c.Is("image", img.Name, ImagePattern)
+	c.Must(ContentOf(img.Name) == img.Content(), "image %q is of another kind", img.Name)
 	p["scsi0"], p["boot"] = disk(store+":0,import-from="+image, cluster.SystemDiskSerial), "order=scsi0"
 	if img.ISO {
 		// An empty disk is passed over by the firmware. A medium that came before the disk would be booted for ever: Talos halts where it
