@@ -138,7 +138,7 @@ endif
 
 # With RACE, test runs a part of these.
 .PHONY: exhaust
-exhaust: ## run the exhaustive tests without the race detector, which gets a part of each (THIN=6 for a sixth of crash points and seeds)
+exhaust: ## run the exhaustive tests without the race detector, which gets a part of each (THIN=24 for one in 24 of crash points and seeds)
 	@$(MAKE) --no-print-directory -j 2 exhaust-simulated exhaust-others
 
 # Simulations compute, and many of the others wait.
