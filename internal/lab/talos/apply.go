@@ -3,7 +3,6 @@ package talos
 import (
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -180,9 +179,11 @@ func (b *boot) diffConfig(cfg config.Provider) (string, error) {
 	return diff, nil
 }
 
-// saveConfig writes a config to the disk.
+// saveConfig writes a config to the disk, or keeps it until there is one.
 func (b *boot) saveConfig(cfg config.Provider, data []byte) {
-	b.m.disk().config = data
+	if b.held = data; !b.bare {
+		b.m.disk().config = data
+	}
 	b.writePersistent(cfg)
 }
 
@@ -207,7 +208,11 @@ func (b *boot) activateConfig(cfg config.Provider) {
 	}
 	b.applying = true
 	b.runAfter(d, func() {
-		if b.set == nil {
+		switch {
+		case b.set != nil || b.stopping:
+		case b.bare:
+			b.beginInstall(cfg)
+		default:
 			b.configureMachine(cfg)
 		}
 	})
@@ -242,35 +247,13 @@ type maintenanceService struct {
 	b *boot
 }
 
-// ApplyConfiguration takes the first config. Its answer names no mode and no
-// details, and a dry run compares nothing.
+// ApplyConfiguration takes the first config.
 func (s *maintenanceService) ApplyConfiguration(_ context.Context, in *machineapi.ApplyConfigurationRequest) (*machineapi.ApplyConfigurationResponse, error) {
-	switch mode := in.GetMode(); mode {
-	case rules.ModeAuto, rules.ModeReboot, rules.ModeTry:
-	default:
-		return nil, status.Errorf(codes.Unimplemented, "apply configuration --mode='%s' is not supported in maintenance mode",
-			strings.ReplaceAll(strings.ToLower(mode.String()), "_", "-"))
-	}
 	b := s.b
-	cfg, err := b.loadConfig(in.GetData())
-	if err != nil {
-		return nil, fmt.Errorf("failed to parse config: %w", err)
-	}
-	warnings, err := rules.Validate(cfg, b.image.Version)
-	if err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "configuration validation failed: %s", err)
-	}
-	answer := &machineapi.ApplyConfiguration{Warnings: warnings}
-	if in.GetDryRun() {
-		answer.ModeDetails = "Dry run summary:\nNode is running in maintenance mode and does not have a config yet."
-	} else {
-		err := b.alterFleet(func() error {
+	return rules.ApplyFirst(in, b.image.Version, b.loadConfig, func(cfg config.Provider) error {
+		return b.alterFleet(func() error {
 			_, err := b.carryOutApply(&machineapi.ApplyConfigurationRequest{Data: in.GetData(), Mode: rules.ModeAuto}, cfg)
 			return err
 		})
-		if err != nil {
-			return nil, err
-		}
-	}
-	return &machineapi.ApplyConfigurationResponse{Messages: []*machineapi.ApplyConfiguration{answer}}, nil
+	})
 }

@@ -21,7 +21,7 @@ func (b *boot) awaitEndpoint() {
 	if !b.reached && !b.m.dark && b.set.endpoint.IsValid() {
 		e = &endpoint{b.set.kubeCA, b.set.endpoint}
 	}
-	b.endpoint.setWanted(b, e, func(e endpoint, answers func(bool)) func() {
+	b.endpoint.SetWanted(b, e, func(e endpoint, answers func(bool)) func() {
 		return b.f.kubernetes.AwaitEndpoint(e.ca, e.addr, func() { answers(true) })
 	}, func(bool) {
 		b.reached = true

@@ -74,6 +74,8 @@ var (
 	_ world.Guests     = (*Fleet)(nil)
 	_ world.DiskCopier = (*Fleet)(nil)
 	_ world.Pauser     = (*Fleet)(nil)
+
+	_ world.MediumChanger = (*Fleet)(nil)
 )
 
 // New makes an empty fleet. Close it when done.
@@ -204,6 +206,18 @@ func (f *Fleet) sortMachines() []*machine {
 	return slices.SortedFunc(maps.Values(f.machines), byVMID)
 }
 
+// QueueEffect implements reports.Machine.
+func (b *boot) QueueEffect(do func()) { b.f.queueEffect(do) }
+
+// ChangeState implements reports.Machine.
+func (b *boot) ChangeState(do func() bool) {
+	b.f.changeState(func() {
+		if do() {
+			b.f.markTouched(b)
+		}
+	})
+}
+
 // queueEffect queues something that must happen without the lock.
 func (f *Fleet) queueEffect(do func()) { f.effects = append(f.effects, do) }
 
@@ -216,10 +230,14 @@ func (f *Fleet) PowerOn(g world.Guest) {
 		if old := f.machines[g.VMID]; old != nil {
 			old.switchOff()
 		}
-		m := &machine{f: f, guest: g, disks: system.ListDisks(g)}
+		m := &machine{f: f, guest: g, drives: system.OrderDisks(g)}
+		m.disks = system.ListDisks(m.drives)
+		if g.Boot == nil {
+			m.guest.Boot = &world.Disk{} // what it keeps, it keeps in memory
+		}
 		f.machines[g.VMID] = m
 		if m.canBoot() {
-			m.startBoot()
+			m.startBoot(false)
 		}
 	})
 }
@@ -284,6 +302,7 @@ type MachineView struct {
 	Voters, Up int  // of that etcd, and how many of them run and can be reached
 	NodeReady  bool // its Kubernetes node reports Ready
 	Partition  bool
+	Medium     bool // it runs from its installation medium
 }
 
 // Machines returns every machine that is switched on, by VMID.
@@ -294,7 +313,7 @@ func (f *Fleet) Machines() []MachineView {
 	for _, m := range f.sortMachines() {
 		v := MachineView{VMID: m.guest.VMID, Node: m.guest.Name, Talos: m.image().Version, Schematic: m.image().Schematic, Partition: m.dark}
 		if b := m.boot; b != nil {
-			v.BootID = b.id
+			v.BootID, v.Medium = b.id, b.medium
 			if b.state != nil {
 				v.Node, v.Address, v.Stage, v.Ready = b.hostname(), b.address.Addr(), b.stage.String(), b.ready
 				v.Configured, v.NodeReady = b.set != nil, b.nodeReady
@@ -347,7 +366,7 @@ func (f *Fleet) Reboot(vmid int) error {
 	return f.actOn(vmid, func(m *machine) {
 		m.haltNow()
 		if m.canBoot() {
-			m.startBoot()
+			m.startBoot(false)
 		}
 	})
 }

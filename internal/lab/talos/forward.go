@@ -35,7 +35,7 @@ func (i inside) FindService(ctx context.Context, target, service string) (any, e
 		if err := b.f.world.Sleep(ctx, arpTimeout); err != nil {
 			return nil, status.FromContextError(err).Err()
 		}
-		return nil, cannotDial(addr, "no route to host")
+		return nil, relay.CannotDial(addr, "no route to host")
 	}
 	return impl, err
 }
@@ -44,10 +44,6 @@ func (i inside) FindService(ctx context.Context, target, service string) (any, e
 const arpTimeout = 3 * time.Second
 
 var errNoRoute = errors.New("no route to host")
-
-func cannotDial(to netip.Addr, reason string) error {
-	return status.Errorf(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp %s:50000: connect: %s"`, to, reason)
-}
 
 func (b *boot) findHandler(addr netip.Addr, service string) (any, error) {
 	b.f.mu.Lock()
@@ -60,7 +56,7 @@ func (b *boot) findHandler(addr netip.Addr, service string) (any, error) {
 		case m.dark:
 			return nil, errNoRoute
 		case o.api == nil:
-			return nil, cannotDial(addr, "connection refused")
+			return nil, relay.CannotDial(addr, "connection refused")
 		case o.set == nil || o.set.machineCA != b.set.machineCA:
 			return nil, status.Error(codes.Unavailable, `connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate signed by unknown authority"`)
 		}

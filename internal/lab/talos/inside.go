@@ -29,7 +29,7 @@ func (i inside) Look() (now system.Snapshot, err error) {
 		now = system.Snapshot{
 			Talos: img.Version, Platform: img.Platform, Hostname: b.hostname(), BootID: b.id, Link: linkName, MAC: g.MAC,
 			Cores: g.Cores, MemoryMiB: g.MemoryMiB, Booted: b.started, Now: b.f.world.GuestNow(), Disks: b.m.disks,
-			Configured: b.set != nil, CRI: b.isRunning("cri"), TimeServer: constants.DefaultNTPServer, Timeless: b.m.timeless,
+			Bare: b.bare, Configured: b.set != nil, CRI: b.isRunning("cri"), TimeServer: constants.DefaultNTPServer, Timeless: b.m.timeless,
 			Images: slices.Concat(b.ownImages(), b.m.disk().images, b.pulled),
 		}
 		for _, s := range b.listServices() {
@@ -60,14 +60,10 @@ func (i inside) Wait(ctx context.Context, d time.Duration) error {
 // Pull keeps an image: on the machine's disk, or until its next boot. That of an installer takes a
 // while; other images are there at once.
 func (i inside) Pull(ctx context.Context, image system.Image) error {
-	_, installs := installer.ParseReference(image.Ref)
-	if _, found := installer.Find(i.b.f.world, image.Ref); installs && !found || !system.IsPublished(image.Ref) {
-		return system.ErrNotPublished
+	if err := i.b.f.refusePull(image.Ref); err != nil {
+		return err
 	}
-	if k, ok := i.b.f.kubernetes.(world.Containers); ok && !k.CanPull(image.Ref) || installer.IsShort(image.Ref) {
-		return system.ErrNoRegistry
-	}
-	if installs {
+	if _, installs := installer.ParseReference(image.Ref); installs {
 		if err := i.Wait(ctx, i.b.f.world.Latency.ImagePull); err != nil {
 			return status.FromContextError(err).Err()
 		}
@@ -80,6 +76,18 @@ func (i inside) Pull(ctx context.Context, image system.Image) error {
 		*to = append(*to, image)
 		return nil
 	})
+}
+
+// refusePull is why no registry gives an image.
+func (f *Fleet) refusePull(ref string) error {
+	_, installs := installer.ParseReference(ref)
+	if _, found := installer.Find(f.world, ref); installs && !found || !system.IsPublished(ref) {
+		return system.ErrNotPublished
+	}
+	if k, ok := f.kubernetes.(world.Containers); ok && !k.CanPull(ref) || installer.IsShort(ref) {
+		return system.ErrNoRegistry
+	}
+	return nil
 }
 
 // ListCredentials implements access.Machine.
@@ -147,6 +155,10 @@ func (b *boot) writeDisks() {
 		r := system.DescribeDisk(i, d)
 		putResource(b, "block.DisksController", block.NewDisk(block.NamespaceName, r.Metadata().ID()), func(o *block.Disk) { *o.TypedSpec() = *r.TypedSpec() })
 	}
+	if b.bare || len(b.m.disks) == 0 {
+		b.writeVolumes()
+		return
+	}
 	r := system.DescribeSystemDisk()
 	putResource(b, "block.SystemDiskController", block.NewSystemDisk(block.NamespaceName, r.Metadata().ID()), func(o *block.SystemDisk) { *o.TypedSpec() = *r.TypedSpec() })
 	b.writeVolumes()
@@ -154,7 +166,11 @@ func (b *boot) writeDisks() {
 
 // writeVolumes shows the volumes of the system disk.
 func (b *boot) writeVolumes() {
-	for _, r := range system.DescribeVolumes(b.m.disks[0], b.set != nil) {
+	var first system.Disk // zero: it has none, and nothing is installed
+	if len(b.m.disks) > 0 {
+		first = b.m.disks[0]
+	}
+	for _, r := range system.DescribeVolumes(first, b.set != nil, !b.bare) {
 		putResource(b, "block.VolumeManagerController", block.NewVolumeStatus(block.NamespaceName, r.Metadata().ID()), func(o *block.VolumeStatus) { *o.TypedSpec() = *r.TypedSpec() })
 	}
 }

@@ -66,7 +66,7 @@ func FuzzConfig(f *testing.F) {
 	}
 	f.Add([]byte("version: v1alpha1\nmachine: {type: worker, network: {interfaces: [{interface: ens18, addresses: [10.5.0.9/24], vip: {ip: x}}]}}\ncluster: {}\n"))
 	f.Add([]byte("apiVersion: v1alpha1\nkind: LinkAliasConfig\nname: a\nselector: {match: link.mtu == 1500}\n"))
-	m := &machine{guest: world.Guest{VMID: 1, Name: "fuzz", MAC: "bc:24:11:00:00:01"}, f: &Fleet{}}
+	m := &machine{guest: world.Guest{VMID: 1, Name: "fuzz", MAC: "bc:24:11:00:00:01", Boot: &world.Disk{}}, f: &Fleet{}}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		cfg, err := configloader.NewFromBytes(data)
 		if err != nil {

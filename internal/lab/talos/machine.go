@@ -15,6 +15,7 @@ import (
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/reports"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/rules"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/services"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
@@ -25,8 +26,10 @@ import (
 type machine struct {
 	f     *Fleet
 	guest world.Guest
-	disks []system.Disk // when it was switched on; they may grow since
-	boot  *boot         // nil: nothing runs (hung, or nothing bootable)
+	// drives are its disks, and disks what they were when it was switched on; they may grow since.
+	drives []*world.Disk
+	disks  []system.Disk
+	boot   *boot // nil: nothing runs (hung, or nothing bootable)
 
 	dark     bool   // partitioned from the network
 	darkened string // the address it had then
@@ -45,13 +48,12 @@ type disk struct {
 	images []system.Image // pulled by a caller of the API to CRI
 	slots  installer.Slots
 	staged string // the image of an upgrade that is carried out at the next boot; "": none
+	// partial: an installer has begun, and has not ended well.
+	partial bool
 }
 
-// disk returns what the machine keeps, nil without a disk.
+// disk returns what the machine keeps.
 func (m *machine) disk() *disk {
-	if m.guest.Boot == nil {
-		return nil
-	}
 	d, ok := m.guest.Boot.Contents.(*disk)
 	if !ok {
 		d = &disk{id: system.NewUUID()}
@@ -66,16 +68,17 @@ func (d *disk) hasNoEtcd() bool { return d.member == nil && !d.debris }
 // canBoot reports whether there is a Talos image to boot and a guest that is
 // able to.
 func (m *machine) canBoot() bool {
-	return !m.guest.Dead && m.image().Version != "" && !m.disk().wiped && (m.boot != nil || m.guest.Boots(m.image()))
+	_, _, ok := m.pickBoot(false)
+	return !m.guest.Dead && (m.boot != nil || ok)
 }
 
-// image is what runs, or boots next.
+// image is what runs, or boots next, or would if the firmware let it.
 func (m *machine) image() world.Image {
-	switch {
-	case m.guest.Boot == nil:
-		return world.Image{}
-	case m.boot != nil:
+	if m.boot != nil {
 		return m.boot.image
+	}
+	if image, _, ok := m.pickBoot(false); ok {
+		return image
 	}
 	return m.disk().slots.Next(m.guest.Boot.Image)
 }
@@ -118,20 +121,20 @@ func (m *machine) platformAddress() netip.Prefix {
 	return p
 }
 
-// startBoot boots the machine from its disk.
-func (m *machine) startBoot() {
-	image := m.image()
+// startBoot boots the machine from its disk or its medium.
+func (m *machine) startBoot(kexec bool) {
+	image, medium, _ := m.pickBoot(kexec)
 	m.print(system.PrintKernel(image.Version)...)
 	if m.f.flaws[image.Version] == installer.HangsOnBoot {
 		m.f.world.Report(m.name(), "hangs while Talos %s boots", image.Version)
 		return
 	}
-	b := &boot{m: m, f: m.f, image: image, verified: m.guest.VerifyBoot(image), id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*services.Service{}, ended: make(chan struct{})}
+	b := &boot{m: m, f: m.f, image: image, medium: medium, bare: medium, verified: m.guest.VerifyBoot(image), id: system.NewUUID(), started: m.f.world.GuestNow(), services: map[string]*services.Service{}, ended: make(chan struct{})}
 	b.events = system.NewEvents(b.id)
 	m.boot = b
 	b.publishSequence("initialize", machineapi.SequenceEvent_START)
 	d := m.f.world.Latency.Boot + m.f.flaws[image.Version].Delay()
-	m.f.world.Spend("boot", m.subject(), d, "start/"+m.subject())
+	m.f.world.Spend("boot", m.subject(), d, "start/"+m.subject(), "install/"+m.subject())
 	b.runAfter(d, b.finishStart)
 }
 
@@ -185,6 +188,9 @@ type boot struct {
 	m        *machine
 	f        *Fleet
 	image    world.Image
+	medium   bool      // it runs from its installation medium, in memory
+	bare     bool      // and nothing is installed
+	held     []byte    // the machine config of one that is bare
 	verified bool      // by the firmware
 	id       string    // boot id
 	started  time.Time // by its own clock
@@ -208,6 +214,7 @@ type boot struct {
 	services     map[string]*services.Service
 
 	set               *settings // what the active machine config means; nil: maintenance
+	awaitsInstall     bool      // it has a config and is no node before it is installed
 	applying          bool      // the first config was taken, mTLS is not up yet
 	rebooting         bool      // a config was applied that needs the reboot under way
 	stopping          bool
@@ -222,10 +229,10 @@ type boot struct {
 	resumed           time.Time // when it came up with a saved config; zero: it was given one
 	sought            bool      // see seeksPlanes
 	seeks             bool
-	kubelet           report[kubelet]
-	plane             report[plane]
-	endpoint          report[endpoint]
-	drain             report[drain]
+	kubelet           reports.Report[kubelet]
+	plane             reports.Report[plane]
+	endpoint          reports.Report[endpoint]
+	drain             reports.Report[drain]
 	reached           bool // the endpoint has answered
 	nodeSeen          bool
 	nodeReady         bool
@@ -267,14 +274,20 @@ func (b *boot) runAfterReal(d time.Duration, do func()) (cancel func()) {
 
 // finishStart is reached when the kernel, containerd and machined run.
 func (b *boot) finishStart() {
-	if b.failBoot() || b.installStaged() {
+	switch {
+	case b.failBoot():
+		return
+	case b.medium && b.m.findsTalos():
+		b.haltInstalled()
+		return
+	case !b.medium && b.installStaged():
 		return
 	}
 	b.moveAddress(b.m.platformAddress())
 	b.stage = runtime.MachineStageBooting
 	b.openState()
 	b.startSystemServices()
-	if saved := b.m.disk().config; saved != nil {
+	if saved := b.m.disk().config; saved != nil && !b.medium {
 		cfg, err := configloader.NewFromBytes(saved)
 		if err == nil && cfg.CompleteForBoot() {
 			b.resumed = time.Now()
@@ -295,6 +308,19 @@ func (b *boot) finishStart() {
 // configureMachine is reached when a machine config is active, at boot or some time
 // after it was applied in maintenance mode.
 func (b *boot) configureMachine(cfg config.Provider) {
+	set := b.readConfig(cfg)
+	if set == nil {
+		return
+	}
+	b.stage = runtime.MachineStageBooting
+	b.publishSequence("initialize", machineapi.SequenceEvent_STOP)
+	b.publishSequence("boot", machineapi.SequenceEvent_START)
+	b.adoptSettings(set)
+	b.startNode()
+}
+
+// readConfig works out what the first config of this run means; nil: it cannot be used.
+func (b *boot) readConfig(cfg config.Provider) *settings {
 	b.applying = false
 	set, err := b.m.readSettings(cfg)
 	if err == nil {
@@ -302,12 +328,13 @@ func (b *boot) configureMachine(cfg config.Provider) {
 	}
 	if err != nil {
 		b.f.world.Report(b.m.name(), "machine config is not usable: %v", err)
-		return
+		return nil
 	}
-	b.stage = runtime.MachineStageBooting
-	b.publishSequence("initialize", machineapi.SequenceEvent_STOP)
-	b.publishSequence("boot", machineapi.SequenceEvent_START)
-	b.adoptSettings(set)
+	return set
+}
+
+// startNode has the machine become the node of its config.
+func (b *boot) startNode() {
 	b.f.world.Spend("node", b.hostname(), 0, "boot/"+b.m.subject(), "apply/"+b.m.subject())
 	b.f.world.Report(b.hostname(), "configured, at %s", b.address.Addr())
 	b.startNodeServices()
@@ -376,8 +403,8 @@ func (b *boot) hostname() string {
 func (b *boot) withdrawBoot() {
 	b.closeAPI()
 	b.stopEtcd()
-	b.kubelet.withdraw(b)
-	b.plane.withdraw(b)
-	b.endpoint.withdraw(b)
-	b.drain.withdraw(b)
+	b.kubelet.Withdraw(b)
+	b.plane.Withdraw(b)
+	b.endpoint.Withdraw(b)
+	b.drain.Withdraw(b)
 }

@@ -31,7 +31,7 @@ type sequence struct {
 
 // goDown takes the machine down. It takes the place of whatever took it down before.
 func (b *boot) goDown(d *sequence) {
-	b.drain.withdraw(b)
+	b.drain.Withdraw(b)
 	b.sequence = d
 	b.beginSequence(d.stage)
 	b.stopping, b.stage = true, d.stage
@@ -58,7 +58,7 @@ func (b *boot) drainNode(d *sequence) {
 		over()
 		return
 	}
-	b.drain.setWanted(b, &drain{b.set.kubeCA, b.set.kubelet.Node}, func(n drain, over func(bool)) func() {
+	b.drain.SetWanted(b, &drain{b.set.kubeCA, b.set.kubelet.Node}, func(n drain, over func(bool)) func() {
 		return k.DrainNode(n.ca, n.node, func() { over(true) })
 	}, func(bool) { over() })
 }
@@ -73,8 +73,8 @@ func (b *boot) stopPods(d *sequence) {
 		task = "removeAllPods"
 	}
 	b.beginPhase("cleanup", task)
-	b.kubelet.withdraw(b)
-	b.plane.withdraw(b)
+	b.kubelet.Withdraw(b)
+	b.plane.Withdraw(b)
 	b.apiReady = false
 	b.endServices(d, func() {
 		b.endPhase("cleanup", task)
@@ -207,16 +207,23 @@ func (b *boot) runDuring(d *sequence, wait time.Duration, do func()) {
 }
 
 // startAgain boots the machine if there is something to boot.
-func (m *machine) startAgain() {
-	if m.canBoot() && m.f.flaws[m.image().Version] != installer.HangsOnReboot {
-		m.startBoot()
+func (m *machine) startAgain() { m.startAfter(false) }
+
+func (m *machine) startAfter(kexec bool) {
+	if image, _, ok := m.pickBoot(kexec); ok && !m.guest.Dead && m.f.flaws[image.Version] != installer.HangsOnReboot {
+		m.startBoot(kexec)
 	}
 }
+
+// startNext boots the machine at the end of a sequence that has loaded the kernel of its disk, past the firmware, unless
+// that verifies what it boots.
+// Source: talos, v1alpha1_sequencer_tasks.go: KexecPrepare.
+func (b *boot) startNext() { b.m.startAfter(!b.verified) }
 
 // rebootMachine restarts the machine in good order, unless it goes down already.
 func (b *boot) rebootMachine() {
 	if !b.refuseSequence("reboot") {
-		b.goDown(&sequence{stage: runtime.MachineStageRebooting, then: b.m.startAgain})
+		b.goDown(&sequence{stage: runtime.MachineStageRebooting, then: b.startNext})
 	}
 }
 

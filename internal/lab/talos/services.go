@@ -256,38 +256,11 @@ func (i inside) OperateService(id, operation string) error {
 	})
 }
 
-// extensionServices are the services of extensions that wait for something
-// the virtual machine or the machine config must bring. A service that waits
-// keeps the boot sequence from finishing.
-var extensionServices = map[string]struct {
-	service string
-	waits   string
-	ready   func(*boot) bool
-}{
-	"siderolabs/qemu-guest-agent": {
-		"ext-qemu-guest-agent", "Waiting for file \"/dev/virtio-ports/org.qemu.guest_agent.0\" to exist",
-		func(b *boot) bool { return b.m.guest.Agent },
-	},
-	"siderolabs/tailscale": {
-		"ext-tailscale", "Waiting for extension service config",
-		func(b *boot) bool { return b.set.services["tailscale"] },
-	},
-}
-
 // startExtensions starts the extensions' services, as far as they can.
 func (b *boot) startExtensions() {
 	for _, name := range b.image.Extensions {
-		e, ok := extensionServices[name]
-		if !ok {
-			continue
-		}
-		s := b.findService(e.service)
-		switch {
-		case !e.ready(b):
-			s.MoveTo("Waiting", e.waits)
-		case s.State != "Running":
-			s.MoveTo("Preparing", services.NewRunner)
-			s.RunProcess("Started task " + e.service + " (PID 400) for container " + e.service)
+		if e, ok := services.Extensions[name]; ok {
+			b.findService(e.Service).StartExtension(e, e.Ready(b.m.guest, b.set.services))
 		}
 	}
 }
@@ -295,7 +268,7 @@ func (b *boot) startExtensions() {
 // extensionsUp reports whether no extension's service waits.
 func (b *boot) extensionsUp() bool {
 	for _, name := range b.image.Extensions {
-		if e, ok := extensionServices[name]; ok && b.findService(e.service).State != "Running" {
+		if e, ok := services.Extensions[name]; ok && b.findService(e.Service).State != "Running" {
 			return false
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	timeres "github.com/siderolabs/talos/pkg/machinery/resources/time"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/services"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
 )
 
@@ -23,7 +24,7 @@ func (b *boot) evaluateState() {
 	if b.set != nil && b.set.control {
 		b.judgeEtcd()
 	}
-	if b.set != nil && !b.stopping {
+	if b.set != nil && !b.stopping && !b.awaitsInstall {
 		b.judgeKubelet()
 		b.reportToKubernetes()
 		if b.servicesUp() {
@@ -125,7 +126,7 @@ func (b *boot) listUnmet() []runtime.UnmetCondition {
 	if !b.address.IsValid() {
 		add("network", "waiting on: address, connectivity")
 	}
-	add("services", b.unmetServices()...)
+	add("services", services.ListUnmet(b.findService, b.listServices(), b.set != nil && b.set.control)...)
 	if b.set == nil || b.set.homeless {
 		return out // it has no node name yet
 	}
@@ -143,25 +144,6 @@ func (b *boot) listUnmet() []runtime.UnmetCondition {
 		add("nodeReady", fmt.Sprintf("node %q status is not available yet", b.set.kubelet.Node))
 	case !b.nodeReady:
 		add("nodeReady", fmt.Sprintf("node %q is not ready", b.set.kubelet.Node))
-	}
-	return out
-}
-
-func (b *boot) unmetServices() []string {
-	var out []string
-	for _, s := range b.listServices() {
-		if s.State == "Running" && !s.Unknown && !s.Healthy {
-			out = append(out, s.ID+" not healthy")
-		}
-	}
-	required := []string{"apid", "machined", "kubelet"}
-	if b.set != nil && b.set.control {
-		required = append(required, "etcd", "trustd")
-	}
-	for _, id := range required {
-		if b.findService(id).State != "Running" {
-			out = append(out, id+" not running")
-		}
 	}
 	return out
 }
@@ -207,10 +189,10 @@ func (b *boot) reportToKubernetes() {
 		k = &kubelet{b.set.kubeCA, b.set.kubelet}
 		k.Address, k.BootID, k.Machine = b.address.Addr(), b.id, b.m.disk().id
 	}
-	if k == nil && b.kubelet.what != nil && b.nodeReady {
-		b.runAfter(nodeGrace, func() { b.nodeReady = b.nodeReady && b.kubelet.what != nil })
+	if k == nil && b.kubelet.What != nil && b.nodeReady {
+		b.runAfter(nodeGrace, func() { b.nodeReady = b.nodeReady && b.kubelet.What != nil })
 	}
-	b.kubelet.setWanted(b, k, func(k kubelet, ready func(bool)) func() {
+	b.kubelet.SetWanted(b, k, func(k kubelet, ready func(bool)) func() {
 		return b.f.kubernetes.RunKubelet(k.ca, k.Kubelet, ready)
 	}, b.takeReadiness)
 
@@ -220,7 +202,7 @@ func (b *boot) reportToKubernetes() {
 		p.Address = b.address.Addr()
 	}
 	p = b.noticePlane(p)
-	b.plane.setWanted(b, p, func(p plane, ready func(bool)) func() {
+	b.plane.SetWanted(b, p, func(p plane, ready func(bool)) func() {
 		return b.f.kubernetes.ServeAPI(p.ca, p.etcd, p.ControlPlane, ready)
 	}, func(ready bool) { b.apiSeen, b.apiReady = b.apiSeen || ready, ready })
 	if p == nil {
@@ -233,7 +215,7 @@ func (b *boot) reportToKubernetes() {
 // noticePlane is the kube-apiserver that runs while its kubelet has not seen yet that its manifest
 // is another one: it goes on as it was (recorded).
 func (b *boot) noticePlane(p *plane) *plane {
-	had := b.plane.what
+	had := b.plane.What
 	if had == nil || p == nil || reflect.DeepEqual(had, p) || reflect.DeepEqual(b.noticed, p) {
 		return p
 	}
@@ -305,39 +287,3 @@ func (b *boot) takeReadiness(ready bool) {
 		})
 	}
 }
-
-// report is one thing Kubernetes knows, and how to take it back.
-type report[T any] struct {
-	what *T
-	stop func() // touched only by what the fleet carries out, one at a time
-}
-
-// setWanted reports what is wanted when it differs from what was reported before.
-// receive is called, inside of a change, for what comes back.
-func (t *report[T]) setWanted(b *boot, want *T, notify func(T, func(bool)) func(), receive func(bool)) {
-	if reflect.DeepEqual(t.what, want) {
-		return
-	}
-	t.what = want
-	f := b.f
-	f.queueEffect(func() {
-		if t.stop != nil {
-			t.stop()
-			t.stop = nil
-		}
-		if want == nil {
-			return
-		}
-		t.stop = notify(*want, func(ready bool) {
-			f.changeState(func() {
-				if t.what == want {
-					receive(ready)
-					f.markTouched(b)
-				}
-			})
-		})
-	})
-}
-
-// withdraw takes back what was reported.
-func (t *report[T]) withdraw(b *boot) { t.setWanted(b, nil, nil, nil) }

@@ -84,7 +84,7 @@ func (i inside) BeginUpgrade(actor string, in *machineapi.UpgradeRequest, image 
 		}
 		b.actor = actor
 		b.f.world.Report(b.hostname(), "upgrades to Talos %s", image.Version)
-		b.goDown(&sequence{stage: runtime.MachineStageUpgrading, drains: !u.stage, upgrade: u, then: b.m.startAgain})
+		b.goDown(&sequence{stage: runtime.MachineStageUpgrading, drains: !u.stage, upgrade: u, then: func() { b.m.startAfter(u.kexec && !b.verified) }})
 		return nil
 	})
 }

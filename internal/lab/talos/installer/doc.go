@@ -1,4 +1,5 @@
-// Package installer is how a simulated Talos machine gets another version: the two
+// Package installer is how a simulated Talos machine gets its first version from an installation medium, and
+// another one: the two
 // slots of its system disk, which images there are, what the program in such an image prints and
 // how it ends, and the calls of both APIs that run it: the one of up to v1.12, which takes the
 // machine down by itself, and LifecycleService, which v1.13 brought and which does not.

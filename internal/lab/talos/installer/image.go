@@ -101,10 +101,10 @@ type Run struct {
 	ExitCode int32
 }
 
-// Plan works out what an installer does on a host of a version.
+// Plan works out what an installer does on a host of a version; "": it is the first on its disk, before which nothing is checked.
 // Source: talos v1.13.9 and v1.14.1, cmd/installer.
 func Plan(host string, image world.Image, flaw Flaw) Run {
-	r := Run{Lines: []string{"running Talos installer " + image.Version, "running pre-flight checks", "host Talos version: " + host}}
+	r := Run{Lines: []string{"running Talos installer " + image.Version}}
 	fail := func(code int32, text string) Run {
 		if MinorOf(image.Version) < 14 {
 			code = constants.ExitUnknownError
@@ -112,10 +112,13 @@ func Plan(host string, image world.Image, flaw Flaw) Run {
 		r.Lines, r.ExitCode = append(r.Lines, text), code
 		return r
 	}
-	if err := refuseHop(host, image.Version); err != nil {
-		return fail(constants.ExitEnvironment, "pre-flight checks failed: "+err.Error())
+	if host != "" {
+		r.Lines = append(r.Lines, "running pre-flight checks", "host Talos version: "+host)
+		if err := refuseHop(host, image.Version); err != nil {
+			return fail(constants.ExitEnvironment, "pre-flight checks failed: "+err.Error())
+		}
+		r.Lines = append(r.Lines, "all pre-flight checks successful")
 	}
-	r.Lines = append(r.Lines, "all pre-flight checks successful")
 	switch flaw {
 	case LacksDependency:
 		return fail(constants.ExitDependency, "failed to verify the signature of the image: i/o timeout")

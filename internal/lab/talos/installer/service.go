@@ -59,6 +59,9 @@ func (s *UpgradeService) Upgrade(ctx context.Context, in *machineapi.UpgradeRequ
 	if err != nil {
 		return nil, err
 	}
+	if now.Bare {
+		return nil, status.Error(codes.FailedPrecondition, "Talos is not installed")
+	}
 	if err := system.PullToSystem(ctx, s.Machine, now, in.GetImage()); err != nil {
 		return nil, fmt.Errorf("error validating installer image %q: %w", in.GetImage(), err)
 	}
@@ -100,12 +103,20 @@ type LifecycleService struct {
 
 var errBusy = status.Error(codes.FailedPrecondition, "another installation/upgrade is already in progress")
 
-// Install is for machines that boot from elsewhere than their disk.
+// Install is for machines that run from an installation medium, for which the lab does not carry it out.
+// Source: talos, internal/app/lifecycle; the refusal is recorded.
 func (s *LifecycleService) Install(*machineapi.LifecycleServiceInstallRequest, grpc.ServerStreamingServer[machineapi.LifecycleServiceInstallResponse]) error {
 	if !s.Busy.TryLock() {
 		return errBusy
 	}
 	defer s.Busy.Unlock()
+	now, err := s.Machine.Look()
+	switch {
+	case err != nil:
+		return err
+	case now.Bare:
+		return status.Error(codes.Unimplemented, "the lab installs by machine config only")
+	}
 	return status.Error(codes.AlreadyExists, "machine is already installed")
 }
 
@@ -117,6 +128,11 @@ func (s *LifecycleService) Upgrade(in *machineapi.LifecycleServiceUpgradeRequest
 		return errBusy
 	}
 	defer s.Busy.Unlock()
+	if now, err := s.Machine.Look(); err != nil {
+		return err
+	} else if now.Bare {
+		return status.Error(codes.FailedPrecondition, "machine is not installed")
+	}
 	ref := in.GetSource().GetImageName()
 	if ref == "" {
 		return status.Error(codes.InvalidArgument, "installer image name is required")

@@ -21,6 +21,9 @@ func (s *Slots) Next(made world.Image) world.Image {
 	return *s.slots[s.next]
 }
 
+// Adopted reports whether the slots hold what was installed, or has booted.
+func (s *Slots) Adopted() bool { return s.adopted }
+
 // Clear empties the slot that an installer is about to write. That is not always the one
 // that does not run: after two installers without a reboot between them it is.
 func (s *Slots) Clear() { s.slots[1-s.next] = nil }
@@ -32,6 +35,10 @@ func (s *Slots) Write(image world.Image) {
 	s.next = 1 - s.next
 	s.slots[s.next], s.tagged = &image, true
 }
+
+// Install has a disk hold one image, whatever it held. No fatal error goes back from it.
+// Source: talos, cmd/installer/pkg/install: handleMeta, which sets the Upgrade tag for an upgrade only.
+func (s *Slots) Install(image world.Image) { *s = Slots{slots: [2]*world.Image{&image}, adopted: true} }
 
 // Revert boots the other slot from now on, if there is anything in it.
 func (s *Slots) Revert() bool {

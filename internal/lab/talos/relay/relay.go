@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -281,4 +282,9 @@ func emptyAnswer(service, method string) (proto.Message, error) {
 		return nil, fmt.Errorf("find answer of %s: %w", method, err)
 	}
 	return t.New().Interface(), nil
+}
+
+// CannotDial is the error of a call to a machine that cannot be reached.
+func CannotDial(to netip.Addr, reason string) error {
+	return status.Errorf(codes.Unavailable, `connection error: desc = "transport: Error while dialing: dial tcp %s:50000: connect: %s"`, to, reason)
 }

@@ -25,6 +25,12 @@ func PrintKernel(version string) []string {
 	return []string{"\x1b[2J\x1b[01;01H  Booting `Talos " + version + "'", "[    0.000000] Linux version " + Kernel, "[talos] [initramfs] booting Talos " + version}
 }
 
+// PrintHalt is what a machined prints that was booted from a medium, and finds Talos on a disk.
+// Source: talos, v1alpha1_sequencer_tasks.go: haltIfInstalled.
+func PrintHalt(now time.Time) string {
+	return PrintLine(now, "Talos is already installed to disk but booted from another media and talos.halt_if_installed kernel parameter is set. Please reboot from the disk.")
+}
+
 // PrintFatal is what a machined prints that cannot run.
 // Source: talos v1.13.9, machined: handle.
 func PrintFatal(now time.Time) []string {

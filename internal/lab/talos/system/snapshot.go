@@ -34,6 +34,7 @@ type Snapshot struct {
 	Pods       []world.Pod
 	TimeServer string
 	Timeless   bool // the time server does not answer
+	Bare       bool // it runs from an installation medium, and nothing is installed
 }
 
 // Disk is a disk as the machine found it when it was switched on.
@@ -42,15 +43,32 @@ type Disk struct {
 	Serial string
 }
 
-// ListDisks returns the disks of a guest in the order of their names: the one it
-// boots from first.
-func ListDisks(g world.Guest) (disks []Disk) {
+// OrderDisks returns the disks of a guest in the order of their names: the one it boots from first.
+func OrderDisks(g world.Guest) (disks []*world.Disk) {
 	for _, d := range append([]*world.Disk{g.Boot}, g.Disks...) {
 		if d != nil && (d != g.Boot || len(disks) == 0) {
-			disks = append(disks, Disk{Bytes: d.Bytes, Serial: d.Serial})
+			disks = append(disks, d)
 		}
 	}
 	return disks
+}
+
+// ListDisks describes disks in that order.
+func ListDisks(order []*world.Disk) (disks []Disk) {
+	for _, d := range order {
+		disks = append(disks, Disk{Bytes: d.Bytes, Serial: d.Serial})
+	}
+	return disks
+}
+
+// FindDisk returns the disk of a path in that order; nil: none has it.
+func FindDisk(order []*world.Disk, path string) *world.Disk {
+	for i, d := range order {
+		if path == "/dev/"+diskName(i) {
+			return d
+		}
+	}
+	return nil
 }
 
 // Machine is what answers are made of.

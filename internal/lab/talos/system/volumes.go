@@ -31,10 +31,10 @@ func DescribeSystemDisk() *block.SystemDisk {
 }
 
 // listDisk describes a disk for clients older than its resource.
-func listDisk(i int, d Disk) *storageapi.Disk {
+func listDisk(i int, d Disk, system bool) *storageapi.Disk {
 	return &storageapi.Disk{
 		Size: uint64(d.Bytes), Model: diskModel, DeviceName: "/dev/" + diskName(i), Serial: d.Serial, Modalias: "scsi:t-0x00",
-		Type: storageapi.Disk_HDD, Subsystem: "/sys/class/block", SystemDisk: i == 0,
+		Type: storageapi.Disk_HDD, Subsystem: "/sys/class/block", SystemDisk: system,
 	}
 }
 
@@ -42,8 +42,8 @@ func listDisk(i int, d Disk) *storageapi.Disk {
 func ephemeralBytes(d Disk) uint64 { return uint64(max(d.Bytes-beforeState-stateBytes, 1<<30)) }
 
 // DescribeVolumes describes the partitions of the system disk that Talos keeps things
-// on. Without a machine config there is no STATE yet, and EPHEMERAL waits for it.
-func DescribeVolumes(d Disk, configured bool) (volumes []*block.VolumeStatus) {
+// on. Without a machine config there is no STATE yet, and EPHEMERAL waits for it. With nothing installed there is no META.
+func DescribeVolumes(d Disk, configured, installed bool) (volumes []*block.VolumeStatus) {
 	add := func(id string, index int, size uint64, filesystem block.FilesystemType, without block.VolumePhase) {
 		r := block.NewVolumeStatus(block.NamespaceName, id)
 		s := r.TypedSpec()
@@ -56,7 +56,11 @@ func DescribeVolumes(d Disk, configured bool) (volumes []*block.VolumeStatus) {
 		}
 		volumes = append(volumes, r)
 	}
-	add(constants.MetaPartitionLabel, 4, 1<<20, block.FilesystemTypeNone, block.VolumePhaseReady)
+	meta := block.VolumePhaseReady
+	if !installed {
+		meta, configured = block.VolumePhaseMissing, false
+	}
+	add(constants.MetaPartitionLabel, 4, 1<<20, block.FilesystemTypeNone, meta)
 	add(constants.StatePartitionLabel, 5, stateBytes, block.FilesystemTypeXFS, block.VolumePhaseMissing)
 	add(constants.EphemeralPartitionLabel, 6, ephemeralBytes(d), block.FilesystemTypeXFS, block.VolumePhaseWaiting)
 	return volumes
@@ -73,7 +77,7 @@ func (s *StorageService) Disks(context.Context, *emptypb.Empty) (*storageapi.Dis
 	now, err := s.Machine.Look()
 	answer := &storageapi.Disks{}
 	for i, d := range now.Disks {
-		answer.Disks = append(answer.Disks, listDisk(i, d))
+		answer.Disks = append(answer.Disks, listDisk(i, d, i == 0 && !now.Bare))
 	}
 	return &storageapi.DisksResponse{Messages: []*storageapi.Disks{answer}}, err
 }
