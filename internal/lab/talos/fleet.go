@@ -233,7 +233,7 @@ func (f *Fleet) PowerOn(g world.Guest) {
 		m := &machine{f: f, guest: g, drives: system.OrderDisks(g)}
 		m.disks = system.ListDisks(m.drives)
 		if g.Boot == nil {
-			m.guest.Boot = &world.Disk{} // what it keeps, it keeps in memory
+			m.guest.Boot = &world.Disk{}
 		}
 		f.machines[g.VMID] = m
 		if m.canBoot() {

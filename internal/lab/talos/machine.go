@@ -29,6 +29,7 @@ type machine struct {
 	// drives are its disks, and disks what they were when it was switched on; they may grow since.
 	drives []*world.Disk
 	disks  []system.Disk
+	kept   *disk // while no disk has it
 	boot   *boot // nil: nothing runs (hung, or nothing bootable)
 
 	dark     bool   // partitioned from the network
@@ -52,14 +53,18 @@ type disk struct {
 	partial bool
 }
 
-// disk returns what the machine keeps.
+// disk returns what the machine keeps: in memory as long as its disk is empty, which its firmware passes by.
 func (m *machine) disk() *disk {
-	d, ok := m.guest.Boot.Contents.(*disk)
-	if !ok {
-		d = &disk{id: system.NewUUID()}
-		m.guest.Boot.Contents = d
+	if d, ok := m.guest.Boot.Contents.(*disk); ok {
+		return d
 	}
-	return d
+	if m.kept == nil {
+		m.kept = &disk{id: system.NewUUID()}
+	}
+	if m.guest.Boot.Image.Version != "" {
+		m.guest.Boot.Contents = m.kept
+	}
+	return m.kept
 }
 
 // hasNoEtcd reports whether the etcd data directory is empty.

@@ -76,7 +76,7 @@ func (b *boot) beginInstall(cfg config.Provider) {
 		b.awaitsInstall, b.stage = true, runtime.MachineStageBooting
 		b.publishSequence("boot", machineapi.SequenceEvent_START)
 		b.adoptSettings(set)
-		b.writeInstall(order, runtime.UnattendedInstallPhaseFailed, err)
+		b.writeInstall(runtime.UnattendedInstallPhaseFailed, err)
 		if err == nil {
 			b.installUnattended(order, installRetry)
 		}
@@ -126,25 +126,23 @@ const installRetry = 500 * time.Millisecond
 // Source: talos, controllers/runtime/unattended_install.go; v1alpha1_sequencer_tasks.go: DiskSizeCheck.
 func (b *boot) installUnattended(order installer.Order, pause time.Duration) {
 	if b.m.findsTalos() {
-		b.writeInstall(order, runtime.UnattendedInstallPhaseInstalled, nil)
 		b.startInstalled()
 		return
 	}
 	path, err := order.FindDisk(context.Background(), b.state)
 	if errors.Is(err, installer.ErrNoDisk) {
-		b.writeInstall(order, runtime.UnattendedInstallPhasePending, errors.New("no disk matched the selector"))
+		b.writeInstall(runtime.UnattendedInstallPhasePending, errors.New("no disk matched the selector"))
 		return // until there is another disk
 	}
 	over := func(err error) {
 		switch {
 		case err != nil:
-			b.writeInstall(order, runtime.UnattendedInstallPhaseFailed, err)
+			b.writeInstall(runtime.UnattendedInstallPhaseFailed, err)
 			b.runDuring(nil, pause, func() { b.installUnattended(order, min(pause*3/2, time.Minute)) })
 		case order.Reboots:
-			b.writeInstall(order, runtime.UnattendedInstallPhaseWaitingForReboot, nil)
+			b.writeInstall(runtime.UnattendedInstallPhaseWaitingForReboot, nil)
 			b.rebootMachine()
 		default:
-			b.writeInstall(order, runtime.UnattendedInstallPhaseInstalled, nil)
 			b.startInstalled()
 		}
 	}
@@ -152,7 +150,7 @@ func (b *boot) installUnattended(order installer.Order, pause time.Duration) {
 		over(err)
 		return
 	}
-	b.writeInstall(order, runtime.UnattendedInstallPhaseInstalling, nil)
+	b.writeInstall(runtime.UnattendedInstallPhaseInstalling, nil)
 	b.f.world.Report(b.m.name(), "installs %s on %s", order.Image, path)
 	order.Install(blank{b, nil}, path, over)
 }
@@ -166,8 +164,8 @@ func (b *boot) startInstalled() {
 	b.startNode()
 }
 
-// writeInstall shows how an unattended installation is going.
-func (b *boot) writeInstall(order installer.Order, phase runtime.UnattendedInstallPhase, err error) {
+// writeInstall shows how an unattended installation is going, or that there is nothing left to install.
+func (b *boot) writeInstall(phase runtime.UnattendedInstallPhase, err error) {
 	putResource(b, "runtime.UnattendedInstallController", runtime.NewUnattendedInstallStatus(), func(r *runtime.UnattendedInstallStatus) {
 		s := r.TypedSpec()
 		s.Image, s.Phase, s.Error = b.set.provider.UnattendedInstallConfig().InstallerImage(), phase, ""
@@ -223,13 +221,11 @@ func (m blank) Write(path string, image world.Image) {
 	b.f.world.Report(b.m.name(), "has Talos %s installed on %s", image.Version, path)
 }
 
-// find returns what a machine keeps on a disk.
+// find returns what a machine keeps on a disk from now on.
 func (m blank) find(path string) *disk {
 	d := system.FindDisk(m.b.m.drives, path)
-	kept, ok := d.Contents.(*disk)
-	if !ok {
-		kept = &disk{id: system.NewUUID()}
-		d.Contents = kept
+	if _, ok := d.Contents.(*disk); !ok {
+		d.Contents = &disk{id: system.NewUUID()}
 	}
-	return kept
+	return d.Contents.(*disk)
 }

@@ -170,6 +170,11 @@ func TestInstall(t *testing.T) {
 				time.Sleep(3 * time.Minute)
 				l.wantNode("after a reboot", cp(1), c.installed, otherSchematic)
 				l.wantStage(cp(1), running)
+				if c.stage == booting {
+					if phase, problem := l.phase(cp(1)); phase != "installed" || problem != "" {
+						t.Errorf("after a reboot it is %s: %s", phase, problem)
+					}
+				}
 				l.wantViolations()
 			})
 		})
