@@ -13,7 +13,12 @@ import (
 
 // HintOfSilent is where to look when nothing answers for a node whose VM runs.
 func HintOfSilent(n cluster.Node, vm cluster.VM) string {
-	return fmt.Sprintf("look at its console: `qm terminal %d` on %s; has it booted the nocloud image, and does its bridge %s reach the agent?", n.VMID, cmp.Or(vm.Host, n.Placement.Pin), cmp.Or(vm.Hardware.Value.Bridge, n.Bridge))
+	hint := fmt.Sprintf("look at its console: `qm terminal %d` on %s; has it booted the nocloud image, and does its bridge %s reach the agent?", n.VMID, cmp.Or(vm.Host, n.Placement.Pin), cmp.Or(vm.Hardware.Value.Bridge, n.Bridge))
+	if vm.Hardware.Value.Medium == "" {
+		return hint
+	}
+	// Talos 1.13.9, haltIfInstalled: what an installer has begun counts as an installation.
+	return hint + " Where it finds Talos installed and halts, its installation was interrupted: give it another `replace`"
 }
 
 // HintOfStop is the way to have the VM of a node that is not reached changed all the same; "" : it is

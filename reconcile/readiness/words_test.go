@@ -34,6 +34,7 @@ func TestWordsOfNodes(t *testing.T) {
 	moved := cluster.VM{Host: "pve2", Hardware: cluster.Saw(cluster.Hardware{Bridge: "vmbr2"})}
 	for _, c := range []struct{ got, want string }{
 		{HintOfSilent(n, cluster.VM{}), "look at its console: `qm terminal 411` on pve1; has it booted the nocloud image, and does its bridge vmbr1 reach the agent?"},
+		{HintOfSilent(n, cluster.VM{Hardware: cluster.Saw(cluster.Hardware{Medium: "ide0"})}), "look at its console: `qm terminal 411` on pve1; has it booted the nocloud image, and does its bridge vmbr1 reach the agent? Where it finds Talos installed and halts, its installation was interrupted: give it another `replace`"},
 		{HintOfSilent(n, moved), "look at its console: `qm terminal 411` on pve2; has it booted the nocloud image, and does its bridge vmbr2 reach the agent?"},
 		{LockedBy(cluster.VM{}), ""},
 		{EndOfLog(nil), ""},
