@@ -198,6 +198,12 @@ func (b *boot) activateConfig(cfg config.Provider) {
 			return
 		}
 		b.adoptSettings(set)
+		if b.awaitsInstall {
+			if !b.installs {
+				b.installUnattended(installRetry)
+			}
+			return
+		}
 		b.startExtensions()
 		return
 	}

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
@@ -15,6 +14,7 @@ import (
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/access"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/installer"
+	"github.com/talos-agent/talos-agent/internal/lab/talos/manifests"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/services"
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -30,7 +30,7 @@ func (i inside) Look() (now system.Snapshot, err error) {
 			Talos: img.Version, Platform: img.Platform, Hostname: b.hostname(), BootID: b.id, Link: linkName, MAC: g.MAC,
 			Cores: g.Cores, MemoryMiB: g.MemoryMiB, Booted: b.started, Now: b.f.world.GuestNow(), Disks: b.m.disks,
 			Bare: b.bare, Configured: b.set != nil, CRI: b.isRunning("cri"), TimeServer: constants.DefaultNTPServer, Timeless: b.m.timeless,
-			Images: slices.Concat(b.ownImages(), b.m.disk().images, b.pulled),
+			Images: slices.Concat(b.m.disk().images, b.pulled),
 		}
 		for _, s := range b.listServices() {
 			now.Services = append(now.Services, s.Info())
@@ -38,6 +38,7 @@ func (i inside) Look() (now system.Snapshot, err error) {
 		if b.set == nil {
 			return nil
 		}
+		now.Images = slices.Concat(manifests.OwnImages(b.set.provider, b.started, b.isRunning), now.Images)
 		ca, now.Kubernetes = b.set.kubeCA, b.set.kubelet.Kubernetes
 		if c := b.set.provider.NetworkTimeSyncConfig(); c != nil && len(c.Servers()) > 0 {
 			now.TimeServer = c.Servers()[0]
@@ -107,25 +108,6 @@ func (i inside) ListCredentials(call string) (c access.Credentials, err error) {
 // Events are those of this boot.
 func (i inside) Events() *system.Events { return i.b.events }
 
-// ownImages are the images of what Talos itself runs of the machine config.
-func (b *boot) ownImages() (images []system.Image) {
-	if b.set == nil {
-		return nil
-	}
-	add := func(service, ref string) {
-		if b.isRunning(service) {
-			images = append(images, system.Image{Ref: ref, Namespace: common.ContainerdNamespace_NS_SYSTEM, Pulled: b.started})
-		}
-	}
-	if k := b.set.provider.K8sKubeletConfig(); k != nil {
-		add("kubelet", k.Image())
-	}
-	if e := b.set.provider.Cluster().Etcd(); e != nil && b.set.control {
-		add("etcd", e.Image())
-	}
-	return images
-}
-
 // What the machine reports of itself while it runs.
 
 func (b *boot) publishSequence(name string, action machineapi.SequenceEvent_Action) {
@@ -155,22 +137,17 @@ func (b *boot) writeDisks() {
 		r := system.DescribeDisk(i, d)
 		putResource(b, "block.DisksController", block.NewDisk(block.NamespaceName, r.Metadata().ID()), func(o *block.Disk) { *o.TypedSpec() = *r.TypedSpec() })
 	}
+	b.writeVolumes()
 	if b.bare || len(b.m.disks) == 0 {
-		b.writeVolumes()
 		return
 	}
 	r := system.DescribeSystemDisk()
 	putResource(b, "block.SystemDiskController", block.NewSystemDisk(block.NamespaceName, r.Metadata().ID()), func(o *block.SystemDisk) { *o.TypedSpec() = *r.TypedSpec() })
-	b.writeVolumes()
 }
 
 // writeVolumes shows the volumes of the system disk.
 func (b *boot) writeVolumes() {
-	var first system.Disk // zero: it has none, and nothing is installed
-	if len(b.m.disks) > 0 {
-		first = b.m.disks[0]
-	}
-	for _, r := range system.DescribeVolumes(first, b.set != nil, !b.bare) {
+	for _, r := range system.DescribeVolumes(b.m.disks, b.set != nil, !b.bare) {
 		putResource(b, "block.VolumeManagerController", block.NewVolumeStatus(block.NamespaceName, r.Metadata().ID()), func(o *block.VolumeStatus) { *o.TypedSpec() = *r.TypedSpec() })
 	}
 }

@@ -220,6 +220,7 @@ type boot struct {
 
 	set               *settings // what the active machine config means; nil: maintenance
 	awaitsInstall     bool      // it has a config and is no node before it is installed
+	installs          bool      // which is under way
 	applying          bool      // the first config was taken, mTLS is not up yet
 	rebooting         bool      // a config was applied that needs the reboot under way
 	stopping          bool

@@ -76,10 +76,7 @@ func (b *boot) beginInstall(cfg config.Provider) {
 		b.awaitsInstall, b.stage = true, runtime.MachineStageBooting
 		b.publishSequence("boot", machineapi.SequenceEvent_START)
 		b.adoptSettings(set)
-		b.writeInstall(runtime.UnattendedInstallPhaseFailed, err)
-		if err == nil {
-			b.installUnattended(order, installRetry)
-		}
+		b.installUnattended(installRetry)
 		return
 	}
 	if b.minor() >= 13 {
@@ -122,23 +119,30 @@ func (b *boot) beginInstall(cfg config.Provider) {
 const installRetry = 500 * time.Millisecond
 
 // installUnattended installs beside the boot sequence, which waits for a disk with the volumes of Talos. What fails is
-// tried again, but where a failed installer has left partitions, the machine takes itself for installed.
+// tried again by the config of then, but where a failed installer has left partitions, the machine takes itself for installed.
 // Source: talos, controllers/runtime/unattended_install.go; v1alpha1_sequencer_tasks.go: DiskSizeCheck.
-func (b *boot) installUnattended(order installer.Order, pause time.Duration) {
+func (b *boot) installUnattended(pause time.Duration) {
+	b.installs = false
 	if b.m.findsTalos() {
 		b.startInstalled()
 		return
 	}
+	order, err := installer.ReadOrder(b.set.provider, b.image)
+	if err != nil || !order.Unattended {
+		b.writeInstall(runtime.UnattendedInstallPhaseFailed, err)
+		return // until there is another config
+	}
 	path, err := order.FindDisk(context.Background(), b.state)
 	if errors.Is(err, installer.ErrNoDisk) {
 		b.writeInstall(runtime.UnattendedInstallPhasePending, errors.New("no disk matched the selector"))
-		return // until there is another disk
+		return // until there is another disk or config
 	}
+	b.installs = true
 	over := func(err error) {
 		switch {
 		case err != nil:
 			b.writeInstall(runtime.UnattendedInstallPhaseFailed, err)
-			b.runDuring(nil, pause, func() { b.installUnattended(order, min(pause*3/2, time.Minute)) })
+			b.runDuring(nil, pause, func() { b.installUnattended(min(pause*3/2, time.Minute)) })
 		case order.Reboots:
 			b.writeInstall(runtime.UnattendedInstallPhaseWaitingForReboot, nil)
 			b.rebootMachine()
@@ -166,9 +170,15 @@ func (b *boot) startInstalled() {
 
 // writeInstall shows how an unattended installation is going, or that there is nothing left to install.
 func (b *boot) writeInstall(phase runtime.UnattendedInstallPhase, err error) {
-	putResource(b, "runtime.UnattendedInstallController", runtime.NewUnattendedInstallStatus(), func(r *runtime.UnattendedInstallStatus) {
+	const owner = "runtime.UnattendedInstallController"
+	wanted := b.set.provider.UnattendedInstallConfig()
+	if wanted == nil {
+		dropResource(b, owner, runtime.NewUnattendedInstallStatus().Metadata())
+		return
+	}
+	putResource(b, owner, runtime.NewUnattendedInstallStatus(), func(r *runtime.UnattendedInstallStatus) {
 		s := r.TypedSpec()
-		s.Image, s.Phase, s.Error = b.set.provider.UnattendedInstallConfig().InstallerImage(), phase, ""
+		s.Image, s.Phase, s.Error = wanted.InstallerImage(), phase, ""
 		if err != nil {
 			s.Error = err.Error()
 		}

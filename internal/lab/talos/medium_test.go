@@ -247,11 +247,18 @@ func TestUnattendedInstallFails(t *testing.T) {
 			t.Errorf("without a disk: %s, %s", phase, problem)
 		}
 		l.wantStage(cp(2), booting)
+		if err := l.applyConfigured(cp(2), l.config(cp(2), "v1.14.1", unattended("talos-data0", imageOf(otherInstaller("v1.14.1")))), machineapi.ApplyConfigurationRequest_AUTO); err != nil {
+			t.Fatal(err)
+		}
+		if phase, problem := l.phase(cp(2)); phase != installing || problem != "" {
+			t.Errorf("with another selector: %s, %s", phase, problem)
+		}
 		l.world.ServeInstallers(func(schematic, version string) (world.Image, bool) {
 			return world.Image{Version: version, Schematic: schematic}, true
 		})
 		time.Sleep(5 * time.Minute)
 		l.wantNode("when there is an installer", cp(1), "v1.14.1", otherSchematic)
+		l.wantHalted("installed on a disk that it does not boot from", cp(2))
 	})
 }
 

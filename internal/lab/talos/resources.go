@@ -123,7 +123,7 @@ func (b *boot) writeKubernetes() {
 func (b *boot) writeConfigured() {
 	s := b.set
 	b.writeConfig(s.provider, configres.ActiveID)
-	if s.provider.UnattendedInstallConfig() != nil && !b.bare && b.minor() >= 14 {
+	if !b.bare && b.minor() >= 14 {
 		b.writeInstall(runtime.UnattendedInstallPhaseInstalled, nil)
 	}
 	putResource(b, "config.MachineTypeController", configres.NewMachineType(), func(r *configres.MachineType) {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
+	"github.com/siderolabs/talos/pkg/machinery/config"
 
 	"github.com/talos-agent/talos-agent/internal/lab/talos/system"
 	"github.com/talos-agent/talos-agent/internal/lab/world"
@@ -85,4 +86,20 @@ func Status(pods []world.StaticPod, name string, ready bool, ip netip.Addr) map[
 		"conditions": []any{map[string]any{"type": "Ready", "status": is}},
 		"podIP":      ip.String(),
 	}
+}
+
+// OwnImages are the images of what Talos itself runs of a machine config.
+func OwnImages(cfg config.Provider, pulled time.Time, runs func(service string) bool) (images []system.Image) {
+	add := func(service, ref string) {
+		if runs(service) {
+			images = append(images, system.Image{Ref: ref, Namespace: common.ContainerdNamespace_NS_SYSTEM, Pulled: pulled})
+		}
+	}
+	if k := cfg.K8sKubeletConfig(); k != nil {
+		add("kubelet", k.Image())
+	}
+	if e := cfg.Cluster().Etcd(); e != nil {
+		add("etcd", e.Image())
+	}
+	return images
 }

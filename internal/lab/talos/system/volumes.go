@@ -43,7 +43,7 @@ func ephemeralBytes(d Disk) uint64 { return uint64(max(d.Bytes-beforeState-state
 
 // DescribeVolumes describes the partitions of the system disk that Talos keeps things
 // on. Without a machine config there is no STATE yet, and EPHEMERAL waits for it. With nothing installed there is no META.
-func DescribeVolumes(d Disk, configured, installed bool) (volumes []*block.VolumeStatus) {
+func DescribeVolumes(disks []Disk, configured, installed bool) (volumes []*block.VolumeStatus) {
 	add := func(id string, index int, size uint64, filesystem block.FilesystemType, without block.VolumePhase) {
 		r := block.NewVolumeStatus(block.NamespaceName, id)
 		s := r.TypedSpec()
@@ -55,6 +55,10 @@ func DescribeVolumes(d Disk, configured, installed bool) (volumes []*block.Volum
 			s.SetSize(size)
 		}
 		volumes = append(volumes, r)
+	}
+	var d Disk
+	if len(disks) > 0 {
+		d = disks[0]
 	}
 	meta := block.VolumePhaseReady
 	if !installed {
