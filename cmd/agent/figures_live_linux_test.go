@@ -27,15 +27,24 @@ var hurried = lab.Config{Speed: 20, Latency: world.Latencies{
 // moment is a twentieth of a millisecond in a hurried lab.
 const moment = time.Millisecond
 
+// mostGoroutines is how many goroutines an agent may have at rest, whatever the number of its machines.
+const mostGoroutines = 150
+
 // measureIdle measures what passes cost in which nothing changes, and what
 // memory the agent holds after them. The agent was started anew on the cluster:
 // that is how one that runs for months looks.
 func measureIdle(t *testing.T, table *figures) {
 	for _, c := range []struct {
-		size   size
-		cpu    float64 // milliseconds
-		memory float64 // MiB; 0: no figure
-	}{{size{ControlPlanes: 1, Workers: 2}, 2, 24}, {size{ControlPlanes: 3, Workers: 97}, 10, 0}, {size{ControlPlanes: 3, Workers: 997}, 60, 60}} {
+		size           size
+		cpu            float64 // milliseconds
+		memory         float64 // MiB; 0: no figure
+		objects, bytes float64 // thousands, and MiB, of a pass
+	}{
+		{size{ControlPlanes: 1, Workers: 2}, 2, 24, 10, 1},
+		{size{ControlPlanes: 3, Workers: 97}, 10, 0, 100, 10},
+		{size{ControlPlanes: 3, Workers: 297}, 25, 40, 300, 30},
+		{size{ControlPlanes: 3, Workers: 997}, 60, 70, 1000, 100},
+	} {
 		n := c.size.ControlPlanes + c.size.Workers
 		t.Run(c.size.String(), func(t *testing.T) {
 			h := newLive(t, hurried)
@@ -44,26 +53,38 @@ func measureIdle(t *testing.T, table *figures) {
 			h.stop()
 			h.start()
 			h.untilReady(5*time.Minute, time.Second)
-			asked, spent, anonymous := h.rest()
-			per := func(system string) float64 { return float64(asked[system]) / quietPasses }
+			q := h.rest()
+			per := func(system string) float64 { return float64(q.asked[system]) / quietPasses }
 			of := fmt.Sprintf("%d nodes: ", n)
 			note := fmt.Sprintf("mean of %d passes", quietPasses)
 			table.add(figure{what: of + "Proxmox VE calls of a quiet pass", measured: per("pve"), must: 2 + float64(n)/10, note: note})
 			table.add(figure{what: of + "Talos calls of a quiet pass", measured: per("talos"), note: note})
 			table.add(figure{what: of + "Git calls of a quiet pass", measured: per("git"), must: 1, note: note})
-			table.add(figure{what: of + "processor time of a quiet pass", measured: milliseconds(spent) / quietPasses, must: c.cpu, unit: "ms", note: note})
+			table.add(figure{what: of + "processor time of a quiet pass", measured: milliseconds(q.spent) / quietPasses, must: c.cpu, unit: "ms", note: note})
+			table.add(figure{what: of + "objects allocated in a quiet pass", measured: q.objects / quietPasses, must: c.objects, unit: "thousand", note: note})
+			table.add(figure{what: of + "allocated in a quiet pass", measured: q.bytes / quietPasses, must: c.bytes, unit: "MiB", note: note})
+			table.add(figure{what: of + "goroutines at rest", measured: q.goroutines, must: mostGoroutines})
 			if c.memory > 0 {
-				table.add(figure{what: of + "anonymous memory", measured: float64(anonymous) / (1 << 20), must: c.memory, unit: "MiB"})
+				table.add(figure{what: of + "anonymous memory", measured: float64(q.anonymous) / (1 << 20), must: c.memory, unit: "MiB"})
 			}
 		})
 	}
 }
 
-// rest lets the agent make passes in which nothing changes. It returns what was
-// asked by system, the processor time, both of quietPasses, and the anonymous
-// memory in the end.
-func (h *live) rest() (asked map[string]int, spent time.Duration, anonymous int64) {
+// quiet is what an agent takes for quietPasses in which nothing changes.
+type quiet struct {
+	asked          map[string]int // by system
+	spent          time.Duration  // of processors
+	objects, bytes float64        // allocated, in thousands and in MiB; reading that twice is a part of it
+	goroutines     float64        // in the end, as the anonymous memory is
+	anonymous      int64
+}
+
+// rest lets the agent make passes in which nothing changes.
+func (h *live) rest() (q quiet) {
 	h.t.Helper()
+	var before map[string]float64
+	var first time.Duration
 	began := make(chan time.Duration, 1)
 	ended := make(chan time.Duration, 1)
 	var mu sync.Mutex
@@ -92,8 +113,14 @@ func (h *live) rest() (asked map[string]int, spent time.Duration, anonymous int6
 	defer h.lab.World.OnCall(nil)
 	for end := time.After(10 * time.Minute); ; {
 		select {
+		case first = <-began:
+			before = h.scrape()
 		case cpu := <-ended:
-			spent = cpu - <-began
+			q.spent = cpu - first
+			now := h.scrape()
+			q.objects = (now["go_memstats_mallocs_total"] - before["go_memstats_mallocs_total"]) / 1000
+			q.bytes = (now["go_memstats_alloc_bytes_total"] - before["go_memstats_alloc_bytes_total"]) / (1 << 20)
+			q.goroutines = now["go_goroutines"]
 			mu.Lock()
 			defer mu.Unlock()
 			for _, c := range calls {
@@ -105,11 +132,14 @@ func (h *live) rest() (asked map[string]int, spent time.Duration, anonymous int6
 			if !ok {
 				h.t.Fatal("the passes were miscounted")
 			}
-			anonymous, err := h.agent.anonymous()
-			if err != nil {
+			if q.asked = asked; before == nil {
+				h.t.Fatal("the first passes were not measured")
+			}
+			var err error
+			if q.anonymous, err = h.agent.anonymous(); err != nil {
 				h.t.Fatal(err)
 			}
-			return asked, spent, anonymous
+			return q
 		case <-end:
 			h.t.Fatal("the agent makes no passes")
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -65,6 +66,7 @@ func newLive(t *testing.T, c lab.Config) *live {
 		t.Fatal(err)
 	}
 	h.edit("config.yaml", "interval: 10s", "interval: 5s", "  charts:\n", "  charts:\n    https://charts.example.org: "+l.Charts.URL()+"\n")
+	h.edit("config.yaml", "age_key_file:", "metrics: {listen: \""+h.metricsAddress()+"\"}\nage_key_file:")
 	h.edit("policy.yaml", "nodes: 20, cores: 128, ram: 512GiB, disk: 4TiB", "nodes: 2000, cores: 8000, ram: 32TiB, disk: 128TiB")
 	t.Cleanup(func() {
 		if h.agent != nil {
@@ -75,6 +77,23 @@ func newLive(t *testing.T, c lab.Config) *live {
 		}
 	})
 	return h
+}
+
+// metricsAddress is where the agent gives its metrics.
+func (h *live) metricsAddress() string { return h.net + ".200.1:9477" }
+
+// scrape reads the agent's metrics.
+func (h *live) scrape() map[string]float64 {
+	h.t.Helper()
+	res, err := http.Get("http://" + h.metricsAddress() + "/metrics")
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	b, err := io.ReadAll(res.Body)
+	if err = errors.Join(err, res.Body.Close()); err != nil {
+		h.t.Fatal(err)
+	}
+	return series(h.t, b)
 }
 
 // roomy is a host that has room for 1,000 nodes.

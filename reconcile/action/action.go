@@ -351,7 +351,7 @@ func (a UploadImage) Info() Info {
 func (a CreateVM) Info() Info {
 	n := a.Node
 	i := Info{Kind: cluster.CreateVM, Subject: n.Name, Node: n.Name, VMID: n.VMID,
-		Claims: []cluster.Claim{cluster.ClaimNode(n.Name), claimDisks(a.Host, n)},
+		Claims: []cluster.Claim{cluster.ClaimNode(n.Name), claimDisks(a.Host, n, a.Image)},
 		Change: fmt.Sprintf("host=%s vmid=%d cores=%d memory=%d disk=%d boot=%s", a.Host, n.VMID, n.Cores, n.MemoryMiB, n.DiskBytes, a.Image.Boot())}
 	if a.Finish {
 		i.Text = fmt.Sprintf("finish vm %d (%s), whose creation was interrupted", n.VMID, n.Name)

@@ -7,9 +7,9 @@ import (
 )
 
 // claimDisks claims the storage of a new VM. A disk that is empty may be written in full while it is allocated, so that
-// one with data disks has the storage for itself.
-func claimDisks(host string, n cluster.Node) cluster.Claim {
-	if len(n.Disks) > 0 {
+// one with data disks, or one that installs itself, has the storage for itself.
+func claimDisks(host string, n cluster.Node, image cluster.Image) cluster.Claim {
+	if len(n.Disks) > 0 || image.ISO {
 		return cluster.ClaimStorage(host, n.Datastore)
 	}
 	return cluster.ClaimCopy(host, n.Datastore)

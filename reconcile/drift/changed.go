@@ -44,6 +44,9 @@ func (c Changed) at() time.Time {
 func ChangedOf(o cluster.Observed, node string, fields ...string) Changed {
 	var out Changed
 	for _, field := range fields {
+		if field == string(cluster.FieldMedium) { // that is the agent's own
+			continue
+		}
 		note := o.DriftNotes[keyOf(node, field)]
 		if c := changedField(o, node, field, note.Has); out == (Changed{}) || c.at().After(out.at()) {
 			out = c

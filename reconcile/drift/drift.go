@@ -218,7 +218,7 @@ var hardwareFields = []hardwareField{
 	compareField(cluster.FieldAddress, func(h *cluster.Hardware) *string { return &h.Address }, Refuse),
 	compareField(cluster.FieldAgent, func(h *cluster.Hardware) *bool { return &h.Agent }, Reboot),
 	compareField(cluster.FieldOnBoot, func(h *cluster.Hardware) *bool { return &h.OnBoot }, InPlace),
-	compareField(cluster.FieldMedium, func(h *cluster.Hardware) *string { return &h.Medium }, InPlace),
+	compareField(cluster.FieldMedium, func(h *cluster.Hardware) *string { return &h.Medium }, NextStart),
 }
 
 // WantHardware is the VM a node of the inventory should have. The values that

@@ -27,7 +27,7 @@ func TestMediumStaysUntilTalosRuns(t *testing.T) {
 	} {
 		d := cluster.Desired{Snapshot: cluster.Snapshot{Spec: s}}
 		drifts := OfNodeVM(d, cluster.Observed{Machines: map[string]cluster.Machine{n.Name: tc.mach}}, n, vm)
-		out := len(drifts) == 1 && drifts[0].Field == string(cluster.FieldMedium) && drifts[0].How == InPlace
+		out := len(drifts) == 1 && drifts[0].Field == string(cluster.FieldMedium) && drifts[0].How == NextStart
 		if out != tc.out || len(drifts) > 1 {
 			t.Errorf("%s: %+v", tc.what, drifts)
 		}

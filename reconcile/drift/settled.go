@@ -279,6 +279,7 @@ func OriginOf(d cluster.Desired, o cluster.Observed, n cluster.Node, field strin
 		out.Pushed = had.has(fieldGiven(FieldConfig), mach.Staged)
 		out.Edited, out.Begun = !out.Pushed, out.Pushed
 	case field == FieldRollback: // root has ordered it
+	case field == string(cluster.FieldMedium): // a new machine has one, whatever an earlier one had
 	case field == string(cluster.FieldMark): // the inventory has no other
 		out.Edited = true
 	case field == FieldConfig:

@@ -200,7 +200,7 @@ func (t *transfer) begin(ctx context.Context, resp *http.Response) (io.Reader, e
 	}
 	mark, after := markOf(t.img)
 	in := bufio.NewReaderSize(resp.Body, after+descriptorSize)
-	if head, err := in.Peek(after + len(mark)); err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+	if head, err := in.Peek(after + len(mark)); err != nil && !errors.Is(err, io.EOF) {
 		return nil, t.broken(ctx, err)
 	} else if len(head) < after+len(mark) || string(head[after:]) != mark {
 		return nil, t.f.notAnImage(t.what, in)

@@ -40,6 +40,8 @@ var owned = []struct {
 		func(c config.Provider, _ *input) string { return fmt.Sprint(c.K8sNetworkConfig().ServiceCIDRs()) }},
 	{"the installer image", "it follows from talos_version, talos.schematic and talos.installer_registry in cluster.yaml",
 		func(c config.Provider, _ *input) string { return installerImage(c) }},
+	{"the disk that Talos is installed on", "with boot: iso it is the system disk of the node, by its serial",
+		func(c config.Provider, in *input) string { return installDisk(c, in) }},
 	{"the version of Kubernetes", "set kubernetes_version in cluster.yaml",
 		func(c config.Provider, _ *input) string { return listTags(c) }},
 	{"the cluster's secrets", "they are in secrets.sops.yaml",
@@ -79,6 +81,22 @@ func installerImage(c config.Provider) string {
 		return u.InstallerImage()
 	}
 	return c.Machine().Install().Image()
+}
+
+// installDisk is by what a machine finds the disk that it installs itself on, "" of one that is made from a disk image: it does not look.
+func installDisk(c config.Provider, in *input) string {
+	if !in.ISO {
+		return ""
+	}
+	if u := c.UnattendedInstallConfig(); u != nil {
+		selector := u.VolumeSelector()
+		return fmt.Sprint(selector.String(), u.VolumeWipe())
+	}
+	match, err := c.Machine().Install().DiskMatchExpression()
+	if err != nil || match == nil {
+		return fmt.Sprint(c.Machine().Install().Disk(), err)
+	}
+	return match.String()
 }
 
 // listTags lists the versions of the Kubernetes components, whatever registry they

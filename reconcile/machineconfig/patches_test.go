@@ -33,6 +33,7 @@ func TestPatchProblems(t *testing.T) {
 		contract string // default v1.13
 		patch    string
 		want     string // the problems, printed
+		iso      bool
 	}{
 		"fits":                        {patch: "machine: {sysctls: {vm.nr_hugepages: \"1024\"}}"},
 		"several":                     {patch: "machine: {sysctls: {vm.nr_hugepages: \"1024\"}}\n---\n" + longhorn},
@@ -81,13 +82,21 @@ func TestPatchProblems(t *testing.T) {
 		"kubernetes":   {patch: "machine: {kubelet: {image: \"ghcr.io/siderolabs/kubelet:v1.30.0\"}}", want: "the patch changes the version of Kubernetes, which is not a patch's to set (set kubernetes_version in cluster.yaml)"},
 		"installer":    {patch: "machine: {install: {image: \"ghcr.io/siderolabs/installer:v1.13.9\"}}", want: "the patch changes the installer image, which is not a patch's to set (it follows from talos_version, talos.schematic and talos.installer_registry in cluster.yaml)"},
 		"no installer": {contract: "v1.14", patch: "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\n$patch: delete", want: "the patch changes the installer image, "},
-		"everything":   {patch: "cluster: {clusterName: other, network: {podSubnets: [10.0.0.0/16]}}", want: "the patch changes the cluster's name, "},
+		"disk":         {iso: true, patch: "machine: {install: {diskSelector: {model: other*}}}", want: "the patch changes the disk that Talos is installed on, which is not a patch's to set (with boot: iso it is the system disk of the node, by its serial)"},
+		"disk, unattended": {iso: true, contract: "v1.14", patch: "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nprovisioning: {diskSelector: {match: \"disk.size > 1u\"}}",
+			want: "the patch changes the disk that Talos is installed on, which is not a patch's to set (with boot: iso it is the system disk of the node, by its serial)"},
+		"wipe, unattended": {iso: true, contract: "v1.14", patch: "apiVersion: v1alpha1\nkind: UnattendedInstallConfig\nprovisioning: {diskSelector: {match: \"disk.serial == \\\"talos-sys\\\"\"}, wipe: true}",
+			want: "the patch changes the disk that Talos is installed on, which is not a patch's to set (with boot: iso it is the system disk of the node, by its serial)"},
+		"disk that counts for nothing": {iso: true, patch: "machine: {install: {disk: /dev/sda}}"},
+		"disk of a disk image":         {patch: "machine: {install: {diskSelector: {model: other*}}}"},
+		"everything":                   {patch: "cluster: {clusterName: other, network: {podSubnets: [10.0.0.0/16]}}", want: "the patch changes the cluster's name, "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.contract == "" {
 				c.contract = "v1.13"
 			}
 			s := snapshot(t, c.contract)
+			s.Spec.ISO = c.iso
 			withPatch(&s, file, c.patch)
 			withPatch(&s, "inventory/dev/patches/innocent.yaml", "machine: {sysctls: {net.ipv4.ip_forward: \"1\"}}")
 			var r Renderer

@@ -279,6 +279,7 @@ func listInputs(snap cluster.Snapshot, schematic string) ([]input, [][sha256.Siz
 		Minor:      contract,
 		Kubernetes: spec.Versions.Kubernetes,
 		Installer:  spec.Installer(schematic),
+		ISO:        spec.ISO,
 		Network:    spec.Network,
 		CNI:        spec.CNI,
 		Mirrors:    spec.Mirrors,

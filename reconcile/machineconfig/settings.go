@@ -30,6 +30,7 @@ type shared struct {
 	Minor      int    // of the contract
 	Kubernetes string // with its "v"
 	Installer  string // image reference
+	ISO        bool   `json:",omitempty"` // a machine installs itself first
 	Network    cluster.Network
 	CNI        cluster.CNI
 	Mirrors    map[string]string

@@ -65,7 +65,7 @@ func (m *planner) planReplacement(n cluster.Node, vm cluster.VM) {
 	case n.Protect:
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.NodeProtected, About: "replace", Message: fmt.Sprintf("it is to be replaced, and vm %d is kept: nodes.yaml has `protect: true`", vm.VMID),
 			Hint: "remove `protect: true` or `replace` from the node"})
-	case m.d.Spec.IsOnlyPlane(n):
+	case m.d.Spec.IsOnlyPlane(n) && m.mayBeFounded():
 		m.block(cluster.Block{Subject: n.Name, Reason: cluster.OnlyControlPlane, Message: "it is to be replaced, and is the only control plane: etcd would be lost with it",
 			Hint: "undo `replace`; or add two control planes first"})
 	case own.Reason != "" && !(m.isLostPlane(n) && readiness.OwnEndpoint(m.d.Repository(), n).Reason == ""):

@@ -32,6 +32,9 @@ func (m *planner) planNode(n cluster.Node) {
 	}
 	m.blockRestored(n, vm)
 	m.planUnanswered(n, vm)
+	if w, late := readiness.AwaitInstallation(n, vm, m.o); late {
+		m.wait(w)
+	}
 	switch phase {
 	case cluster.PhaseUnknown:
 		if l := readiness.Lacking(n, m.o); mach.Reach == cluster.Configured && vm.Power == cluster.PowerRunning && l.Reason != "" {
@@ -39,7 +42,7 @@ func (m *planner) planNode(n cluster.Node) {
 			m.planConfig(n, mach)
 			return
 		}
-		m.wait(readiness.AwaitSeen(n, vm, mach, seeWithin))
+		m.wait(readiness.AwaitSeen(n, vm, mach, m.o, seeWithin))
 	case cluster.PhaseAbsent:
 		m.planAbsent(n)
 	case cluster.PhaseForeign:
@@ -54,7 +57,7 @@ func (m *planner) planNode(n cluster.Node) {
 		m.planStopped(n, vm)
 	case cluster.PhaseBooting:
 		if !m.isRunning(cluster.StartVM, n.Name) {
-			m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBoot, Message: fmt.Sprintf("boots: nothing answers at %s:50000 yet%s", n.IP, readiness.LockedBy(vm)), Within: readiness.BootWithin, Hint: readiness.HintOfSilent(n, vm)})
+			m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForBoot, Message: fmt.Sprintf("boots: nothing answers at %s:50000 yet%s", n.IP, readiness.LockedBy(vm)), Within: readiness.BootWithin, Hint: readiness.HintOfSilent(n, vm, m.o)})
 		}
 	case cluster.PhaseUnreachable:
 		m.planReturn(n, vm)
@@ -136,22 +139,19 @@ func (m *planner) planAbsent(n cluster.Node) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.StorageUnknown, About: n.ImageDatastore, Message: fmt.Sprintf("cannot see the images on %s: %s", n.ImageDatastore, cmp.Or(h.Images.Why, "they were not looked at yet")), Within: seeWithin})
 		return
 	}
-	size, ok := h.Images.Value[m.d.Image.Name]
-	if !ok {
-		if !m.o.ImageCached.Known && m.o.ImageCached.Why != "" {
-			m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ImageCacheUnknown, Message: "cannot see the image cache: " + m.o.ImageCached.Why, Within: seeWithin})
-			return
-		}
+	size, stored := h.Images.Value[m.d.Image.Name]
+	switch pin, verified := m.o.Facts.Images[m.d.Image.Name]; {
+	case !stored && !m.o.ImageCached.Known && m.o.ImageCached.Why != "":
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.ImageCacheUnknown, Message: "cannot see the image cache: " + m.o.ImageCached.Why, Within: seeWithin})
+	case !stored:
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForImage, Message: "waits for image " + m.d.Image.Name})
-		return
-	}
-	if pin, ok := m.o.Facts.Images[m.d.Image.Name]; ok && pin.Bytes != size {
+	case verified && pin.Bytes != size:
 		m.block(cluster.Block{Subject: n.Name,
 			Reason: cluster.ImageMismatch, Message: fmt.Sprintf("image %s on %s has %d bytes, and had %d when it was verified", m.d.Image.Name, n.ImageDatastore, size, pin.Bytes),
 			Hint: fmt.Sprintf("delete %s:%s/%s; it is downloaded and verified again", n.ImageDatastore, m.d.Image.Content(), m.d.Image.Name)})
-		return
+	default:
+		m.do(create)
 	}
-	m.do(create)
 }
 
 // mayJoin reports whether a control plane without a VM may be made: once etcd was founded, one that is still a member has to

@@ -73,6 +73,9 @@ func (m *planner) appliesNothing() bool { return m.d.Spec.ApplyOff || m.p.ApplyO
 // inventory has changed one, other than what is to be ended of a turn. Without fields it is about
 // the machine as a whole. Of a node that was never seen to be as the inventory has it, it may have been either.
 func (m *planner) whoChanged(n cluster.Node, fields []string) (edited, pushed bool) {
+	if slices.Equal(fields, []string{string(cluster.FieldMedium)}) {
+		return false, false // it belongs to making the machine
+	}
 	begun := m.isUnfinished(n)
 	if _, known := m.o.Facts.Settled[n.Name]; !known {
 		return !begun, !begun

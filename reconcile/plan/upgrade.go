@@ -87,7 +87,7 @@ func (m *planner) lacksInstaller(n cluster.Node) bool {
 // and reported when that does not help.
 func (m *planner) planReturn(n cluster.Node, vm cluster.VM) {
 	back := upgrade.JudgeReturn(m.d, m.o, m.p, n)
-	m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000%s", n.IP, readiness.LockedBy(vm)) + back.Note, Within: seeWithin, Hint: readiness.HintOfSilent(n, vm)})
+	m.waitForSilent(n, cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnreachable, Message: fmt.Sprintf("its vm runs but nothing answers at %s:50000%s", n.IP, readiness.LockedBy(vm)) + back.Note, Within: seeWithin, Hint: readiness.HintOfSilent(n, vm, m.o)})
 	if m.plan.Blocked = append(m.plan.Blocked, back.Stopped...); back.Due {
 		m.do(action.ResetVM{Node: n, Boot: m.o.Facts.Restarts[n.Name].Boot})
 	}

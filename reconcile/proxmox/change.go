@@ -73,7 +73,7 @@ func (c *Client) plug(ctx context.Context, id identity, p proven, host string, n
 	if len(missing(p)) == 0 {
 		return p, nil
 	}
-	done, err := c.takeStorages(ctx, host, n, progress)
+	done, err := c.takeStorages(ctx, host, n, false, progress)
 	if err != nil {
 		return p, err
 	}

@@ -51,7 +51,7 @@ func (c *Client) create(ctx context.Context, d cluster.Desired, n cluster.Node, 
 	if tags.Is("host", host, hardware.HostPattern); tags.Err() != nil {
 		return tags.Err()
 	}
-	done, err := c.takeStorages(ctx, host, n, progress)
+	done, err := c.takeStorages(ctx, host, n, image.ISO, progress)
 	if err != nil {
 		return err
 	}
@@ -102,14 +102,14 @@ func nameLeftOver(err error, host string, n cluster.Node) error {
 }
 
 // takeStorages waits for the turn of a node on every storage its disks are
-// allocated on.
-func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node, progress func(cluster.Progress)) (done func(), err error) {
+// allocated on: alone where a disk is made that is empty.
+func (c *Client) takeStorages(ctx context.Context, host string, n cluster.Node, empty bool, progress func(cluster.Progress)) (done func(), err error) {
 	stores := []string{n.Datastore, n.CloudInitDatastore}
 	for _, dk := range n.Disks {
 		stores = append(stores, dk.Datastore)
 	}
 	places := c.copies
-	if len(n.Disks) > 0 {
+	if len(n.Disks) > 0 || empty {
 		places = turns.Alone
 	}
 	slices.Sort(stores) // in one order, lest two wait for each other

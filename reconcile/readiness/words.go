@@ -12,13 +12,13 @@ import (
 )
 
 // HintOfSilent is where to look when nothing answers for a node whose VM runs.
-func HintOfSilent(n cluster.Node, vm cluster.VM) string {
+func HintOfSilent(n cluster.Node, vm cluster.VM, o cluster.Observed) string {
 	hint := fmt.Sprintf("look at its console: `qm terminal %d` on %s; has it booted the nocloud image, and does its bridge %s reach the agent?", n.VMID, cmp.Or(vm.Host, n.Placement.Pin), cmp.Or(vm.Hardware.Value.Bridge, n.Bridge))
-	if vm.Hardware.Value.Medium == "" {
-		return hint
+	if mayInstall(n, vm, o) {
+		// Talos 1.13.9, haltIfInstalled: what an installer has begun counts as an installation.
+		hint += " Where it finds Talos installed and halts, its installation was interrupted: give it another `replace`"
 	}
-	// Talos 1.13.9, haltIfInstalled: what an installer has begun counts as an installation.
-	return hint + " Where it finds Talos installed and halts, its installation was interrupted: give it another `replace`"
+	return hint
 }
 
 // HintOfStop is the way to have the VM of a node that is not reached changed all the same; "" : it is
@@ -52,11 +52,15 @@ func WhyUnseen(vm cluster.VM, mach cluster.Machine) (why, hint string) {
 }
 
 // AwaitSeen is the wait for a node that cannot be seen, for so long.
-func AwaitSeen(n cluster.Node, vm cluster.VM, mach cluster.Machine, within time.Duration) cluster.Wait {
+func AwaitSeen(n cluster.Node, vm cluster.VM, mach cluster.Machine, o cluster.Observed, within time.Duration) cluster.Wait {
 	why, hint := WhyUnseen(vm, mach)
 	w := cluster.Wait{Subject: n.Name, Reason: cluster.NodeUnknown, Message: "cannot see it: " + why, Hint: hint, Within: within}
 	if n.Leased && vm.Why == "" && vm.Power == cluster.PowerRunning && mach.Reach == cluster.ReachUnknown {
-		w.Reason, w.Within, w.Hint = cluster.WaitingForAddress, BootWithin, cmp.Or(hint, HintOfSilent(n, vm))
+		w.Reason, w.Within, w.Hint = cluster.WaitingForAddress, BootWithin, cmp.Or(hint, HintOfSilent(n, vm, o))
+	}
+	if mach.Stage == "installing" {
+		// It has no certificate of the cluster before a control plane signs it, which may install itself meanwhile.
+		w.Reason, w.Message, w.Hint, w.Within = cluster.WaitingForTalos, "Talos is installing", "", installWithin
 	}
 	return w
 }

@@ -33,9 +33,9 @@ func TestWordsOfNodes(t *testing.T) {
 	n := cluster.Node{VMID: 411, Bridge: "vmbr1", Placement: cluster.Placement{Pin: "pve1"}}
 	moved := cluster.VM{Host: "pve2", Hardware: cluster.Saw(cluster.Hardware{Bridge: "vmbr2"})}
 	for _, c := range []struct{ got, want string }{
-		{HintOfSilent(n, cluster.VM{}), "look at its console: `qm terminal 411` on pve1; has it booted the nocloud image, and does its bridge vmbr1 reach the agent?"},
-		{HintOfSilent(n, cluster.VM{Hardware: cluster.Saw(cluster.Hardware{Medium: "ide0"})}), "look at its console: `qm terminal 411` on pve1; has it booted the nocloud image, and does its bridge vmbr1 reach the agent? Where it finds Talos installed and halts, its installation was interrupted: give it another `replace`"},
-		{HintOfSilent(n, moved), "look at its console: `qm terminal 411` on pve2; has it booted the nocloud image, and does its bridge vmbr2 reach the agent?"},
+		{HintOfSilent(n, cluster.VM{}, cluster.Observed{}), "look at its console: `qm terminal 411` on pve1; has it booted the nocloud image, and does its bridge vmbr1 reach the agent?"},
+		{HintOfSilent(n, cluster.VM{Hardware: cluster.Saw(cluster.Hardware{Medium: "ide0"})}, cluster.Observed{}), "look at its console: `qm terminal 411` on pve1; has it booted the nocloud image, and does its bridge vmbr1 reach the agent? Where it finds Talos installed and halts, its installation was interrupted: give it another `replace`"},
+		{HintOfSilent(n, moved, cluster.Observed{}), "look at its console: `qm terminal 411` on pve2; has it booted the nocloud image, and does its bridge vmbr2 reach the agent?"},
 		{LockedBy(cluster.VM{}), ""},
 		{EndOfLog(nil), ""},
 		{EndOfLog([]string{" ", ""}), ""},
@@ -143,7 +143,7 @@ func TestAwaitSeen(t *testing.T) {
 		"whether it runs":      {true, cluster.VM{}, unseen, cluster.NodeUnknown},
 		"it answers":           {true, runs, cluster.Machine{Reach: cluster.Configured}, cluster.NodeUnknown},
 	} {
-		w := AwaitSeen(cluster.Node{Name: "wk-1", VMID: 520, Leased: c.leased, Bridge: "vmbr1"}, c.vm, c.mach, time.Minute)
+		w := AwaitSeen(cluster.Node{Name: "wk-1", VMID: 520, Leased: c.leased, Bridge: "vmbr1"}, c.vm, c.mach, cluster.Observed{}, time.Minute)
 		within := time.Minute
 		if c.want == cluster.WaitingForAddress {
 			within = BootWithin

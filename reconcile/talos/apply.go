@@ -75,7 +75,7 @@ func (f *Fleet) apply(ctx context.Context, d cluster.Desired, n cluster.Node, cf
 		return sent.refused
 	}
 	patience := takenWithin
-	if parseMinor(d.Spec.Versions.Talos) < 13 || d.Image.ISO {
+	if sent.installs = d.Image.ISO; parseMinor(d.Spec.Versions.Talos) < 13 || sent.installs {
 		patience = installWithin
 	}
 	return f.taken(ctx, n, k, sent, patience)
@@ -117,6 +117,7 @@ func (l *link) prove(ctx context.Context, n cluster.Node) error {
 // sending is what is known of a config after it was sent.
 type sending struct {
 	accepted bool  // the machine accepted
+	installs bool  // and may have to install itself first
 	unclear  error // no answer, or an unclear one; redacted
 	refused  error // the machine refused; redacted
 }
@@ -176,7 +177,9 @@ func (f *Fleet) taken(ctx context.Context, n cluster.Node, k keys, sent sending,
 			return fmt.Errorf("it was not taken: %w", sent.unclear)
 		case waited >= patience && sent.accepted:
 			err = fmt.Errorf("it was accepted, but the machine does not answer with the cluster's certificates after %v: %w", patience, err)
-			if n.Role == cluster.Worker {
+			if sent.installs {
+				err = fault.WithHint(err, fmt.Sprintf("it installs itself first: `talos-agent console %s` shows whether it can pull its installer", n.Name))
+			} else if n.Role == cluster.Worker {
 				err = fault.WithHint(err, "a worker answers only once a control plane has signed its certificate: look at those first")
 			}
 			return err

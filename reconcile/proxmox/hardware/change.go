@@ -48,6 +48,9 @@ func ChangeParams(have pveconf.Options, wanted map[string]string, fields []clust
 			out["ipconfig0"] = wanted["ipconfig0"]
 		case cluster.FieldBoot:
 			out["boot"] = "order=" + SystemDisk(have)
+			if medium := readMedium(have); medium != "" { // an empty disk is passed over for it
+				out["boot"] += ";" + medium
+			}
 		case cluster.FieldMedium:
 			if key := readMedium(have); key != "" {
 				out[key] = "none,media=cdrom"

@@ -3,6 +3,7 @@ package hardware
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,12 +20,12 @@ func descriptionOf(m cluster.Mark, clusterName string) string {
 }
 
 // mediumPattern matches a medium that the agent has put into a drive.
-var mediumPattern = pattern.New(`^[^:]+:iso/talos-v[0-9A-Za-z.+-]+-nocloud-amd64(-secureboot)?\.iso$`)
+var mediumPattern = pattern.New(`^[^:]+:iso/talos-v[0-9A-Za-z.+-]+-[0-9a-f]{12}-nocloud-amd64(-secureboot)?\.iso$`)
 
 // readMedium is the drive that holds an installation medium of ours, "" when none does. What else is in a drive is somebody's.
 func readMedium(o pveconf.Options) string {
-	for key, value := range o {
-		if p := pveconf.ParseProperties(string(value)); drivePattern.MatchString(key) && p["media"] == "cdrom" && mediumPattern.MatchString(p.First("file", "")) {
+	for _, key := range slices.Sorted(maps.Keys(o)) {
+		if p := pveconf.ParseProperties(string(o[key])); drivePattern.MatchString(key) && p["media"] == "cdrom" && mediumPattern.MatchString(p.First("file", "")) {
 			return key
 		}
 	}

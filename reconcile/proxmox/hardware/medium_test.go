@@ -49,6 +49,19 @@ func TestCreateFromMedium(t *testing.T) {
 	if !maps.Equal(out, map[string]string{"ide0": "none,media=cdrom"}) {
 		t.Errorf("taken out by %v", out)
 	}
+	// The boot order is corrected with the medium behind the disk, which may be empty yet.
+	o["boot"] = "order=net0"
+	if out := ChangeParams(o, image, []cluster.VMField{cluster.FieldBoot}); out["boot"] != "order=scsi0;ide0" {
+		t.Errorf("the boot order becomes %v", out)
+	}
+	for _, other := range []string{"local:iso/somebodys.iso,media=cdrom", "local:iso/talos-v1.13.9-nocloud-amd64.iso,media=cdrom", "local:import/talos-v1.14.1-376567988ad3-nocloud-amd64.iso,media=cdrom"} {
+		if o["ide0"] = pveconf.Scalar(other); readMedium(o) != "" {
+			t.Errorf("%s counts as the agent's", other)
+		}
+	}
+	if out := ChangeParams(o, image, []cluster.VMField{cluster.FieldBoot}); out["boot"] != "order=scsi0" {
+		t.Errorf("the boot order becomes %v", out)
+	}
 	o["ide0"] = "local:iso/somebodys.iso,media=cdrom"
 	if out := ChangeParams(o, image, []cluster.VMField{cluster.FieldMedium}); out != nil {
 		t.Errorf("somebody's medium is taken out by %v", out)
