@@ -416,7 +416,7 @@ func TestInitRefuses(t *testing.T) {
 func TestInitLeavesStoragesAlone(t *testing.T) {
 	h := newFresh(t, "9.2")
 	a := h.done("--no-import")
-	if !strings.Contains(a.out, "storage local does not take images to import, and is left so: no VM can be made until `pvesh set /storage/local --content iso,vztmpl,backup,import`") {
+	if !strings.Contains(a.out, "storage local does not take images to import, and is left so: no VM can be made from a disk image until `pvesh set /storage/local --content iso,vztmpl,backup,import`") {
 		t.Errorf("%v", a)
 	}
 	if got := (administrator{t: t, lab: h.Lab, token: h.PVE.AdminToken()}).storages(); !slices.Contains(got, "local: iso,vztmpl,backup") {

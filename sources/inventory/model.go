@@ -241,7 +241,7 @@ type proxmox struct {
 	// The storage of the VMs' disks.
 	Datastore string `yaml:"datastore" is:"storage" default:"local-lvm"`
 	// The storage the Talos image is uploaded to. Its content types must
-	// include `import`.
+	// include `import`, with `boot: iso` `iso`.
 	ImageDatastore string `yaml:"image_datastore" is:"storage" default:"the host config's, else local"`
 	// The storage of the cloud-init drives.
 	CloudInitDatastore string `yaml:"cloudinit_datastore" is:"storage" default:"that of the disks"`

@@ -73,8 +73,9 @@ func TestBootFromMedium(t *testing.T) {
 				s.untilAppliedIn(4*time.Hour, "upgraded")
 				s.wantTalos(v[1])
 				s.wantInstalled()
+				// To make a machine takes no healing.
 				changed(t, files, "inventory/dev/nodes.yaml", "name: dev-wk-1,", "name: dev-wk-1, replace: again,")
-				push("a new machine", "", "")
+				push("a new machine", "cluster_name: dev\n", "cluster_name: dev\nheal: observe\n")
 				s.untilAppliedIn(time.Hour, "replaced")
 				s.wantTalos(v[1])
 				s.wantInstalled()

@@ -258,7 +258,7 @@ func (p *planner) content() {
 	}
 	content := strings.Join(append(slices.Clone(s.Content), "import"), ",")
 	if !p.w.Import {
-		p.note("storage %s does not take images to import, and is left so: no VM can be made until `pvesh set /storage/%s --content %s`", s.Name, s.Name, content)
+		p.note("storage %s does not take images to import, and is left so: no VM can be made from a disk image until `pvesh set /storage/%s --content %s`", s.Name, s.Name, content)
 		return
 	}
 	options := []Option{{"content", content}}
