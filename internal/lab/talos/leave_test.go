@@ -57,8 +57,9 @@ func TestLeaveNeedsTheOthers(t *testing.T) {
 	inBubble(t, world.Config{}, func(l *lab) {
 		l.cluster(cp(1), cp(2), cp(3))
 		l.fleet.PowerOff(403)
-		if err := l.leave(cp(2), 25*time.Second); client.StatusCode(err) != codes.DeadlineExceeded {
-			t.Errorf("%v, want no answer", err)
+		// At its end both sides give up at one instant, and either may be the first.
+		if code := client.StatusCode(l.leave(cp(2), 25*time.Second)); code != codes.DeadlineExceeded && code != codes.Canceled {
+			t.Errorf("%v, want no answer", code)
 		}
 		start := time.Now()
 		err := l.leave(cp(2), time.Hour)
