@@ -446,6 +446,7 @@ func TestUpgradeWithoutInstallation(t *testing.T) {
 		l.boot(mediumGuest(cp(1), "v1.14.1"))
 		l.apply(cp(1), l.config(cp(1), "v1.14.1", unattended("elsewhere", imageOf(otherInstaller("v1.14.1")))))
 		time.Sleep(time.Minute)
+		//lint:ignore SA1019 the legacy call is the one asked for
 		_, err := l.admin(cp(1)).UpgradeWithOptions(within(5*time.Second), client.WithUpgradeImage(otherInstaller("v1.14.1")))
 		if grpcstatus.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "Talos is not installed") {
 			t.Errorf("got %v", err)
