@@ -91,7 +91,7 @@ func TestMistakes(t *testing.T) {
 			`nodes.yaml: nodes.controlplane: a cluster needs at least one control plane (add one under controlplane:, or a counted row with role: controlplane)`},
 		{"Cilium without its chart", c, "proxmox:", "cni: cilium\nproxmox:",
 			`cluster.yaml:7:6: cni: cilium needs an addon of that name (write addons: [addons/cilium.yaml], and into that file: {name: cilium, namespace: kube-system, chart: {repository: "https://helm.cilium.io", name: cilium, version: 1.19.3}})`},
-		{"what is not supported yet", c, "proxmox:", "talos: {boot: iso}\nproxmox:", `cluster.yaml:7:15: talos.boot: iso is not supported yet (write image)`},
+		{"what is not supported yet", c, "proxmox:", "talos: {boot: template}\nproxmox:", `cluster.yaml:7:15: talos.boot: template is not supported yet (write image or iso)`},
 		{"Secure Boot with an older Talos", c, "proxmox:", "talos: {secureboot: true}\nproxmox:",
 			`cluster.yaml:7:21: talos.secureboot: the disk image of Talos v1.13.9 does not give the firmware its keys, so that nothing would be verified (write talos_version: v1.14.0 or newer, or remove it)`},
 		{"a patch that is not there", c, "proxmox:", "patches: {all: [p.yaml]}\nproxmox:", `cluster.yaml:7:17: patches.all[0]: there is no file "inventory/dev/p.yaml" (paths are relative to inventory/dev)`},
