@@ -420,7 +420,7 @@ func TestNewestKeys(t *testing.T) {
 		if calls := b.calls(); len(calls) > 0 {
 			t.Errorf("new credentials cost %v", calls)
 		}
-		time.Sleep(2 * 365 * 24 * time.Hour)
+		time.Sleep(366 * 24 * time.Hour)
 		if err := b.lab.Reboot(401); err != nil {
 			t.Fatal(err)
 		}
