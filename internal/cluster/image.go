@@ -176,6 +176,9 @@ func (i Image) Content() string {
 	return "import"
 }
 
+// ImageContent is the type of content of a storage that holds the image of the cluster's new VMs.
+func (s Spec) ImageContent() string { return Image{ISO: s.ISO}.Content() }
+
 // securely is in the names of what is signed for Secure Boot. (Image Factory: docs/api.md.)
 func securely(secureBoot bool) string {
 	if secureBoot {

@@ -13,7 +13,7 @@ type Need struct{ Name, Content, Field string }
 
 // NeedsOf are the storages that the VM of a node of a cluster needs.
 func NeedsOf(s cluster.Spec, n cluster.Node) []Need {
-	needs := []Need{{n.Datastore, "images", "proxmox.datastore"}, {n.CloudInitDatastore, "images", "proxmox.cloudinit_datastore"}, {n.ImageDatastore, cluster.Image{ISO: s.ISO}.Content(), "proxmox.image_datastore"}}
+	needs := []Need{{n.Datastore, "images", "proxmox.datastore"}, {n.CloudInitDatastore, "images", "proxmox.cloudinit_datastore"}, {n.ImageDatastore, s.ImageContent(), "proxmox.image_datastore"}}
 	for _, d := range n.Disks {
 		needs = append(needs, Need{d.Datastore, "images", "datastore of disk " + d.Name})
 	}

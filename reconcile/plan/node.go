@@ -32,7 +32,7 @@ func (m *planner) planNode(n cluster.Node) {
 	}
 	m.blockRestored(n, vm)
 	m.planUnanswered(n, vm)
-	if w, late := readiness.AwaitInstallation(n, vm, m.o); late {
+	if w, late := readiness.AwaitInstallation(n, vm, m.o); late && phase != cluster.PhaseMaintenance {
 		m.wait(w)
 	}
 	switch phase {
@@ -336,11 +336,9 @@ func (m *planner) planMaintenance(n cluster.Node) {
 		return
 	}
 	cfg, ok := m.d.Configs[n.Name]
-	if !ok {
-		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "waits for the image factory, whose schematic id its config names"})
-		return
-	}
 	switch isPlane, own := n.Role == cluster.ControlPlane, readiness.OwnEndpoint(m.d, n); {
+	case !ok:
+		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForFactory, Message: "waits for the image factory, whose schematic id its config names"})
 	case m.bootsOtherwise(n): // reported
 	case isPlane && m.awaitsRemoval(n):
 	case isPlane && m.lostFounder(n):
@@ -353,6 +351,9 @@ func (m *planner) planMaintenance(n cluster.Node) {
 		m.wait(cluster.Wait{Subject: n.Name, Reason: cluster.WaitingForMembership, About: other, Message: fmt.Sprintf("gets its config when %s has joined etcd: one at a time", other), Within: joinWithin})
 	default:
 		m.do(action.ApplyConfig{Node: n, Config: cfg, Kept: m.keptFor(n)})
+		if w, late := readiness.AwaitInstallation(n, m.o.VMs[n.Name], m.o); late { // one that waits for its config has installed nothing
+			m.wait(w)
+		}
 	}
 }
 

@@ -173,7 +173,7 @@ func (l *look) images(host, store string) cluster.Seen[map[string]int64] {
 			return cluster.Unseen[map[string]int64]("an image is being copied into place by " + t.text)
 		}
 	}
-	images, err := l.c.images(l.ctx, host, store, l.d.Image.Content())
+	images, err := l.c.images(l.ctx, host, store, l.d.Spec.ImageContent())
 	if err != nil {
 		return cluster.Unseen[map[string]int64](formatReason(err))
 	}

@@ -12,11 +12,11 @@ import (
 const installWithin = 20 * time.Minute
 
 // mayInstall reports whether the machine of a node still has to install itself from the medium in its drive, or is doing so: Kubernetes
-// knows no node of it. Where that cannot be seen, one that was as the inventory had it before may have been installed long ago.
+// knows no node of it. Where that cannot be seen, only one of a cluster that never worked counts: any other may have been a node for long.
 func mayInstall(n cluster.Node, vm cluster.VM, o cluster.Observed) bool {
 	_, settled := o.Facts.Settled[n.Name]
 	_, joined := o.Nodes.Value[n.Name]
-	return vm.Hardware.Value.Medium != "" && !joined && (o.Nodes.Known || !settled)
+	return vm.Hardware.Value.Medium != "" && !joined && (o.Nodes.Known || !settled && !o.Facts.WasReady() && !o.Facts.Lost)
 }
 
 // AwaitInstallation is the wait for a machine that answers, and has been installing itself for longer than it should: it boots its medium

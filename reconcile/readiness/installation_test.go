@@ -35,6 +35,8 @@ func TestAwaitInstallation(t *testing.T) {
 		{"a new machine of a node that was well", func(w *world) {
 			w.o.Nodes, w.o.Facts.Settled = cluster.Saw(map[string]cluster.KubeNode{}), map[string]string{"wk-1": "as it was"}
 		}, true, true},
+		{"its cluster worked, and Kubernetes cannot be asked", func(w *world) { w.o.Facts.Intend(cluster.Intent{Kind: cluster.SeenReady}) }, false, false},
+		{"nothing is known of what was before", func(w *world) { w.o.Facts.Lost = true }, false, false},
 		{"it was well, and Kubernetes cannot be asked", func(w *world) { w.o.Facts.Settled = map[string]string{"wk-1": "as it was"} }, false, false},
 	} {
 		w := world{vm: cluster.VM{VMID: 520, Power: cluster.PowerRunning, Uptime: 21 * time.Minute, Hardware: cluster.Saw(cluster.Hardware{Medium: cluster.MediumDrive})},

@@ -437,7 +437,7 @@ func LabFor(specs []cluster.Spec) lab.Config {
 			addBridges(&c.Bridges, n)
 			use(n.Datastore, "images")
 			use(n.CloudInitDatastore, "images")
-			use(n.ImageDatastore, cluster.Image{ISO: s.ISO}.Content())
+			use(n.ImageDatastore, s.ImageContent())
 			for _, d := range n.Disks {
 				use(d.Datastore, "images")
 			}
